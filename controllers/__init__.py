@@ -1,0 +1,1 @@
+"""Controllers: one algorithm a file."""

@@ -1,0 +1,86 @@
+"""Budget forcing: cut thinking at a fixed number of tokens and make the model answer with what it has.
+
+Reference: Muennighoff et al., "s1: Simple test-time scaling", section 3.1 (the upper bound; thinking is not extended here).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scaffolding_ext.answers import extract
+from scaffolding_ext.controllers.base import BaseController, finish, prompt_family
+from scaffolding_ext.controllers.chain import ChunkChain, asked_answer, asking, close_with
+from scaffolding_ext.controllers.native_generation import apply_sampling_params, checked_sampling_params
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.program import record
+from scaffolding_ext.prompting import family_named
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+
+
+class BudgetForcingController(BaseController):
+    """Lets a chain think for at most `max_thinking_tokens`, then closes its thinking by force and asks for the answer.
+
+    A chain that closes its thinking earlier is left to finish its answer within `max_answer_tokens`.
+
+    Args:
+        max_thinking_tokens: Tokens after which thinking is closed.
+        max_answer_tokens: Tokens for the answer, forced or not.
+        sampling_params: Sampling fields of the chain; the forced answer takes `temperature` and `top_p` of
+            `answer_sampling_params`.
+        answer_sampling_params: Greedy by default.
+        family: Name of the prompt family; None takes the one of the stack's prompting.
+
+    Raises:
+        ConfigError: A budget is below 1, or a name is no sampling field.
+    """
+
+    def __init__(
+        self,
+        max_thinking_tokens: int,
+        max_answer_tokens: int = 64,
+        *,
+        sampling_params: dict[str, Any] | None = None,
+        answer_sampling_params: dict[str, Any] | None = None,
+        family: str | None = None,
+    ) -> None:
+        super().__init__()
+        for key, value in (("max_thinking_tokens", max_thinking_tokens), ("max_answer_tokens", max_answer_tokens)):
+            if value < 1:
+                raise ConfigError(f"is {value}; it must be at least 1", key)
+        self.max_thinking_tokens = max_thinking_tokens
+        self.max_answer_tokens = max_answer_tokens
+        self.sampling_params = checked_sampling_params(sampling_params)
+        self.answer_sampling_params = {"temperature": 0.0} | checked_sampling_params(
+            answer_sampling_params, "answer_sampling_params"
+        )
+        self.answer_sampling_params["max_tokens"] = max_answer_tokens
+        self.family = None if family is None else family_named(family)
+
+    def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
+        """Answer the task's prompt."""
+        family = self.family or prompt_family()
+
+        def configure(piece: GenerationTask) -> None:
+            apply_sampling_params(piece, self.sampling_params)
+
+        chain = ChunkChain(task, self.max_thinking_tokens + self.max_answer_tokens, configure)
+        yield chain.advance(self.max_thinking_tokens)
+        chain.absorb()
+        if not chain.ended and chain.contains(family.think_close):
+            yield chain.advance(chain.max_tokens)
+            chain.absorb()
+        prefix = chain.prefix
+        if chain.ended or chain.contains(family.think_close):
+            answer = extract(prefix.text.rpartition(family.think_close)[2])
+            record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason, answer=answer)
+            reason = "length" if chain.finish_reason == "length" else "end"
+            finish(task, prefix.text, prefix.token_ids, answer, reason)
+            return
+        forced = asking(task, prefix, family.close, self.answer_sampling_params)
+        yield [forced]
+        answer = asked_answer(forced)
+        record("force", position=prefix.num_tokens, answer=answer)
+        if answer is None:
+            finish(task, prefix.text, prefix.token_ids, None, "length")
+        else:
+            close_with(task, prefix, family.close, answer, family, "length")

@@ -1,0 +1,242 @@
+"""A chain of thought that grows piece by piece, in one stream or in chunks, and answers that are forced out of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from scaffolding_ext.answers import up_to_brace
+from scaffolding_ext.controllers.base import encode, finish
+from scaffolding_ext.program import current_program, next_seed
+from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task
+from scaffolding_ext.tasks import (
+    CHAIN,
+    CHAIN_START,
+    PROBE,
+    Purpose,
+    WorkerTag,
+    output_of,
+    set_purpose,
+    token_counts_of,
+)
+
+
+class Prefix(NamedTuple):
+    """A chain as it stood at one moment.
+
+    Attributes:
+        num_tokens: How many tokens of the chain it holds (the prompt not counted).
+        text: Their text.
+        token_ids: Their ids, or None where the worker gives none.
+    """
+
+    num_tokens: int
+    text: str
+    token_ids: list[int] | None
+
+
+class Chain(ABC):
+    """One chain of thought on a prompt.
+
+    Attributes:
+        runs_on: Whether the chain keeps growing while nothing of it is yielded.
+        ended: Whether the chain has ended, by itself or at its budget.
+        finish_reason: `"length"` where the budget ended it.
+
+    Args:
+        prompt: The task whose `input_str` (and `input_tokens`, where it has them) the chain answers.
+        max_tokens: The chain's budget in tokens.
+        configure: Sets the sampling fields of a task that generates a piece of the chain.
+    """
+
+    runs_on: ClassVar[bool]
+
+    def __init__(self, prompt: GenerationTask, max_tokens: int, configure: Callable[[GenerationTask], None]) -> None:
+        self.prompt = prompt
+        self.max_tokens = max_tokens
+        self.ended = False
+        self.finish_reason: str | None = None
+        self._configure = configure
+        self._num_scanned_characters = 0
+        self._marker_found = False
+
+    @property
+    @abstractmethod
+    def prefix(self) -> Prefix:
+        """The chain so far."""
+
+    @abstractmethod
+    def advance(self, num_tokens: int) -> list[Task]:
+        """Tasks to yield so that the chain becomes at least `num_tokens` long (or ends); call `absorb` after the yield."""
+
+    @abstractmethod
+    def absorb(self) -> None:
+        """Take in what the worker wrote into the tasks of the last `advance` or `stop`."""
+
+    @abstractmethod
+    def stop(self) -> list[Task]:
+        """Tasks to yield so that the worker gives the chain up; call `absorb` after the yield."""
+
+    @property
+    @abstractmethod
+    def num_decoded(self) -> int:
+        """Tokens decoded for the chain so far, delivered or not."""
+
+    def contains(self, marker: str) -> bool:
+        """Whether the marker stands in the chain; ask for one marker only (each character is looked at once)."""
+        if not self._marker_found:
+            text = self.prefix.text
+            start = max(0, self._num_scanned_characters - len(marker))
+            self._marker_found = text.find(marker, start) >= 0
+            self._num_scanned_characters = len(text)
+        return self._marker_found
+
+    def discard_after(self, prefix: Prefix) -> int:
+        """Count what was decoded beyond the prefix as discarded; return how many tokens that is."""
+        num_discarded = max(0, self.num_decoded - prefix.num_tokens)
+        program = current_program()
+        if program is not None:
+            program.ledger.discard(Purpose.CHAIN, num_discarded)
+        return num_discarded
+
+
+class StreamChain(Chain):
+    """One uninterrupted streaming generation: no token of the chain is prefilled twice."""
+
+    runs_on = True
+
+    def __init__(
+        self,
+        prompt: GenerationTask,
+        max_tokens: int,
+        configure: Callable[[GenerationTask], None],
+        streaming_output: bool = False,
+    ) -> None:
+        super().__init__(prompt, max_tokens, configure)
+        self._task = StreamGenerationTask(
+            worker_tag=WorkerTag.GENERATION,
+            input_str=prompt.input_str,
+            input_tokens=prompt.input_tokens,
+            max_tokens=max_tokens,
+            streaming_output_flag=streaming_output,
+        )
+        set_purpose(self._task, CHAIN_START)
+        configure(self._task)
+
+    @property
+    def prefix(self) -> Prefix:
+        ids = self._task.output_tokens or []
+        return Prefix(len(ids), self._task.output_str or "", ids)
+
+    def advance(self, num_tokens: int) -> list[Task]:
+        self._task.streaming_step = max(1, num_tokens - len(self._task.output_tokens or ()))
+        return [self._task]
+
+    def absorb(self) -> None:
+        if not self._task.cancel_flag:
+            output_of(self._task)
+        self.ended = self._task.end_flag
+        self.finish_reason = self._task.finish_reason
+        if self.ended and self.finish_reason is None and self.prefix.num_tokens >= self.max_tokens:
+            self.finish_reason = "length"  # workers before finish_reason
+
+    def stop(self) -> list[Task]:
+        if self.ended:
+            return []
+        self._task.cancel_flag = True
+        return [self._task]
+
+    @property
+    def num_decoded(self) -> int:
+        counts = token_counts_of(self._task)
+        return counts.decoded if counts else 0
+
+
+class ChunkChain(Chain):
+    """Plain generation tasks, one a chunk; token ids are carried on, so that no text is tokenised twice."""
+
+    runs_on = False
+
+    def __init__(self, prompt: GenerationTask, max_tokens: int, configure: Callable[[GenerationTask], None]) -> None:
+        super().__init__(prompt, max_tokens, configure)
+        self._num_tokens = 0
+        self._text = ""
+        self._ids: list[int] | None = []
+        self._num_decoded = 0
+        self._chunk: GenerationTask | None = None
+
+    @property
+    def prefix(self) -> Prefix:
+        return Prefix(self._num_tokens, self._text, None if self._ids is None else list(self._ids))
+
+    def advance(self, num_tokens: int) -> list[Task]:
+        asked = max(1, min(num_tokens, self.max_tokens) - self._num_tokens)
+        first = self._num_tokens == 0
+        self._chunk = continuation(self.prompt, self.prefix, asked)
+        set_purpose(self._chunk, CHAIN_START if first else CHAIN)
+        self._configure(self._chunk)
+        return [self._chunk]
+
+    def absorb(self) -> None:
+        chunk, self._chunk = self._chunk, None
+        if chunk is None:
+            return
+        text = output_of(chunk)
+        asked = chunk.max_tokens or 0
+        produced = asked if chunk.output_tokens is None else len(chunk.output_tokens)
+        counts = token_counts_of(chunk)
+        self._num_decoded += produced if counts is None else counts.decoded
+        self._num_tokens += produced
+        self._text += text
+        if chunk.output_tokens is None:
+            self._ids = None
+        elif self._ids is not None:
+            self._ids += chunk.output_tokens
+        stopped = chunk.finish_reason is not None and chunk.finish_reason != "length"
+        self.ended = stopped or produced < asked or self._num_tokens >= self.max_tokens
+        self.finish_reason = (
+            "length" if self.ended and not stopped and produced >= asked else chunk.finish_reason or "stop"
+        )
+
+    def stop(self) -> list[Task]:
+        return []
+
+    @property
+    def num_decoded(self) -> int:
+        return self._num_decoded
+
+
+def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix: str = "") -> GenerationTask:
+    """A task that generates after prompt, prefix and suffix, as token ids where all three are known, and as text."""
+    suffix_ids = encode(suffix) if suffix else []
+    ids = None
+    if prompt.input_tokens is not None and prefix.token_ids is not None and suffix_ids is not None:
+        ids = prompt.input_tokens + prefix.token_ids + suffix_ids
+    text = None if prompt.input_str is None else prompt.input_str + prefix.text + suffix
+    return GenerationTask(worker_tag=WorkerTag.GENERATION, input_str=text, input_tokens=ids, max_tokens=max_tokens)
+
+
+def asking(prompt: GenerationTask, prefix: Prefix, suffix: str, sampling_params: dict[str, Any]) -> GenerationTask:
+    """A task that asks an unfinished chain for its answer with a suffix that opens a box."""
+    task = continuation(prompt, prefix, sampling_params["max_tokens"], suffix)
+    task.temperature, task.top_p = sampling_params.get("temperature"), sampling_params.get("top_p")
+    task.seed = next_seed()
+    set_purpose(task, PROBE)
+    return task
+
+
+def asked_answer(task: GenerationTask) -> str | None:
+    """The answer in the response to `asking`; None where the box was not closed or is empty."""
+    return up_to_brace(output_of(task)) or None
+
+
+def close_with(
+    task: GenerationTask, prefix: Prefix, close: str, answer: str, family: PromptFamily, exit_reason: str
+) -> None:
+    """Write prefix, closing text and answer as the task's output."""
+    ending = close + answer + family.answer_end
+    ending_ids = encode(ending)
+    ids = None if prefix.token_ids is None or ending_ids is None else prefix.token_ids[: prefix.num_tokens] + ending_ids
+    finish(task, prefix.text + ending, ids, answer, exit_reason)

@@ -1,0 +1,118 @@
+"""Extract an answer from text, and decide cheaply whether two answers are equal.
+
+One notion of equality serves votes, probes and scoring. What the fast path here cannot decide is UNDETERMINED; controllers
+then ask a worker with a `CompareTask`, and never compute symbolically themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from fractions import Fraction
+
+_BOX = "\\boxed"
+_FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]+)\}|(\d))\s*(?:\{([^{}]+)\}|(\d))")
+_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|[+-]?\.\d+")
+_RATIO = re.compile(r"([+-]?)\(?([+-]?[\d.,]+)\)?/\(?([+-]?[\d.,]+)\)?")
+_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_NOISE = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:> ]|\$|\s+")
+_WORD = re.compile(r"[A-Za-z]+")
+_PHRASE = re.compile(r"(?:final answer|the answer)\s*(?:is|:)\s*:?\s*([^\n]+)", re.IGNORECASE)
+_LONGEST_FAST = 1_000  # characters; longer answers are left to a worker
+
+
+class Verdict(Enum):
+    """Whether two answers are equal."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    UNDETERMINED = "undetermined"
+
+
+def extract(text: str) -> str | None:
+    r"""The final answer in a text: the last `\boxed{...}`, else what follows the last final-answer phrase, else None."""
+    start = text.rfind(_BOX)
+    if start >= 0:
+        brace = text.find("{", start)
+        if brace >= 0:
+            return up_to_brace(text[brace + 1 :]) or None
+    phrases = _PHRASE.findall(text)
+    return (phrases[-1].strip().rstrip(".").strip() or None) if phrases else None
+
+
+def up_to_brace(text: str) -> str | None:
+    """The text up to the first unmatched `}`, as in the continuation of an opened box; None if no brace closes it."""
+    depth = 0
+    for position, character in enumerate(text):
+        if character == "{":
+            depth += 1
+        elif character == "}":
+            if depth == 0:
+                return text[:position].strip()
+            depth -= 1
+    return None
+
+
+def compare(a: str, b: str) -> Verdict:
+    """Decide equality without symbolic algebra, in time linear in the length.
+
+    Numbers (integers, decimals, fractions, thousands separators) are compared exactly; a percentage equals no plain number.
+    """
+    if len(a) > _LONGEST_FAST or len(b) > _LONGEST_FAST:
+        return Verdict.EQUAL if a == b else Verdict.UNDETERMINED
+    left, right = normalize(a), normalize(b)
+    if left == right:
+        return Verdict.EQUAL if left else Verdict.UNDETERMINED
+    left_number, right_number = to_number(left), to_number(right)
+    if left_number is not None and right_number is not None:
+        return Verdict.EQUAL if left_number == right_number else Verdict.DIFFERENT
+    plain = [
+        number is not None or _WORD.fullmatch(side) for number, side in ((left_number, left), (right_number, right))
+    ]
+    return Verdict.DIFFERENT if all(plain) else Verdict.UNDETERMINED
+
+
+def normalize(answer: str) -> str:
+    r"""Strip what carries no meaning: spaces, `$`, `\left`, `\right`, thin spaces, `\text{}`, a final full stop."""
+    text = _TEXT.sub(r"\1", answer.strip())
+    text = _FRACTION.sub(lambda m: f"({m[1] or m[2]})/({m[3] or m[4]})", text)
+    return _NOISE.sub("", text).rstrip(".")
+
+
+def to_number(normalized: str) -> Fraction | None:
+    """The exact value of a normalised integer, decimal or fraction of them; None for anything else."""
+    if _NUMBER.fullmatch(normalized):
+        return Fraction(normalized.replace(",", ""))
+    ratio = _RATIO.fullmatch(normalized)
+    if ratio and all(_NUMBER.fullmatch(ratio[i]) for i in (2, 3)):
+        denominator = Fraction(ratio[3].replace(",", ""))
+        if denominator:
+            value = Fraction(ratio[2].replace(",", "")) / denominator
+            return -value if ratio[1] == "-" else value
+    return None
+
+
+class AnswerClasses:
+    """Numbers the classes of equal answers in order of first appearance; undetermined pairs count as different strings."""
+
+    def __init__(self) -> None:
+        self.representatives: list[str] = []
+        self.num_undetermined = 0
+        self._known: dict[str, int] = {}
+
+    def classify(self, answer: str) -> int:
+        """The class of the answer, a new one if it equals none before."""
+        known = self._known.get(answer)
+        if known is not None:
+            return known
+        undetermined = False
+        for number, representative in enumerate(self.representatives):
+            verdict = compare(answer, representative)
+            if verdict is Verdict.EQUAL:
+                self._known[answer] = number
+                return number
+            undetermined |= verdict is Verdict.UNDETERMINED
+        self.num_undetermined += undetermined
+        self._known[answer] = len(self.representatives)
+        self.representatives.append(answer)
+        return len(self.representatives) - 1

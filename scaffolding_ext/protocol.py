@@ -1,0 +1,96 @@
+"""The protocol between controllers, workers and host: TensorRT-LLM's own classes where they import, else stand-ins.
+
+`SCAFFOLDING_EXT_STANDINS=1` in the environment forces the stand-ins. `UPSTREAM` says which are in use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from scaffolding_ext import standins
+from scaffolding_ext.errors import UnsupportedHostError
+from scaffolding_ext.standins import ControllerGenerator
+
+_REQUIRED_FIELDS = ("output_str", "output_tokens", "customized_result_fields", "streaming_output_flag")
+
+
+def _import_upstream() -> Any | None:
+    """`tensorrt_llm.scaffolding` where it can be used, None where it is not installed or cannot run here."""
+    if os.environ.get("SCAFFOLDING_EXT_STANDINS", "") not in ("", "0") or not importlib.util.find_spec("tensorrt_llm"):
+        return None
+    try:
+        module = importlib.import_module("tensorrt_llm.scaffolding")
+    except Exception as error:  # without a driver its import fails in many ways, of many types
+        warnings.warn(
+            f"tensorrt_llm is installed but cannot be imported ({error}); its protocol's stand-ins are used",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    fields = {field.name for field in dataclasses.fields(module.GenerationTask)}
+    missing = [name for name in _REQUIRED_FIELDS if name not in fields]
+    if missing:
+        raise UnsupportedHostError(
+            f"the installed tensorrt_llm is too old: GenerationTask has no field {', '.join(missing)}; "
+            "install tensorrt_llm 1.2 or newer, or set SCAFFOLDING_EXT_STANDINS=1 to run without it"
+        )
+    return module
+
+
+_upstream = None if TYPE_CHECKING else _import_upstream()
+UPSTREAM: bool = _upstream is not None
+
+if TYPE_CHECKING or _upstream is None:
+    from scaffolding_ext.standins import (
+        Controller,
+        ExecutionScope,
+        GenerationTask,
+        ParallelProcess,
+        RewardTask,
+        ScaffoldingOutput,
+        StreamGenerationTask,
+        Task,
+        TaskCollection,
+        TaskStatus,
+        Worker,
+        current_scope,
+        with_task_collection,
+    )
+else:
+    Controller = _upstream.Controller
+    GenerationTask = _upstream.GenerationTask
+    ParallelProcess = _upstream.ParallelProcess
+    RewardTask = _upstream.RewardTask
+    StreamGenerationTask = _upstream.StreamGenerationTask
+    Task = _upstream.Task
+    TaskCollection = _upstream.TaskCollection
+    TaskStatus = _upstream.TaskStatus
+    Worker = _upstream.Worker
+    with_task_collection = _upstream.with_task_collection
+    ScaffoldingOutput = importlib.import_module("tensorrt_llm.scaffolding.result").ScaffoldingOutput
+    # Execution scopes are younger than 1.2.
+    ExecutionScope = getattr(_upstream, "ExecutionScope", standins.ExecutionScope)
+    current_scope = getattr(_upstream, "current_scope", standins.current_scope)
+
+__all__ = [
+    "UPSTREAM",
+    "Controller",
+    "ControllerGenerator",
+    "ExecutionScope",
+    "GenerationTask",
+    "ParallelProcess",
+    "RewardTask",
+    "ScaffoldingOutput",
+    "StreamGenerationTask",
+    "Task",
+    "TaskCollection",
+    "TaskStatus",
+    "Worker",
+    "current_scope",
+    "with_task_collection",
+]

@@ -1,0 +1,442 @@
+"""The host: connects controllers to workers, and keeps every request's failure its own.
+
+Upstream's surface (`generate`, `generate_async`, `shutdown`, `with`), plus time-outs, cancellation, seeds and programs.
+The host runs on an event loop in a thread of its own, so it can be used from any thread and from inside a running loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NoReturn, overload
+
+from scaffolding_ext.errors import (
+    CloneError,
+    InvalidYieldError,
+    NoOutputError,
+    RequestCancelledError,
+    RequestError,
+    RequestTimeoutError,
+    ShutdownError,
+    TaskError,
+    UnknownWorkerTagError,
+)
+from scaffolding_ext.program import Program, enter_program
+from scaffolding_ext.protocol import (
+    Controller,
+    ExecutionScope,
+    ParallelProcess,
+    ScaffoldingOutput,
+    Task,
+    TaskStatus,
+    Worker,
+    current_scope,
+)
+from scaffolding_ext.results import ScaffoldingResult
+
+_ABORT_GRACE_SECONDS = 5.0  # how long a worker may take to react to cancellation before the caller is told anyway
+
+
+@dataclass(eq=False)
+class _Request:
+    """One request, from submission to its end."""
+
+    prompt: str
+    kwargs: Mapping[str, Any]
+    result: ScaffoldingResult
+    timeout: float | None
+    runner: asyncio.Task[None] | None = None
+    abort_error: RequestError | None = None
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+
+class _StreamSink(list[Any]):
+    """A task's `streaming_output_list` that hands each output to the caller at once."""
+
+    def __init__(self, result: ScaffoldingResult) -> None:
+        super().__init__()
+        self._result = result
+
+    def append(self, output: Any) -> None:
+        self._result.push(output)
+
+    def extend(self, outputs: Iterable[Any]) -> None:
+        for output in outputs:
+            self._result.push(output)
+
+
+class ScaffoldingLlm:
+    """Runs requests of one controller on a set of workers.
+
+    Args:
+        prototype_controller: Cloned once for each request.
+        workers: Worker by tag; keys may be `WorkerTag` members, other enum members, or their string values.
+        max_parallel_requests: Requests that run at once; the others wait in order of arrival.
+        seed: Seed of the run, from which every request's seed derives with its `sample_id` and `epoch`.
+        owns_workers: Whether `shutdown()` shuts the workers down too, without being told.
+
+    Raises:
+        ValueError: `max_parallel_requests` is below 1.
+    """
+
+    def __init__(
+        self,
+        prototype_controller: Controller,
+        workers: Mapping[Any, Worker],
+        max_parallel_requests: int = 64,
+        *,
+        seed: int | None = None,
+        owns_workers: bool = False,
+    ) -> None:
+        if max_parallel_requests < 1:
+            raise ValueError(f"max_parallel_requests is {max_parallel_requests}; it must be at least 1")
+        self.prototype_controller = prototype_controller
+        self.workers = dict(workers)
+        self.max_parallel_requests = max_parallel_requests
+        self.seed = seed
+        self.owns_workers = owns_workers
+        self._by_tag = _workers_by_tag(self.workers)
+        self._scope_listeners = [w for w in set(self.workers.values()) if _listens_to_scopes(w)]
+        self._inbox: deque[_Request] = deque()
+        self._waiting: deque[_Request] = deque()
+        self._running: set[_Request] = set()
+        self._closed = False
+        self._close_lock = threading.Lock()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="scaffolding-llm", daemon=True)
+        self._thread.start()
+        bind = getattr(prototype_controller, "bind", None)
+        if bind is not None:
+            try:
+                bind(self._by_tag)
+            except BaseException:
+                self.shutdown()
+                raise
+
+    # ---- for callers, on any thread
+
+    def generate_async(
+        self,
+        prompt: str,
+        *,
+        sample_id: str | None = None,
+        epoch: int = 0,
+        seed: int | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> ScaffoldingResult:
+        """Submit a prompt; returns at once.
+
+        Args:
+            prompt: The user's prompt.
+            sample_id: Names the sample in the run; its seeds derive from it. Requests without one share their seeds.
+            epoch: Repetition of the sample.
+            seed: Instead of the host's seed, for this request.
+            timeout: Seconds from now after which the request fails with RequestTimeoutError, waiting included.
+            **kwargs: Passed to the controller's `generate`.
+
+        Raises:
+            ShutdownError: The host is shut down.
+            TypeError: The prompt is no text.
+        """
+        if not isinstance(prompt, str):
+            raise TypeError(f"prompt is a {type(prompt).__name__}; pass a str, or a list of str to generate()")
+        program = Program(self.seed if seed is None else seed, sample_id, epoch)
+        result = ScaffoldingResult(program, lambda: self._cancel(request))
+        request = _Request(prompt, kwargs, result, timeout)
+        with self._close_lock:
+            if self._closed:
+                raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")
+            self._inbox.append(request)
+            if len(self._inbox) == 1:
+                self.loop.call_soon_threadsafe(self._take_inbox)
+        return result
+
+    @overload
+    def generate(self, prompts: str, **kwargs: Any) -> ScaffoldingResult: ...
+    @overload
+    def generate(self, prompts: list[str], **kwargs: Any) -> list[ScaffoldingResult]: ...
+    def generate(self, prompts: str | list[str], **kwargs: Any) -> ScaffoldingResult | list[ScaffoldingResult]:
+        """Run one prompt or a list of them and wait for all; takes the options of `generate_async`.
+
+        Prompts of a list are named by their index, so that their seeds differ. The first failure is raised when all have
+        ended; use `generate_async` to get each result or error by itself.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("generate() would block the host's own thread; use generate_async() there")
+        if isinstance(prompts, str):
+            return self.generate_async(prompts, **kwargs).result()
+        name = kwargs.pop("sample_id", None)
+        results = [
+            self.generate_async(prompt, sample_id=str(i) if name is None else f"{name}/{i}", **kwargs)
+            for i, prompt in enumerate(prompts)
+        ]
+        for result in results:
+            result.exception()
+        return [result.result() for result in results]
+
+    def shutdown(self, shutdown_workers: bool | None = None) -> None:
+        """Stop: every request that has not ended fails with ShutdownError. May be called again, and from any thread.
+
+        Args:
+            shutdown_workers: Also shut the workers down; None means whether the host owns them.
+        """
+        with self._close_lock:
+            first, self._closed = not self._closed, True
+        if first:
+            self.loop.call_soon_threadsafe(self._start_closing)
+        if threading.current_thread() is self._thread:  # cannot wait for itself; the loop ends after this callback
+            return
+        self._thread.join()
+        if self.owns_workers if shutdown_workers is None else shutdown_workers:
+            for worker in set(self.workers.values()):
+                worker.shutdown()
+
+    def __enter__(self) -> ScaffoldingLlm:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shutdown()
+
+    def _cancel(self, request: _Request) -> None:
+        error = RequestCancelledError(f"request {request.result.id} was cancelled")
+        try:
+            self.loop.call_soon_threadsafe(self._abort, request, error)
+        except RuntimeError:  # the loop is closed, so every request has ended
+            return
+
+    # ---- on the host's loop
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self.loop.close()
+
+    def _start_closing(self) -> None:
+        self._closer = self.loop.create_task(self._close())  # the loop itself keeps only a weak reference
+
+    def _take_inbox(self) -> None:
+        with self._close_lock:
+            arrived = list(self._inbox)
+            self._inbox.clear()
+        for request in arrived:
+            if request.timeout is not None:
+                error = RequestTimeoutError(f"request {request.result.id} did not end within {request.timeout} s")
+                request.timers.append(self.loop.call_later(request.timeout, self._abort, request, error))
+            self._waiting.append(request)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self._running) < self.max_parallel_requests:
+            request = self._waiting.popleft()
+            if request.result.finished:  # aborted while it waited
+                continue
+            self._running.add(request)
+            request.runner = self.loop.create_task(self._run(request))
+
+    def _abort(self, request: _Request, error: RequestError) -> None:
+        if request.result.finished or request.abort_error is not None:
+            return
+        request.abort_error = error
+        if request.runner is None:
+            request.result.fail(error)
+            self._forget(request)
+            return
+        request.runner.cancel()
+        request.timers.append(self.loop.call_later(_ABORT_GRACE_SECONDS, request.result.fail, error))
+
+    def _forget(self, request: _Request) -> None:
+        for timer in request.timers:
+            timer.cancel()
+        self._running.discard(request)
+
+    async def _run(self, request: _Request) -> None:
+        result = request.result
+        enter_program(result.program)
+        scope = ExecutionScope(result.id)
+        current_scope.set(scope)
+        try:
+            controller = self._clone()
+            generator = result.program.meter(controller.generate(request.prompt, **request.kwargs))
+            output = await self._drive(generator, request)
+            result.task_collections = getattr(controller, "task_collections", None)
+            result.finish(_checked_output(output, controller))
+        except asyncio.CancelledError:
+            result.fail(request.abort_error or RequestCancelledError(f"request {result.id} was cancelled"))
+        except Exception as error:
+            result.fail(error)
+        except BaseException as error:  # a KeyboardInterrupt must reach the caller, and still end the request
+            result.fail(error)
+            raise
+        finally:
+            self._forget(request)
+            self._start_waiting()
+            await self._end_scope(scope)
+
+    def _clone(self) -> Controller:
+        try:
+            return self.prototype_controller.clone()
+        except Exception as error:
+            name = type(self.prototype_controller).__name__
+            raise CloneError(f"{name}.clone() failed: {type(error).__name__}: {error}") from error
+
+    async def _drive(self, generator: Any, request: _Request) -> Any:
+        """Run a controller's generator to its end and return its value."""
+        try:
+            while True:
+                try:
+                    work = next(generator)
+                except StopIteration as stop:
+                    return stop.value
+                if isinstance(work, ParallelProcess):
+                    await self._run_branches(work, request)
+                elif isinstance(work, (list, tuple)):
+                    await self._run_tasks(work, request)
+                else:
+                    raise InvalidYieldError(
+                        f"a controller yielded {type(work).__name__}; yield a list of Task or a ParallelProcess"
+                    )
+        finally:
+            generator.close()
+
+    async def _run_branches(self, process: ParallelProcess, request: _Request) -> None:
+        scope = current_scope.get()
+        if scope is None:
+            raise RuntimeError("a branch was started outside of a request")
+        paths = getattr(process, "branch_paths", None)
+        scopes = (
+            [scope.child(index) for index in range(len(process.sub_gens))]
+            if paths is None
+            else [scope.with_branch_path(path) for path in paths]
+        )
+        await _all_or_none(
+            [
+                self.loop.create_task(self._run_branch(branch, request, child))
+                for branch, child in zip(process.sub_gens, scopes, strict=True)
+            ]
+        )
+
+    async def _run_branch(self, generator: Any, request: _Request, scope: ExecutionScope) -> None:
+        current_scope.set(scope)
+        try:
+            await self._drive(generator, request)
+        finally:
+            if self._scope_listeners:
+                await self._end_scope(scope)
+
+    async def _run_tasks(self, tasks: list[Any] | tuple[Any, ...], request: _Request) -> None:
+        for task in tasks:
+            if not isinstance(task, Task):
+                raise InvalidYieldError(
+                    f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task"
+                )
+            if task.streaming_output_flag and not isinstance(task.streaming_output_list, _StreamSink):
+                task.streaming_output_list = _StreamSink(request.result)
+        if len(tasks) == 1:
+            await self._run_task(tasks[0])
+        elif tasks:
+            await _all_or_none([self.loop.create_task(self._run_task(task)) for task in tasks])
+
+    async def _run_task(self, task: Task) -> None:
+        worker = self._by_tag.get(task.worker_tag)
+        if worker is None:
+            known = ", ".join(sorted({str(getattr(tag, "value", tag)) for tag in self._by_tag})) or "none"
+            raise UnknownWorkerTagError(
+                f"a {type(task).__name__} asks for worker {_tag_name(task)!r}; this stack has: {known}"
+            )
+        try:
+            status = await worker.run_task(task)
+        except Exception as error:
+            _raise_task_error(task, worker, f"{type(error).__name__}: {error}", error)
+        if status is TaskStatus.WORKER_NOT_SUPPORTED:
+            _raise_task_error(task, worker, "the worker has no handler for this type of task")
+        if status is TaskStatus.WORKER_EXECEPTION:
+            _raise_task_error(task, worker, "the worker reported an exception; read its log")
+
+    async def _end_scope(self, scope: ExecutionScope) -> None:
+        for worker in self._scope_listeners:
+            try:
+                await worker.on_scope_end(scope.scope_id)
+            except Exception as error:  # the request has ended: nobody can act on it but the loop's handler
+                message = f"{type(worker).__name__}.on_scope_end failed"
+                self.loop.call_exception_handler({"message": message, "exception": error})
+
+    async def _close(self) -> None:
+        self._take_inbox()
+        error = ShutdownError("the host was shut down before the request ended")
+        requests = [*self._waiting, *self._running]
+        for request in requests:
+            self._abort(request, error)
+        self._waiting.clear()
+        runners = [request.runner for request in requests if request.runner is not None]
+        if runners:
+            await asyncio.wait(runners, timeout=_ABORT_GRACE_SECONDS)
+        for request in requests:
+            request.result.fail(error)
+        try:
+            for worker in set(self.workers.values()):
+                close = getattr(worker, "async_shutdown", None)  # younger than 1.2
+                if close is not None:
+                    await close()
+        finally:
+            self.loop.stop()
+
+
+def _workers_by_tag(workers: Mapping[Any, Worker]) -> dict[Any, Worker]:
+    """Workers under their keys, and under the string values of enum keys."""
+    by_tag: dict[Any, Worker] = {}
+    for tag, worker in workers.items():
+        by_tag[tag] = worker
+        if isinstance(tag, Enum):
+            by_tag.setdefault(tag.value, worker)
+    return _ByTag(by_tag)
+
+
+class _ByTag(dict[Any, Worker]):
+    """Looks an enum member up by its value, too: members of different classes may name the same role."""
+
+    def get(self, tag: Any, default: Any = None) -> Any:
+        worker = dict.get(self, tag)
+        return dict.get(self, tag.value, default) if worker is None and isinstance(tag, Enum) else worker
+
+
+def _listens_to_scopes(worker: Worker) -> bool:
+    handler = getattr(type(worker), "on_scope_end", None)  # younger than 1.2
+    return handler is not None and handler is not getattr(Worker, "on_scope_end", None)
+
+
+async def _all_or_none(tasks: list[asyncio.Task[Any]]) -> None:
+    """Wait for all; when one fails or the wait is cancelled, cancel the others, wait for them, and raise."""
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _tag_name(task: Task) -> str:
+    return str(getattr(task.worker_tag, "value", task.worker_tag))
+
+
+def _raise_task_error(task: Task, worker: Worker, reason: str, cause: Exception | None = None) -> NoReturn:
+    branch = current_scope.get()
+    where = f" in branch {list(branch.branch_path)}" if branch is not None and branch.branch_path else ""
+    message = f"{type(task).__name__} for worker {_tag_name(task)!r} ({type(worker).__name__}){where} failed: {reason}"
+    raise TaskError(message, task) from cause
+
+
+def _checked_output(output: Any, controller: Controller) -> ScaffoldingOutput:
+    if isinstance(output, ScaffoldingOutput):
+        return output
+    raise NoOutputError(
+        f"{type(controller).__name__}.generate returned {type(output).__name__}; it must return a ScaffoldingOutput"
+    )

@@ -1,0 +1,199 @@
+"""Train an embedded model from scratch on CPU: `python -m scaffolding_ext.tinylm.train target --output_path DIR`.
+
+A run is a pure function of its options: batches are drawn from (seed, round), and a checkpoint holds everything that a
+resumed run needs to go on exactly where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from scaffolding_ext.tinylm.data import IGNORED, Batch, ExampleStream
+from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION
+from scaffolding_ext.tinylm.tokenizer import CONTEXT_LEN, build_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+EXAMPLES_PER_ROUND = 6000
+WARMUP_STEPS = 60
+DECAY_SHARE = 0.5  # the learning rate falls linearly over the last part of the run
+
+
+class Shape(NamedTuple):
+    """The size of a Llama model."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+
+
+SHAPES = {"target": Shape(128, 384, 4, 4), "draft": Shape(64, 192, 3, 2)}
+
+
+def build_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
+    """A randomly initialised Llama of the given shape for the tokenizer's vocabulary."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=-(-len(tokenizer) // 8) * 8,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_heads,
+        max_position_embeddings=CONTEXT_LEN,
+        tie_word_embeddings=True,
+        initializer_range=0.03,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    return LlamaForCausalLM(config)
+
+
+def build_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for embeddings and norms."""
+    import torch
+
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    return [
+        torch.optim.Muon(matrices, lr=0.02, weight_decay=0.01, momentum=0.95),
+        torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def learning_rate_scale(step: int, num_steps: int) -> float:
+    """Linear warm-up, a plateau, and a linear fall to two percent."""
+    remaining = (num_steps - step) / (DECAY_SHARE * num_steps)
+    return min(1.0, (step + 1) / WARMUP_STEPS) * max(0.02, min(1.0, remaining))
+
+
+def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], batch: Batch, scale: float) -> float:
+    """One optimisation step; returns the mean loss of the learnt tokens in nats."""
+    import torch
+
+    ids, labels = torch.from_numpy(batch.ids), torch.from_numpy(batch.labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(input_ids=ids, use_cache=False).logits
+    loss = torch.nn.functional.cross_entropy(
+        logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
+    )
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("peak_lr", group["lr"]) * scale
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item()
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, log: dict[str, Any]) -> None:
+    """Write half-precision safetensors that load as float32, the tokenizer and the training log."""
+    import torch
+
+    half = {name: tensor.to(torch.float16) for name, tensor in model.state_dict().items()}
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(folder, state_dict=half)
+    config_file = folder / "config.json"
+    config = json.loads(config_file.read_text())
+    config_file.write_text(json.dumps(config | {"dtype": "float32"}, indent=1) + "\n")
+    tokenizer.save_pretrained(folder)
+    (folder / "training.json").write_text(json.dumps(log, indent=1) + "\n")
+
+
+@click.command(
+    epilog="Example: python -m scaffolding_ext.tinylm.train target --output_path runs/target --num_steps 8000"
+)
+@click.argument("model_name", metavar="MODEL", type=click.Choice(sorted(SHAPES)))
+@click.option("--output_path", type=click.Path(path_type=Path), required=True, help="Folder for model and checkpoint.")
+@click.option("--num_steps", default=8000, show_default=True, help="Optimisation steps of the whole run.")
+@click.option("--batch_tokens", default=3072, show_default=True, help="Tokens in a batch, padding included.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the weights and of the data.")
+@click.option("--threads", default=1, show_default=True, help="CPU threads.")
+@click.option("--checkpoint_every", default=250, show_default=True, help="Steps between checkpoints.")
+def main(
+    model_name: str,
+    output_path: Path,
+    num_steps: int,
+    batch_tokens: int,
+    seed: int,
+    threads: int,
+    checkpoint_every: int,
+) -> None:
+    """Train MODEL (target or draft); started again on the same folder, the run goes on from its last checkpoint."""
+    import torch
+
+    torch.set_num_threads(threads)
+    output_path.mkdir(parents=True, exist_ok=True)
+    tokenizer = build_tokenizer()
+    model = build_model(SHAPES[model_name], tokenizer, seed)
+    optimizers = build_optimizers(model)
+    options = {"model": model_name, "num_steps": num_steps, "batch_tokens": batch_tokens, "seed": seed}
+    options |= {"grammar_version": GRAMMAR_VERSION}
+    step, num_tokens, cpu_seconds = 0, 0, 0.0
+    checkpoint_file = output_path / "checkpoint.pt"
+    if checkpoint_file.exists():
+        checkpoint = torch.load(checkpoint_file, weights_only=True)
+        if checkpoint["options"] != options:
+            raise click.ClickException(
+                f"{checkpoint_file} was written by a run with {checkpoint['options']}, this one has {options}; "
+                "use the same options or another --output_path"
+            )
+        model.load_state_dict(checkpoint["model"])
+        for optimizer, state in zip(optimizers, checkpoint["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        step, num_tokens, cpu_seconds = checkpoint["step"], checkpoint["num_tokens"], checkpoint["cpu_seconds"]
+    stream = ExampleStream(tokenizer)
+    resumed_at, losses = step, [0.0] * 0
+    first_step_of_round = 0
+    round_index = 0
+    started = time.process_time() - cpu_seconds
+    while step < num_steps:
+        batches = list(stream.batches(random.Random(f"{seed}/{round_index}"), batch_tokens, EXAMPLES_PER_ROUND))
+        for batch in batches[max(0, resumed_at - first_step_of_round) :]:
+            if step == num_steps:
+                break
+            losses.append(train_step(model, optimizers, batch, learning_rate_scale(step, num_steps)))
+            step += 1
+            num_tokens += int((batch.ids != tokenizer.pad_token_id).sum())
+            if step % checkpoint_every == 0 or step == num_steps:
+                cpu_seconds = time.process_time() - started
+                checkpoint = {
+                    "options": options,
+                    "model": model.state_dict(),
+                    "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+                    "step": step,
+                    "num_tokens": num_tokens,
+                    "cpu_seconds": cpu_seconds,
+                }
+                temporary = checkpoint_file.with_suffix(".tmp")
+                torch.save(checkpoint, temporary)
+                temporary.replace(checkpoint_file)
+                mean_loss = sum(losses) / len(losses)
+                click.echo(
+                    f"step {step}/{num_steps} loss {mean_loss:.4f} tokens {num_tokens:,} cpu {cpu_seconds:.0f} s"
+                )
+                losses.clear()
+        first_step_of_round += len(batches)
+        round_index += 1
+    log = options | {"num_tokens": num_tokens, "cpu_seconds": round(cpu_seconds), "final_loss": round(mean_loss, 4)}
+    save(model, tokenizer, output_path, log)
+    click.echo(f"saved {output_path}")
+
+
+if __name__ == "__main__":
+    main()

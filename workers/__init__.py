@@ -1,0 +1,1 @@
+"""Workers: one engine a file."""
