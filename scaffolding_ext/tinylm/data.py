@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from scaffolding_ext.tinylm.grammar import CLOSE, PROBE, Problem, sample_chain, sample_problem
+from scaffolding_ext.tinylm.grammar import CLOSE, MAX_NUM_STEPS, PROBE, Problem, sample_chain, sample_problem
 from scaffolding_ext.tinylm.tokenizer import END
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class ExampleStream:
         self._pad_id: int = tokenizer.pad_token_id
         self._lines: dict[str, list[int]] = {}
 
-    def sample(self, rng: random.Random) -> Example:
-        """Draw one example from the training split."""
-        problem = sample_problem(rng, "train")
+    def sample(self, rng: random.Random, max_num_steps: int = MAX_NUM_STEPS) -> Example:
+        """Draw one example from the training split, of a problem with at most `max_num_steps` steps."""
+        problem = sample_problem(rng, "train", max_num_steps=max_num_steps)
         prompt = self._ids(f"<|user|>{problem.question}<|assistant|><think>\n")
         chain, beliefs = self._chain(problem, rng)
         draw = rng.random()
@@ -63,12 +63,14 @@ class ExampleStream:
         ids = prompt + chain[:cut] + suffix_ids + answer_ids
         return Example(ids, [IGNORED] * (len(ids) - len(answer_ids)) + answer_ids)
 
-    def batches(self, rng: random.Random, batch_tokens: int, num_examples: int) -> Iterator[Batch]:
+    def batches(
+        self, rng: random.Random, batch_tokens: int, num_examples: int, max_num_steps: int = MAX_NUM_STEPS
+    ) -> Iterator[Batch]:
         """Draw `num_examples`, group them by length, and yield shuffled batches of about `batch_tokens` each."""
         buckets: dict[int, list[Example]] = {}
         full: list[list[Example]] = []
         for _ in range(num_examples):
-            example = self.sample(rng)
+            example = self.sample(rng, max_num_steps)
             length = -(-len(example.ids) // _LEN_STEP) * _LEN_STEP
             bucket = buckets.setdefault(length, [])
             bucket.append(example)

@@ -25,7 +25,7 @@ CLOSE = "</think>\nThe answer is \\boxed{"
 Split = Literal["train", "held_out"]
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-_HELD_OUT_SHARE = 8  # one question in eight is held out
+_HELD_OUT_EVERY = 8  # one question in eight is held out
 _MAX_CHAIN_STEPS = 48  # voluntary doubts end here, so that chains fit the context
 _SLIP_RATE = 0.03
 _CHECK_SLIP_RATE = 0.01
@@ -80,24 +80,29 @@ class Segment(NamedTuple):
 
 def split_of(question: str) -> Split:
     """Which side of the train/held-out split a question is on; depends on nothing but its text."""
-    return "held_out" if zlib.crc32(question.encode()) % _HELD_OUT_SHARE == 0 else "train"
+    return "held_out" if zlib.crc32(question.encode()) % _HELD_OUT_EVERY == 0 else "train"
 
 
-def sample_problem(rng: random.Random, split: Split = "held_out", kind: str | None = None) -> Problem:
+def sample_problem(
+    rng: random.Random, split: Split = "held_out", kind: str | None = None, max_num_steps: int = MAX_NUM_STEPS
+) -> Problem:
     """Draw a problem.
 
     Args:
         rng: The source of all randomness.
         split: `"train"` or `"held_out"`; the two never share a question.
         kind: One of `KINDS`; drawn uniformly where it is None.
+        max_num_steps: Longest problem, 2 to `MAX_NUM_STEPS`; the number of steps is log-uniform from 2 on.
 
     Raises:
-        ValueError: The kind is not one of `KINDS`.
+        ValueError: The kind is not one of `KINDS`, or `max_num_steps` is out of range.
     """
+    if not 2 <= max_num_steps <= MAX_NUM_STEPS:
+        raise ValueError(f"max_num_steps is {max_num_steps}; it must lie in [2, {MAX_NUM_STEPS}]")
     if kind is not None and kind not in KINDS:
         raise ValueError(f"unknown kind {kind!r}; choose one of {', '.join(KINDS)}, or None for any")
     while True:
-        problem = _draw(rng, kind or rng.choice(KINDS))
+        problem = _draw(rng, kind or rng.choice(KINDS), max_num_steps)
         if split_of(problem.question) == split:
             return problem
 
@@ -135,8 +140,8 @@ def sample_chain(problem: Problem, rng: random.Random) -> list[Segment]:
     return segments
 
 
-def _draw(rng: random.Random, kind: str) -> Problem:
-    num_steps = min(MAX_NUM_STEPS, int(math.exp(rng.uniform(math.log(2), math.log(MAX_NUM_STEPS + 1)))))
+def _draw(rng: random.Random, kind: str, max_num_steps: int) -> Problem:
+    num_steps = min(max_num_steps, int(math.exp(rng.uniform(math.log(2), math.log(max_num_steps + 1)))))
     offset = rng.randint(0, len(_ALPHABET) - num_steps)
     labels = _ALPHABET[offset : offset + num_steps]
     if kind == "count":

@@ -25,7 +25,7 @@ CHAT_TEMPLATE = (
 
 def build_tokenizer(seed: int = 1, vocab_size: int = 512, num_texts: int = 6000) -> PreTrainedTokenizerFast:
     """Train the tokenizer on text of the grammar; digits and operators stay single tokens."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
@@ -37,9 +37,11 @@ def build_tokenizer(seed: int = 1, vocab_size: int = 512, num_texts: int = 6000)
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
+    # Not special: where thinking ends must stay visible in decoded text, as in the R1 models' tokenizers.
+    thinking = [AddedToken(token, special=False, normalized=False) for token in (THINK_OPEN, THINK_CLOSE)]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[PAD, USER, ASSISTANT, END, THINK_OPEN, THINK_CLOSE],
+        special_tokens=[PAD, USER, ASSISTANT, END, *thinking],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from scaffolding_ext.tinylm.data import IGNORED, Batch, ExampleStream
-from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION
+from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION, MAX_NUM_STEPS
 from scaffolding_ext.tinylm.tokenizer import CONTEXT_LEN, build_tokenizer
 
 if TYPE_CHECKING:
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-EXAMPLES_PER_ROUND = 6000
+EXAMPLES_PER_ROUND = 3000
 WARMUP_STEPS = 60
-DECAY_SHARE = 0.5  # the learning rate falls linearly over the last part of the run
+DECAY_SHARE = 0.6  # the learning rate falls linearly over the last part of the run
+# Longest problem from each share of the run on. Copying an operation by its label is learnt within minutes on short
+# problems, and hardly at all when all lengths come at once.
+CURRICULUM = ((0.0, 6), (0.1, 10), (0.17, 16), (0.25, MAX_NUM_STEPS))
 
 
 class Shape(NamedTuple):
@@ -69,7 +72,7 @@ def build_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     return [
-        torch.optim.Muon(matrices, lr=0.02, weight_decay=0.01, momentum=0.95),
+        torch.optim.Muon(matrices, lr=0.006, weight_decay=0.01, momentum=0.95),
         torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0),
     ]
 
@@ -78,6 +81,11 @@ def learning_rate_scale(step: int, num_steps: int) -> float:
     """Linear warm-up, a plateau, and a linear fall to two percent."""
     remaining = (num_steps - step) / (DECAY_SHARE * num_steps)
     return min(1.0, (step + 1) / WARMUP_STEPS) * max(0.02, min(1.0, remaining))
+
+
+def curriculum_max_num_steps(step: int, num_steps: int) -> int:
+    """The longest problem that the run is shown at a step."""
+    return max(longest for share, longest in CURRICULUM if step >= share * num_steps)
 
 
 def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], batch: Batch, scale: float) -> float:
@@ -163,7 +171,9 @@ def main(
     round_index = 0
     started = time.process_time() - cpu_seconds
     while step < num_steps:
-        batches = list(stream.batches(random.Random(f"{seed}/{round_index}"), batch_tokens, EXAMPLES_PER_ROUND))
+        longest = curriculum_max_num_steps(first_step_of_round, num_steps)
+        rng = random.Random(f"{seed}/{round_index}")
+        batches = list(stream.batches(rng, batch_tokens, EXAMPLES_PER_ROUND, longest))
         for batch in batches[max(0, resumed_at - first_step_of_round) :]:
             if step == num_steps:
                 break

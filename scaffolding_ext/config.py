@@ -1,0 +1,273 @@
+"""Stack files: YAML to validated models, and models to a running stack. An error names the path of the key at fault."""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from scaffolding_ext.errors import ConfigError, UnknownNameError
+from scaffolding_ext.registry import unknown_name
+
+if TYPE_CHECKING:
+    from scaffolding_ext.runtime import ScaffoldingLlm
+
+Source = str | os.PathLike[str] | Mapping[str, Any]
+S = TypeVar("S", bound=BaseModel)
+_PACKAGED = "configs:"
+
+
+class _Section(BaseModel):
+    """A part of a stack file in which a key that nobody knows is an error."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, value: Any) -> Any:
+        for key in value if isinstance(value, Mapping) else ():
+            if key not in cls.model_fields:
+                message = unknown_name("key", str(key), tuple(cls.model_fields))
+                raise PydanticCustomError("unknown_key", "{message}", {"message": message, "key": str(key)})
+        return value
+
+
+class ComponentConfig(_Section):
+    """A controller or worker.
+
+    Attributes:
+        type: A registered name, or `package.module:Class`.
+        args: Constructor arguments. A dict `{type, args}` in them is a component too, `{"$ref": name}` a live object.
+    """
+
+    type: str
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class PromptConfig(_Section):
+    """How a question becomes a prompt; see `Prompting`.
+
+    Attributes:
+        model: Whose tokenizer renders the prompt; None takes the `model` of the generation, target or draft worker.
+        family: Name of the prompt family; None guesses it from the model's name.
+        system_prompt: Goes before the question.
+        chat_template: Whether the tokenizer's chat template is used.
+    """
+
+    model: str | None = None
+    family: str | None = None
+    system_prompt: str | None = None
+    chat_template: bool = True
+
+
+class DatasetConfig(_Section):
+    """What `eval` runs on; a plain string stands for its `source`.
+
+    Attributes:
+        source: A JSONL file, or `tinylm:held_out` for the embedded problems.
+        num_samples: How many embedded problems are drawn; None means 100.
+        seed: Which embedded problems are drawn.
+        kind: One kind of the embedded problems only.
+    """
+
+    source: str
+    num_samples: int | None = Field(default=None, ge=1)
+    seed: int = 0
+    kind: str | None = None
+
+
+class StackConfig(_Section):
+    """A stack file.
+
+    Attributes:
+        controller: The outermost controller.
+        workers: Workers by tag (generation, draft, target, reward, compare, or a tag of the controllers' own).
+        prompt: Prompting of the outermost controller; an explicit null turns it off.
+        seed: Seed of the run.
+        max_parallel_requests: Requests that run at once.
+        dataset: What `eval` runs on.
+        sampling: Defaults for the `sampling_params` of every innermost controller that takes them; its own values win.
+    """
+
+    controller: ComponentConfig
+    workers: dict[str, ComponentConfig] = Field(min_length=1)
+    prompt: PromptConfig | None = PromptConfig()
+    seed: int | None = None
+    max_parallel_requests: int = Field(default=64, ge=1)
+    dataset: DatasetConfig | None = None
+    sampling: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("dataset", mode="before")
+    @classmethod
+    def _expand_source(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
+    def to_yaml(self) -> str:
+        """The stack file that gives this stack again, overrides included."""
+        return yaml.safe_dump(self.model_dump(exclude_unset=True), sort_keys=False)
+
+
+def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
+    """Read and validate a stack.
+
+    Args:
+        source: Path of a YAML file, `configs:NAME` for one that ships with the package, or a dict of the same shape.
+        overrides: `key.path=value` each, applied in order; the value is read as YAML.
+
+    Raises:
+        ConfigError: The file cannot be read, or a key or value in it is wrong; `key` holds the dotted path.
+    """
+    stack = _containers_copied(source) if isinstance(source, Mapping) else _read_yaml(source)
+    for override in overrides:
+        _override(stack, override)
+    return validated(StackConfig, stack)
+
+
+def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> ScaffoldingLlm:
+    """Build controllers, workers and host; the host owns the workers. If a step fails, the workers built are shut down.
+
+    Args:
+        config: The validated stack.
+        references: The live objects that `{"$ref": name}` stands for.
+
+    Raises:
+        ConfigError: A name is unknown or an argument is wrong; `key` holds the dotted path.
+        MissingDependencyError: A worker needs a package that is not installed.
+    """
+    from scaffolding_ext.stack import build  # imports the protocol, and with it TensorRT-LLM where it is installed
+
+    return build(config, references or {})
+
+
+def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> None:
+    """Check every name and every constructor's arguments without building anything.
+
+    Raises:
+        ConfigError: As `build_stack`, except for what only a constructor itself finds wrong.
+    """
+    from scaffolding_ext.stack import check
+
+    check(config, references or {})
+
+
+def load_stack(
+    source: Source, overrides: Sequence[str] = (), references: Mapping[str, Any] | None = None
+) -> ScaffoldingLlm:
+    """`load_config`, then `build_stack`: a running host that owns its workers; use it in a `with` statement.
+
+    Raises:
+        ConfigError: As `load_config` and `build_stack`.
+        MissingDependencyError: As `build_stack`.
+    """
+    return build_stack(load_config(source, overrides), references)
+
+
+def validated(section: type[S], value: Any, path: str = "") -> S:
+    """The value as a section of a stack file that stands at `path`.
+
+    Raises:
+        ConfigError: A key or a value in it is wrong.
+    """
+    try:
+        return section.model_validate(value)
+    except ValidationError as error:
+        first, *others = (_described(detail, path) for detail in error.errors())
+        message = "; ".join([first[1], *(f"{key}: {message}" for key, message in others)])
+        raise ConfigError(message, first[0]) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's floats: PyYAML by itself takes `1e-3` for a string."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def _parse_yaml(text: str, what: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{what} is no valid YAML: {error}") from error
+
+
+def _read_yaml(source: str | os.PathLike[str]) -> dict[str, Any]:
+    name = os.fspath(source)
+    if name.startswith(_PACKAGED):
+        path = _packaged(name.removeprefix(_PACKAGED))
+    else:
+        path = Path(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the stack file {name}: {error}") from error
+    stack = _parse_yaml(text, name)
+    if not isinstance(stack, dict):
+        raise ConfigError(f"{name} holds no mapping; a stack file has the keys {', '.join(StackConfig.model_fields)}")
+    return stack
+
+
+def _packaged(name: str) -> Path:
+    folder = Path(str(importlib.resources.files("scaffolding_ext.configs")))
+    paths = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    if name not in paths:
+        raise UnknownNameError(unknown_name("packaged stack", name, tuple(paths)))
+    return paths[name]
+
+
+def _containers_copied(value: Any) -> Any:
+    """A copy whose dicts and lists are new; live objects in them stay the same."""
+    if isinstance(value, Mapping):
+        return {key: _containers_copied(item) for key, item in value.items()}
+    return [_containers_copied(item) for item in value] if isinstance(value, list) else value
+
+
+def _override(stack: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"the override {override!r} is not of the form key.path=value")
+    node: Any = stack
+    for depth, key in enumerate(keys[:-1]):
+        at = ".".join(keys[: depth + 1])
+        if isinstance(node, list):
+            node = node[_index(node, key, at)]
+        else:
+            if node.get(key) is None:
+                node[key] = {}
+            node = node[key]
+        if at == "dataset" and isinstance(node, str):
+            node = stack["dataset"] = {"source": node}
+        if not isinstance(node, (dict, list)):
+            raise ConfigError(f"is {node!r}, so {path!r} cannot be set inside it", at)
+    value = _parse_yaml(text, f"the value of {path}")
+    if isinstance(node, list):
+        node[_index(node, keys[-1], path)] = value
+    else:
+        node[keys[-1]] = value
+
+
+def _index(items: list[Any], key: str, path: str) -> int:
+    if not key.isdecimal() or int(key) >= len(items):
+        raise ConfigError(f"{key!r} is no index of a list with {len(items)} entries", path)
+    return int(key)
+
+
+def _described(detail: Any, path: str) -> tuple[str, str]:
+    """Dotted key and message of one of pydantic's errors."""
+    context = detail.get("ctx", {})
+    keys = [*([path] if path else []), *detail["loc"], *([context["key"]] if detail["type"] == "unknown_key" else [])]
+    message = detail["msg"]
+    if detail["type"] not in ("missing", "unknown_key"):
+        message = f"{message[0].lower()}{message[1:]}, but it is {detail['input']!r}"
+    return ".".join(map(str, keys)), message

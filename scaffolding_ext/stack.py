@@ -1,0 +1,184 @@
+"""Builds what a `StackConfig` describes: controllers, their prompting, workers, and the host that connects them."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from scaffolding_ext import registry
+from scaffolding_ext.config import ComponentConfig, StackConfig, validated
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.native_generation import checked_sampling_params
+from scaffolding_ext.errors import ConfigError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.registry import Factory, Registry, unknown_name
+from scaffolding_ext.runtime import ScaffoldingLlm
+
+_PROMPTED_TAGS = ("generation", "target", "draft")  # the workers whose models read the user's prompts
+_NOT_BUILT = object()
+
+
+def build(config: StackConfig, references: Mapping[str, Any]) -> ScaffoldingLlm:
+    """See `scaffolding_ext.config.build_stack`."""
+    check(config, references)
+    with ExitStack() as undo:
+        builder = _Builder(references, config.sampling, undo)
+        controller = builder.component(config.controller, registry.controllers, "controller")
+        _set_prompting(controller, config)
+        workers = {tag: builder.component(worker, registry.workers, _at(tag)) for tag, worker in config.workers.items()}
+        undo.pop_all()  # from here on the host owns the workers, and shuts them down if it cannot start
+        return ScaffoldingLlm(controller, workers, config.max_parallel_requests, seed=config.seed, owns_workers=True)
+
+
+def check(config: StackConfig, references: Mapping[str, Any]) -> None:
+    """See `scaffolding_ext.config.check_stack`."""
+    checked_sampling_params(config.sampling, "sampling")
+    builder = _Builder(references, config.sampling, undo=None)
+    builder.component(config.controller, registry.controllers, "controller")
+    for tag, worker in config.workers.items():
+        builder.component(worker, registry.workers, _at(tag))
+
+
+def _at(tag: str) -> str:
+    return f"workers.{tag}"
+
+
+class _Signature(NamedTuple):
+    """What a factory takes by keyword: the named parameters, and whether any other name goes, too."""
+
+    parameters: Mapping[str, inspect.Parameter]
+    takes_more: bool
+
+
+class _Builder:
+    """Walks components depth first.
+
+    Args:
+        references: Live objects by name.
+        sampling: Defaults for the `sampling_params` of innermost controllers.
+        undo: Gets the shutdown of every worker built. None: everything is checked and nothing built.
+    """
+
+    def __init__(self, references: Mapping[str, Any], sampling: Mapping[str, Any], undo: ExitStack | None) -> None:
+        self._references = references
+        self._sampling = sampling
+        self._undo = undo
+        self._num_components = 0
+
+    def component(self, component: ComponentConfig, known: Registry, path: str) -> Any:
+        """The component, with everything in its arguments; a nested component is of the same registry."""
+        try:
+            factory = known.resolve(component.type)
+        except ConfigError as error:
+            raise _relocated(error, f"{path}.type") from error
+        signature = _signature(factory)
+        num_before = self._num_components
+        args = {name: self._value(value, known, f"{path}.args.{name}") for name, value in component.args.items()}
+        innermost = self._num_components == num_before
+        self._num_components += 1
+        if self._sampling and known is registry.controllers and innermost and "sampling_params" in signature.parameters:
+            own = args.get("sampling_params") or {}
+            args["sampling_params"] = {**self._sampling, **own} if isinstance(own, Mapping) else own
+        _check_arguments(component.type, signature, args, f"{path}.args")
+        if self._undo is None:
+            return _NOT_BUILT
+        built = _constructed(component.type, factory, args, f"{path}.args")
+        if known is registry.workers:
+            self._undo.callback(built.shutdown)
+        return built
+
+    def _value(self, value: Any, known: Registry, path: str) -> Any:
+        if isinstance(value, list):
+            return [self._value(item, known, f"{path}.{index}") for index, item in enumerate(value)]
+        if not isinstance(value, Mapping):
+            return value
+        if "$ref" in value:
+            return self._referenced(value, path)
+        name = value.get("type")
+        if isinstance(name, str) and (value.keys() <= {"type", "args"} or name in known.names()):
+            return self.component(validated(ComponentConfig, value, path), known, path)
+        return {key: self._value(item, known, f"{path}.{key}") for key, item in value.items()}
+
+    def _referenced(self, value: Mapping[str, Any], path: str) -> Any:
+        name = value["$ref"]
+        if len(value) > 1:
+            raise ConfigError(f"has keys beside $ref ({', '.join(map(str, value))}); a reference stands alone", path)
+        if name not in self._references:
+            message = unknown_name("reference", str(name), tuple(self._references))
+            raise UnknownNameError(f"{message}; pass it in load_stack(..., references={{...}})", path)
+        return self._references[name]
+
+
+def _signature(factory: Factory) -> _Signature:
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # some built-in types have none
+        return _Signature({}, True)
+    named = {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return _Signature(named, any(p.kind is p.VAR_KEYWORD for p in parameters.values()))
+
+
+def _check_arguments(name: str, signature: _Signature, args: Mapping[str, Any], path: str) -> None:
+    accepted = ", ".join(signature.parameters) or "none"
+    for key in args:
+        if key not in signature.parameters and not signature.takes_more:
+            close = difflib.get_close_matches(key, signature.parameters, n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ConfigError(f"{name} takes no such argument{hint}; it accepts: {accepted}", f"{path}.{key}")
+    missing = [key for key, p in signature.parameters.items() if p.default is p.empty and key not in args]
+    if missing:
+        raise ConfigError(f"{name} needs {', '.join(map(repr, missing))}; it accepts: {accepted}", path)
+
+
+def _constructed(name: str, factory: Factory, args: Mapping[str, Any], path: str) -> Any:
+    try:
+        return factory(**args)
+    except ConfigError as error:
+        raise _relocated(error, path) from error
+    except ScaffoldingExtError:
+        raise
+    except Exception as error:  # of any type: what a third party's constructor raises about its arguments
+        raise ConfigError(f"{name} cannot be built: {type(error).__name__}: {error}", path) from error
+
+
+def _relocated(error: ConfigError, path: str) -> ConfigError:
+    """The same error with its key, if any, under a path."""
+    kind = UnknownNameError if isinstance(error, UnknownNameError) else ConfigError
+    message = str(error).removeprefix(f"{error.key}: ") if error.key else str(error)
+    return kind(message, f"{path}.{error.key}" if error.key else path)
+
+
+def _set_prompting(controller: Any, config: StackConfig) -> None:
+    prompt = config.prompt
+    if prompt is None:
+        return
+    asked_for = "prompt" in config.model_fields_set
+    if not isinstance(controller, BaseController):
+        if asked_for:
+            raise ConfigError(f"{type(controller).__name__} is no BaseController, so no prompting can be set", "prompt")
+        return
+    model = prompt.model or next(filter(None, (_model_of(config, tag) for tag in _PROMPTED_TAGS)), None)
+    if model is None:
+        if asked_for:
+            raise ConfigError("no worker names a model; say here whose tokenizer the prompt is for", "prompt.model")
+        return
+    try:
+        controller.prompting = Prompting.for_model(
+            model, prompt.family, system_prompt=prompt.system_prompt, chat_template=prompt.chat_template
+        )
+    except ConfigError as error:
+        raise error if error.key else _relocated(error, "prompt") from error
+    except ScaffoldingExtError:
+        raise
+    except Exception as error:  # of any type: transformers has many for a model that it cannot load
+        message = f"the tokenizer of {model!r} cannot be loaded ({type(error).__name__}: {error}); name another model's"
+        raise ConfigError(f"{message}, or write `prompt: null` to send prompts as they are", "prompt.model") from error
+
+
+def _model_of(config: StackConfig, tag: str) -> str | None:
+    worker = config.workers.get(tag)
+    model = None if worker is None else worker.args.get("model")
+    return model if isinstance(model, str) else None

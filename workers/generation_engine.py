@@ -1,0 +1,374 @@
+"""The engine behind HuggingFaceWorker: continuous batching of a transformers causal LM in a thread of its own.
+
+Requests join and leave between steps. Rows `[0, num_decoding)` decode one token a step; rows behind them still read their
+prompt, in chunks of bounded length, so that a long prompt delays the others by a chunk at most.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.workers.kv_cache import KVRows, PrefixIndex
+from scaffolding_ext.workers.sampling import sample
+from scaffolding_ext.workers.sequence import Sequence, TokenLogprob
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_KV_STEP = 64  # attention lengths are rounded up to this, so that few shapes occur
+
+
+class EngineMetrics(NamedTuple):
+    """A snapshot of an engine.
+
+    Attributes:
+        num_running: Requests that hold a row.
+        num_waiting: Requests that wait for one.
+        num_rows: Rows in all.
+        num_stored_tokens: Tokens whose KV is stored for reuse, running rows not counted.
+        num_decoded: Generated tokens whose KV was computed since the start (the last of a text needs none).
+        num_prefilled: Prompt tokens whose KV was computed since the start.
+        num_reused: Prompt tokens taken from cached KV since the start.
+        num_evicted: Stored prefixes that left under the memory cap.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_rows: int
+    num_stored_tokens: int
+    num_decoded: int
+    num_prefilled: int
+    num_reused: int
+    num_evicted: int
+
+    @property
+    def num_computed(self) -> int:
+        """Positions whose KV was computed since the start."""
+        return self.num_decoded + self.num_prefilled
+
+
+class GenerationEngine:
+    """Runs sequences on a model until each has ended.
+
+    Args:
+        model: A causal LM in evaluation mode.
+        tokenizer: The tokenizer's Rust backend, for text and stop strings.
+        end_ids: Token ids that end a text.
+        max_batch_size: Rows.
+        max_seq_len: Prompt and generated tokens of one request at most.
+        prefill_chunk: Prompt tokens of one row that one step computes at most.
+        prefix_cache_bytes: Cap on stored prefixes.
+        threads: Threads of each torch operation (it is a setting of the whole process).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        end_ids: frozenset[int],
+        *,
+        max_batch_size: int,
+        max_seq_len: int,
+        prefill_chunk: int,
+        prefix_cache_bytes: int,
+        threads: int,
+    ) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._end_ids = end_ids
+        self._kv = KVRows(max_batch_size, max_seq_len)
+        self._index = PrefixIndex(prefix_cache_bytes)
+        self._prefill_chunk = prefill_chunk
+        self._threads = threads
+        self._rows: list[Sequence] = []
+        self._num_decoding = 0
+        self._prefilled_last = False
+        self._waiting: deque[Sequence] = deque()
+        self._inbox: deque[Sequence] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._num_decoded = self._num_prefilled = self._num_reused = 0
+        self._thread = threading.Thread(target=self._run, name="generation-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a request; from any thread.
+
+        Raises:
+            EngineError: The engine is shut down.
+        """
+        with self._wake:
+            if self._closed:
+                raise EngineError("the worker is shut down; make a new one")
+            self._inbox.append(sequence)
+            self._wake.notify()
+
+    def cancel(self, sequence: Sequence) -> None:
+        """End a request before its next step; from any thread. What it has generated stays in it."""
+        with self._wake:
+            sequence.cancelled = True
+            self._wake.notify()
+
+    def shutdown(self) -> None:
+        """End every request with an EngineError and stop the thread."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    @property
+    def metrics(self) -> EngineMetrics:
+        """A snapshot; from any thread."""
+        return EngineMetrics(
+            len(self._rows),
+            len(self._waiting) + len(self._inbox),
+            self._kv.num_rows,
+            self._index.num_stored_tokens,
+            self._num_decoded,
+            self._num_prefilled,
+            self._num_reused,
+            self._index.num_evicted,
+        )
+
+    # ---- on the engine's thread
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._threads)
+        with torch.inference_mode():
+            while True:
+                with self._wake:
+                    while not (self._inbox or self._rows or self._waiting or self._closed):
+                        self._wake.wait()
+                    self._waiting.extend(self._inbox)
+                    self._inbox.clear()
+                    if self._closed:
+                        break
+                self._drop_cancelled()
+                self._admit()
+                if self._rows:
+                    self._step()
+        for sequence in (*self._rows, *self._waiting):
+            sequence.error = EngineError("the worker was shut down before the task ended")
+            sequence.finish_reason = "error"
+            sequence.notify(sequence)
+
+    def _drop_cancelled(self) -> None:
+        for sequence in [s for s in self._waiting if s.cancelled]:
+            self._waiting.remove(sequence)
+            self._end(sequence, "cancelled")
+        for sequence in [s for s in self._rows if s.cancelled]:
+            self._release(sequence, "cancelled")
+
+    def _admit(self) -> None:
+        """Give waiting requests a row each, with the longest cached prefix of their prompt already in it."""
+        while self._waiting and len(self._rows) < self._kv.num_rows:
+            sequence = self._waiting.popleft()
+            holder = sequence.holder
+            holder.row = len(self._rows)
+            limit = sequence.prompt_len - 1  # the last token is computed in any case: its logits are needed
+            if sequence.score_from is not None:
+                limit = min(limit, sequence.score_from - 1)
+            match = self._index.find(holder.token_ids, limit)
+            if match is not None:
+                if match.holder.tensors is None:
+                    self._kv.move(match.holder.row, holder.row, match.num_tokens)
+                else:
+                    self._kv.load(holder.row, match.holder.tensors, match.num_tokens)
+                holder.num_kv = sequence.num_reused = match.num_tokens
+                self._num_reused += match.num_tokens
+            self._rows.append(sequence)
+
+    def _step(self) -> None:
+        """One forward pass: over the rows that read, or over those that decode, in turn where there are both."""
+        prefill = self._num_decoding == 0 or (len(self._rows) > self._num_decoding and not self._prefilled_last)
+        self._prefilled_last = prefill
+        first = self._num_decoding if prefill else 0
+        batch = self._rows[first:] if prefill else self._rows[: self._num_decoding]
+        try:
+            logits = self._forward(batch, first)
+            finished = self._take(batch, logits)
+        except Exception as error:  # an out-of-memory or a model's bug: these requests fail, the engine lives
+            for sequence in batch:
+                sequence.error = EngineError(f"{type(error).__name__}: {error}")
+                sequence.error.__cause__ = error
+                sequence.keep = False
+                self._release(sequence, "error")
+            return
+        for sequence in finished:
+            self._release(sequence, sequence.finish_reason or "stop")
+        for sequence in batch:
+            if not sequence.ended and sequence.num_decoded >= sequence.wanted:
+                sequence.notify(sequence)
+
+    def _forward(self, batch: list[Sequence], first_row: int) -> torch.Tensor:
+        """Compute the next pending tokens of each row; returns logits of shape (rows, tokens kept, vocabulary)."""
+        holders = [sequence.holder for sequence in batch]
+        counts = [min(len(holder.token_ids) - holder.num_kv, self._prefill_chunk) for holder in holders]
+        width = max(counts)
+        kv_len = max(holder.num_kv + count for holder, count in zip(holders, counts, strict=True))
+        kv_len = min(-(-kv_len // _KV_STEP) * _KV_STEP, self._kv.capacity)
+        ids = torch.zeros(len(batch), width, dtype=torch.long)
+        places = torch.full((len(batch), width), self._kv.capacity)
+        for row, (holder, count) in enumerate(zip(holders, counts, strict=True)):
+            start = holder.num_kv
+            ids[row, :count] = torch.tensor(holder.token_ids[start : start + count])
+            places[row, :count] = torch.arange(start, start + count)
+        device = self._model.device
+        ids, places = ids.to(device), places.to(device)
+        positions = places.masked_fill(places == self._kv.capacity, 0)
+        visible = torch.arange(kv_len, device=device) <= positions[:, None, :, None]
+        mask = torch.zeros(visible.shape, dtype=self._model.dtype, device=device)
+        mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)
+        self._kv.aim(first_row, places, kv_len)
+        if any(sequence.score_from is not None for sequence in batch):
+            keep: Any = torch.arange(width, device=device)
+        else:
+            keep = torch.tensor(sorted({count - 1 for count in counts}), device=device)
+        output = self._model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=self._kv,
+            use_cache=True,
+            logits_to_keep=keep,
+        )
+        logits: torch.Tensor = output.logits.float()
+        column = {position: index for index, position in enumerate(keep.tolist())}
+        last = torch.tensor([column[count - 1] for count in counts], device=device)
+        for row, (sequence, count) in enumerate(zip(batch, counts, strict=True)):
+            if sequence.score_from is not None:
+                self._score(sequence, logits[row], count)
+            sequence.holder.num_kv += count
+            if sequence.holder.num_kv <= sequence.prompt_len:
+                sequence.num_prefilled += count
+                self._num_prefilled += count
+            else:
+                self._num_decoded += count
+        return logits[torch.arange(len(batch), device=device), last]
+
+    def _score(self, sequence: Sequence, logits: torch.Tensor, count: int) -> None:
+        """Read the log-probabilities of the prompt tokens that this pass predicts."""
+        start, tokens = sequence.holder.num_kv, sequence.holder.token_ids
+        first = max(start, (sequence.score_from or 1) - 1)
+        last = min(start + count, sequence.prompt_len - 1)
+        if first < last:
+            targets = torch.tensor(tokens[first + 1 : last + 1], device=logits.device)
+            log_probabilities = torch.log_softmax(logits[first - start : last - start], -1)
+            sequence.scores += log_probabilities.gather(-1, targets[:, None])[:, 0].tolist()
+
+    def _take(self, batch: list[Sequence], logits: torch.Tensor) -> list[Sequence]:
+        """Draw the next token of every row that has read its prompt; returns the sequences that have ended."""
+        ready = [row for row, s in enumerate(batch) if s.holder.num_kv == len(s.holder.token_ids)]
+        for row in ready:
+            self._index.extend(batch[row].holder)
+            if batch[row].holder.row >= self._num_decoding:
+                self._promote(batch[row])
+        finished = []
+        drawing = []
+        for row in ready:
+            if batch[row].max_tokens == 0:
+                batch[row].finish_reason = "length"
+                finished.append(batch[row])
+            else:
+                drawing.append(row)
+        if not drawing:
+            return finished
+        sequences = [batch[row] for row in drawing]
+        chosen = logits if len(drawing) == len(batch) else logits[drawing]
+        for row, sequence in enumerate(sequences):
+            if sequence.num_decoded < sequence.min_tokens:
+                chosen[row, list(self._end_ids)] = -torch.inf
+        sampled = sample(
+            chosen,
+            [sequence.sampling for sequence in sequences],
+            [len(sequence.holder.token_ids) for sequence in sequences],
+            max(sequence.num_logprobs for sequence in sequences),
+        )
+        now = time.monotonic()
+        for row, sequence in enumerate(sequences):
+            if sequence.first_token_at is None:
+                sequence.first_token_at = now
+            if sequence.num_logprobs and sampled.logprobs and sampled.top_ids and sampled.top_logprobs:
+                entry = {
+                    token: TokenLogprob(value, rank + 1)
+                    for rank, (token, value) in enumerate(
+                        zip(sampled.top_ids[row][: sequence.num_logprobs], sampled.top_logprobs[row], strict=False)
+                    )
+                }
+                entry.setdefault(sampled.token_ids[row], TokenLogprob(sampled.logprobs[row]))
+                sequence.logprobs.append(entry)
+            if self._accept(sequence, sampled.token_ids[row]):
+                finished.append(sequence)
+        return finished
+
+    def _accept(self, sequence: Sequence, token_id: int) -> bool:
+        """Append a drawn token; returns whether the sequence ends with it."""
+        sequence.holder.token_ids.append(token_id)
+        if token_id in self._end_ids and not sequence.ignore_end:
+            sequence.finish_reason = "stop"
+            return True
+        sequence.append_text(self._tokenizer, token_id)
+        if sequence.stop and self._cut_at_stop(sequence):
+            sequence.finish_reason = "stop"
+        elif sequence.num_decoded >= sequence.max_tokens:
+            sequence.finish_reason = "length"
+        return sequence.ended
+
+    def _cut_at_stop(self, sequence: Sequence) -> bool:
+        """Whether the newest text completes a stop string; then the text is cut before it."""
+        longest = max(map(len, sequence.stop))
+        tail, index = "", len(sequence.text_parts)
+        while index and len(tail) < longest + len(sequence.text_parts[-1]):
+            index -= 1
+            tail = sequence.text_parts[index] + tail
+        found = [position for stop in sequence.stop if (position := tail.find(stop)) >= 0]
+        if found:
+            sequence.text_parts[index:] = [tail[: min(found)]]
+        return bool(found)
+
+    def _promote(self, sequence: Sequence) -> None:
+        """Move a row that has read its prompt to the end of the decoding rows."""
+        self._swap(sequence.holder.row, self._num_decoding)
+        self._num_decoding += 1
+
+    def _swap(self, row: int, other: int) -> None:
+        if row == other:
+            return
+        spare = self._kv.export(row, self._rows[row].holder.num_kv)
+        self._kv.move(other, row, self._rows[other].holder.num_kv)
+        self._kv.load(other, spare, self._rows[row].holder.num_kv)
+        self._rows[row], self._rows[other] = self._rows[other], self._rows[row]
+        self._rows[row].holder.row, self._rows[other].holder.row = row, other
+
+    def _release(self, sequence: Sequence, reason: str) -> None:
+        """Free a sequence's row: the last rows move up, and its KV is stored if it is worth it."""
+        holder, row = sequence.holder, sequence.holder.row
+        if sequence.keep and holder.hashes:
+            self._index.store(holder, self._kv.export(row, holder.num_kv))
+        else:
+            self._index.forget(holder)
+        if row < self._num_decoding:
+            self._num_decoding -= 1
+            self._fill(row, self._num_decoding)
+            row = self._num_decoding
+        self._fill(row, len(self._rows) - 1)
+        self._rows.pop()
+        self._end(sequence, reason)
+
+    def _fill(self, hole: int, source: int) -> None:
+        """Move a row into a hole."""
+        if hole != source:
+            moved = self._rows[source]
+            self._kv.move(source, hole, moved.holder.num_kv)
+            self._rows[hole] = moved
+            moved.holder.row = hole
+
+    def _end(self, sequence: Sequence, reason: str) -> None:
+        sequence.finish_reason = reason
+        sequence.notify(sequence)

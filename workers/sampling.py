@@ -1,0 +1,113 @@
+"""Sampling for a whole batch at once, each row from its own counter-based random numbers.
+
+A row's random number depends on its seed and on the position of the token alone, so a request's text does not depend on
+its neighbours in the batch, nor on whether it was generated in one piece or in several.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+_SPLITMIX_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+class SamplingParams(NamedTuple):
+    """How one request samples.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_k: The k likeliest tokens are kept; 0 keeps all.
+        top_p: The smallest set of likeliest tokens whose probability reaches p is kept; 1 keeps all.
+        seed: Any integer; its low 64 bits count.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+class Sampled(NamedTuple):
+    """One new token for each row of a batch.
+
+    Attributes:
+        token_ids: int64, shape (rows,).
+        logprobs: Natural log-probability of each token under the unmodified distribution, shape (rows,); None unless asked.
+        top_ids: Ids of the likeliest tokens, shape (rows, k); None unless asked.
+        top_logprobs: Their log-probabilities, shape (rows, k); None unless asked.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float] | None
+    top_ids: list[list[int]] | None
+    top_logprobs: list[list[float]] | None
+
+
+def uniforms(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Numbers in [0, 1), one a row, from seed and position (SplitMix64's finaliser, applied to both in turn)."""
+    with np.errstate(over="ignore"):
+        mixed = _finalize(_finalize(seeds + _SPLITMIX_STEP) + positions * _SPLITMIX_STEP)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _finalize(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def sample(logits: torch.Tensor, params: list[SamplingParams], positions: list[int], num_logprobs: int = 0) -> Sampled:
+    """Draw the next token of every row by inverse-CDF sampling.
+
+    Args:
+        logits: Shape (rows, vocabulary), float32.
+        params: How each row samples.
+        positions: Index in its sequence of the token that each row draws.
+        num_logprobs: Largest number of alternatives that any row wants; 0 computes no log-probabilities.
+    """
+    import torch
+
+    greedy = [p.temperature == 0 for p in params]
+    if all(greedy):
+        token_ids = logits.argmax(-1)
+    else:
+        temperatures = torch.tensor([p.temperature or 1.0 for p in params], device=logits.device)
+        scaled = logits / temperatures[:, None]
+        if any(p.top_k or p.top_p < 1 for p in params):
+            scaled = _keep_likeliest(scaled, params)
+        cumulative = torch.softmax(scaled, -1, dtype=torch.float64).cumsum(-1)
+        seeds = np.array([p.seed & 0xFFFFFFFFFFFFFFFF for p in params], np.uint64)
+        draws = torch.from_numpy(uniforms(seeds, np.array(positions, np.uint64))).to(logits.device)
+        thresholds = draws * cumulative[:, -1]
+        token_ids = torch.searchsorted(cumulative, thresholds[:, None], right=True)[:, 0]
+        token_ids = token_ids.clamp_(max=logits.shape[-1] - 1)
+        if any(greedy):
+            token_ids = torch.where(torch.tensor(greedy, device=logits.device), logits.argmax(-1), token_ids)
+    if not num_logprobs:
+        return Sampled(token_ids.tolist(), None, None, None)
+    log_probabilities = torch.log_softmax(logits, -1)
+    top = log_probabilities.topk(min(num_logprobs, logits.shape[-1]), -1)
+    chosen = log_probabilities.gather(-1, token_ids[:, None])[:, 0]
+    return Sampled(token_ids.tolist(), chosen.tolist(), top.indices.tolist(), top.values.tolist())
+
+
+def _keep_likeliest(logits: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
+    """Mask every token outside top-k and top-p; ties at the border of top-k fall to the lower index."""
+    import torch
+
+    ordered, order = torch.sort(logits, dim=-1, descending=True, stable=True)
+    vocabulary = logits.shape[-1]
+    ranks = torch.arange(vocabulary, device=logits.device)
+    top_k = torch.tensor([p.top_k or vocabulary for p in params], device=logits.device)
+    top_p = torch.tensor([p.top_p for p in params], device=logits.device)
+    probabilities = torch.softmax(ordered.masked_fill(ranks >= top_k[:, None], -torch.inf), -1)
+    before = probabilities.cumsum(-1) - probabilities
+    dropped = (ranks >= top_k[:, None]) | (before >= top_p[:, None])
+    dropped[:, 0] = False
+    return logits.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), -torch.inf)
