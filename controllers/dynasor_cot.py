@@ -60,7 +60,7 @@ class Probe(NamedTuple):
 class DynasorCoTController(BaseController):
     """Stops a chain of thought when its probed answers agree.
 
-    In *stream* mode the chain is one streaming generation and the probes run beside it. In *chunk* mode it is a row of
+    In *stream* mode the chain is one streaming generation that runs on while it is probed. In *chunk* mode it is a row of
     plain generation tasks, which any worker serves; the next chunk runs while the last one is probed, unless `overlap` is
     off. Where the worker cannot stream, stream mode falls back to chunks and the trace says so.
 
@@ -167,7 +167,7 @@ class DynasorCoTController(BaseController):
         chain = self._start_chain(task)
         classes = AnswerClasses()
         probes: list[Probe] = []
-        overlap = self.overlap or chain.runs_on
+        overlap = self.overlap and not chain.runs_on  # a stream runs on beside its probes by itself
         gap = float(self.chunk_size)
         yield chain.advance(self.first_probe)
         chain.absorb()

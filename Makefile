@@ -1,0 +1,39 @@
+# make demo    the main job on the embedded models: plain chain of thought, fixed cut, DynasorCoT, side by side
+# make test    the test suite
+# make check   format, lint, types and tests: what CI runs
+#
+# Each sets up .venv once. Packages come from the index that pip is configured for. Without a GPU, torch's CPU build is
+# smaller by gigabytes: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SOURCES := scaffolding_ext controllers workers configs tests benchmarks setup.py
+
+.PHONY: demo test check format clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python benchmarks/demo.py
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(MAKE) test
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+$(VENV)/.installed: setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(PIP) --editable '.[hf,train,plots,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

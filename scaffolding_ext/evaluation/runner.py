@@ -1,0 +1,125 @@
+"""Runs samples through a stack, a bounded number at once; a failed sample becomes a record with its error."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from scaffolding_ext.answers import extract
+from scaffolding_ext.evaluation.datasets import Sample
+from scaffolding_ext.evaluation.records import Record, RecordError, prompt_hash
+from scaffolding_ext.evaluation.scoring import Score, score
+from scaffolding_ext.results import Completion
+from scaffolding_ext.runtime import ScaffoldingLlm
+
+OnRecord = Callable[[Record], None]
+
+
+class _Job(NamedTuple):
+    index: int
+    sample: Sample
+    epoch: int
+
+
+def evaluate(
+    llm: ScaffoldingLlm,
+    samples: Sequence[Sample],
+    epochs: int = 1,
+    timeout: float | None = None,
+    on_record: OnRecord | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Record]:
+    """Run every sample and wait for all; inside a running event loop await `evaluate_async` instead.
+
+    As many requests are in flight as the host runs at once, so times and time-outs hold no waiting for the host.
+
+    Args:
+        llm: The stack.
+        samples: What to run; ids must be unique.
+        epochs: How often each sample is run, with seeds of its own each time.
+        timeout: Seconds that a request may take, or None.
+        on_record: Called with each record as soon as there is one; an error that it raises ends the run.
+        clock: Seconds from any origin, monotonic.
+
+    Returns:
+        The records in the order of the samples, the epochs of a sample next to each other.
+
+    Raises:
+        ValueError: `epochs` is below 1, or an id names two samples.
+    """
+    return asyncio.run(evaluate_async(llm, samples, epochs, timeout, on_record, clock))
+
+
+async def evaluate_async(
+    llm: ScaffoldingLlm,
+    samples: Sequence[Sample],
+    epochs: int = 1,
+    timeout: float | None = None,
+    on_record: OnRecord | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Record]:
+    """As `evaluate`, for callers on an event loop. Cancelling it cancels the requests in flight."""
+    if epochs < 1:
+        raise ValueError(f"epochs is {epochs}; it must be at least 1")
+    if len({sample.id for sample in samples}) < len(samples):
+        raise ValueError("an id names two samples; ids must be unique, since seeds derive from them")
+    pairs = [(sample, epoch) for sample in samples for epoch in range(epochs)]
+    jobs = iter([_Job(index, *pair) for index, pair in enumerate(pairs)])
+    records: dict[int, Record] = {}
+
+    async def run_jobs(jobs: Iterator[_Job]) -> None:
+        for job in jobs:
+            record = await _run(llm, job, timeout, clock)
+            records[job.index] = record
+            if on_record is not None:
+                on_record(record)
+
+    runners = [asyncio.create_task(run_jobs(jobs)) for _ in range(min(llm.max_parallel_requests, len(pairs)))]
+    try:
+        await asyncio.gather(*runners)
+    finally:
+        for runner in runners:
+            runner.cancel()
+        await asyncio.gather(*runners, return_exceptions=True)
+    return [records[index] for index in range(len(pairs))]
+
+
+async def _run(llm: ScaffoldingLlm, job: _Job, timeout: float | None, clock: Callable[[], float]) -> Record:
+    sample = job.sample
+    started = clock()
+    result = llm.generate_async(sample.prompt, sample_id=sample.id, epoch=job.epoch, timeout=timeout)
+    error: Exception | None = None
+    try:
+        await result
+    except asyncio.CancelledError:
+        result.cancel()
+        raise
+    except Exception as failure:  # of any type: a controller's own errors reach its caller as they are
+        error = failure
+    seconds = round(clock() - started, 6)
+    output = result.outputs[0] if error is None else None
+    answer = None if output is None else _answer_of(output)
+    scored = Score(None, None) if output is None else score(answer, sample.target)
+    return Record(
+        id=sample.id,
+        epoch=job.epoch,
+        prompt_hash=prompt_hash(sample.prompt),
+        target=sample.target,
+        output=None if output is None else output.text,
+        answer=answer,
+        correct=scored.correct,
+        verdict=scored.verdict,
+        exit_reason=result.exit_reason,
+        ledger=result.program.ledger.to_json(),
+        seconds={"total": seconds},
+        seed=result.program.seed,
+        trace=list(result.program.trace),
+        error=None if error is None else RecordError(type(error).__name__, str(error)),
+    )
+
+
+def _answer_of(output: Any) -> str | None:
+    """The controller's answer; of a controller that gives none, what its text states."""
+    return output.answer if isinstance(output, Completion) else extract(output.text or "")
