@@ -34,7 +34,7 @@ _WAIT_SECONDS = 30.0  # how long a request that should end may take before it co
 
 
 def contract_reply(task: Any) -> Reply:
-    r"""The default script: a chain of thought that ends in `\boxed{N}` or the rest of it, and `N}` after an open brace."""
+    r"""The default script: a chain of thought ending in `\boxed{N}`, or the rest of it, or `N}` after an open brace."""
     prompt = task.input_str
     if prompt is None:
         raise TypeError("the contract's script reads a task's input_str; pass a `respond` of your own")

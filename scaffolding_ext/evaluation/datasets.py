@@ -1,4 +1,4 @@
-"""Datasets: JSONL files, and the problems of the embedded grammar. Every row is checked before anything is generated."""
+"""Datasets: JSONL files, and the embedded grammar's problems. Every row is checked before anything is generated."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) 
 def read_jsonl(path: str | os.PathLike[str]) -> list[Sample]:
     """Read a JSONL file with one object a line.
 
-    Its fields: `problem`, `question` or `prompt`; `answer` or `target` (text or a number); `id` (the line's number where
-    there is none); `kind`. Other fields are left alone; empty lines are skipped.
+    Its fields: `problem`, `question` or `prompt`; `answer` or `target` (text or a number); `id` (the line's number
+    where there is none); `kind`. Other fields are left alone; empty lines are skipped.
 
     Raises:
         DatasetError: The file cannot be read or is empty, or a row is unusable; it names file, line and field.
@@ -161,7 +161,9 @@ def _present(row: dict[str, Any], fields: tuple[str, ...], place: str) -> str:
     for field in fields:
         if field in row:
             return field
-    raise DatasetError(f"{place}: none of the fields {', '.join(map(repr, fields))}; it has: {', '.join(row) or 'none'}")
+    raise DatasetError(
+        f"{place}: none of the fields {', '.join(map(repr, fields))}; it has: {', '.join(row) or 'none'}"
+    )
 
 
 def _as_text(value: Any, field: str, place: str) -> str:

@@ -6,9 +6,10 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import DatasetError
@@ -78,32 +79,20 @@ def prompt_hash(prompt: str) -> str:
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
-class RecordWriter:
-    """Appends records to a JSONL file, each line flushed at once, so that a run that dies leaves what it had done."""
+@contextmanager
+def record_writer(path: str | os.PathLike[str]) -> Iterator[Callable[[Record], None]]:
+    """A function that appends a record to a JSONL file, flushed at once: a run that dies leaves what it had done."""
+    with Path(path).open("a", encoding="utf-8") as file:
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = Path(path).open("a", encoding="utf-8")
+        def write(record: Record) -> None:
+            file.write(json.dumps(record.to_json()) + "\n")
+            file.flush()
 
-    def write(self, record: Record) -> None:
-        """Append one line."""
-        self._file.write(json.dumps(record.to_json()) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __enter__(self) -> RecordWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        yield write
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """Read what a `RecordWriter` wrote.
+    """Read what a `record_writer` wrote.
 
     Raises:
         DatasetError: The file cannot be read, or a line is no record; it names file and line.

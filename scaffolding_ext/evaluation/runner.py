@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.answers import extract
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.records import Record, RecordError, prompt_hash
-from scaffolding_ext.evaluation.scoring import Score, score
+from scaffolding_ext.evaluation.scoring import score
 from scaffolding_ext.results import Completion
 from scaffolding_ext.runtime import ScaffoldingLlm
 
@@ -18,7 +18,7 @@ OnRecord = Callable[[Record], None]
 
 
 class _Job(NamedTuple):
-    index: int
+    position: int
     sample: Sample
     epoch: int
 
@@ -66,13 +66,13 @@ async def evaluate_async(
     if len({sample.id for sample in samples}) < len(samples):
         raise ValueError("an id names two samples; ids must be unique, since seeds derive from them")
     pairs = [(sample, epoch) for sample in samples for epoch in range(epochs)]
-    jobs = iter([_Job(index, *pair) for index, pair in enumerate(pairs)])
+    jobs = iter([_Job(position, *pair) for position, pair in enumerate(pairs)])
     records: dict[int, Record] = {}
 
     async def run_jobs(jobs: Iterator[_Job]) -> None:
         for job in jobs:
             record = await _run(llm, job, timeout, clock)
-            records[job.index] = record
+            records[job.position] = record
             if on_record is not None:
                 on_record(record)
 
@@ -83,7 +83,7 @@ async def evaluate_async(
         for runner in runners:
             runner.cancel()
         await asyncio.gather(*runners, return_exceptions=True)
-    return [records[index] for index in range(len(pairs))]
+    return [records[position] for position in range(len(pairs))]
 
 
 async def _run(llm: ScaffoldingLlm, job: _Job, timeout: float | None, clock: Callable[[], float]) -> Record:
@@ -101,7 +101,7 @@ async def _run(llm: ScaffoldingLlm, job: _Job, timeout: float | None, clock: Cal
     seconds = round(clock() - started, 6)
     output = result.outputs[0] if error is None else None
     answer = None if output is None else _answer_of(output)
-    scored = Score(None, None) if output is None else score(answer, sample.target)
+    scored = None if output is None else score(answer, sample.target)
     return Record(
         id=sample.id,
         epoch=job.epoch,
@@ -109,8 +109,8 @@ async def _run(llm: ScaffoldingLlm, job: _Job, timeout: float | None, clock: Cal
         target=sample.target,
         output=None if output is None else output.text,
         answer=answer,
-        correct=scored.correct,
-        verdict=scored.verdict,
+        correct=None if scored is None else scored.correct,
+        verdict=None if scored is None else scored.verdict,
         exit_reason=result.exit_reason,
         ledger=result.program.ledger.to_json(),
         seconds={"total": seconds},

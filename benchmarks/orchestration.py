@@ -1,0 +1,130 @@
+"""What the host costs: a vote of 16 over an instant worker, beside a bare `create_task` + `gather` in the same run.
+
+    python benchmarks/orchestration.py --quick
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import click
+from common import Bar, Report, report_options
+
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.protocol import GenerationTask, ParallelProcess, TaskStatus, Worker
+from scaffolding_ext.runtime import ScaffoldingLlm
+
+WIDTH = 16
+NUM_REQUESTS = (64, 512, 4096, 16384)
+
+
+class InstantWorker(Worker):
+    """Answers at once."""
+
+    async def _generate(self, task: GenerationTask) -> TaskStatus:
+        task.output_str = "\\boxed{1}"
+        task.output_tokens = [1]
+        return TaskStatus.SUCCESS
+
+    task_handlers = {GenerationTask: _generate}
+
+
+class Vote(BaseController):
+    """The fan-out of a vote: clones of a generation controller in parallel branches, the most frequent answer wins."""
+
+    def __init__(self, generation_controller: BaseController, default_sample_num: int) -> None:
+        super().__init__()
+        self.generation_controller = generation_controller
+        self.default_sample_num = default_sample_num
+
+    def run(self, task: GenerationTask, **kwargs: Any) -> Any:
+        tasks = [GenerationTask(input_str=task.input_str) for _ in range(self.default_sample_num)]
+        controllers = [self.generation_controller.clone() for _ in tasks]
+        yield ParallelProcess(controllers, [[t] for t in tasks], [{} for _ in tasks])
+        answers = [t.customized_result_fields["answer"] for t in tasks]
+        task.output_str = max(set(answers), key=answers.count)
+
+
+def microseconds_a_task(num_requests: int) -> float:
+    """One run through the host, from the first submission to the last result."""
+    controller = Vote(NativeGenerationController({"temperature": 0.7}), WIDTH)
+    with ScaffoldingLlm(controller, {"generation": InstantWorker()}, seed=0) as llm:
+        llm.generate(["warm up"] * 8)
+        gc.collect()
+        start = time.perf_counter()
+        llm.generate(["question"] * num_requests)
+        seconds = time.perf_counter() - start
+    return seconds / (num_requests * WIDTH) * 1e6
+
+
+def bare_microseconds_a_task(num_requests: int) -> float:
+    """The same number of instant coroutines by `create_task` + `gather`, 16 at a time, 64 groups at once."""
+
+    async def trivial() -> None:
+        return None
+
+    async def one_bare() -> None:
+        await asyncio.gather(*[asyncio.create_task(trivial()) for _ in range(WIDTH)])
+
+    async def run(one: Any) -> float:
+        start = time.perf_counter()
+        for begin in range(0, num_requests, 64):
+            await asyncio.gather(*[asyncio.create_task(one()) for _ in range(min(64, num_requests - begin))])
+        return time.perf_counter() - start
+
+    gc.collect()
+    return asyncio.run(run(one_bare)) / (num_requests * WIDTH) * 1e6
+
+
+def peak_memory_mib(num_requests: int) -> float:
+    """Peak resident memory of a fresh process that runs that many requests."""
+    code = f"import orchestration; orchestration.microseconds_a_task({num_requests}); print(orchestration.own_peak_mib())"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=sys.path[0])
+    return float(run.stdout)
+
+
+def own_peak_mib() -> float:
+    """Peak resident memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@click.command(epilog="Example: python benchmarks/orchestration.py --json")
+@report_options
+@click.option("--repetitions", default=5, show_default=True, help="Runs of each size; the median counts.")
+def main(seed: int, quick: bool, as_json: bool, repetitions: int) -> None:
+    """Microseconds a task, in ratio to a bare create_task + gather, from 64 to 16,384 requests of 16 tasks."""
+    sizes = NUM_REQUESTS[:2] if quick else NUM_REQUESTS
+    report = Report("orchestration", {"seed": seed, "width": WIDTH, "repetitions": repetitions, "sizes": list(sizes)})
+    samples: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
+    for _ in range(repetitions):  # sizes in turn, so that a drift of the machine's speed meets all of them
+        for size in sizes:
+            samples[size].append((microseconds_a_task(size), bare_microseconds_a_task(size)))
+    medians: dict[int, float] = {}
+    for size in sizes:
+        ratios = sorted(ours / bare for ours, bare in samples[size])
+        ours = sorted(value for value, _ in samples[size])
+        bare = sorted(value for _, value in samples[size])
+        middle = repetitions // 2
+        medians[size] = ours[middle]
+        report.figure(f"microseconds_a_task_{size}", ours[middle], ours[0], ours[-1])
+        report.figure(f"bare_microseconds_a_task_{size}", bare[middle], bare[0], bare[-1])
+        report.figure(f"ratio_{size}", ratios[middle], ratios[0], ratios[-1])
+        report.figure(f"peak_memory_mib_{size}", peak_memory_mib(size))
+        report.bar(Bar.at_most(f"ratio to bare create_task + gather, {size} requests", ratios[middle], 6.0))
+    if not quick:
+        growth = sorted(
+            big[0] / small[0] for big, small in zip(samples[NUM_REQUESTS[-1]], samples[NUM_REQUESTS[1]], strict=True)
+        )[repetitions // 2]
+        report.bar(Bar.at_most("growth from 512 to 16,384 requests", growth, 1.10))
+    report.show(as_json)
+
+
+if __name__ == "__main__":
+    main()

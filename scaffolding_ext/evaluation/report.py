@@ -1,0 +1,126 @@
+"""What a run came to: accuracy with its interval, and everything that it cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from scaffolding_ext.evaluation.records import Record
+from scaffolding_ext.maths.statistics import Interval, wilson_interval
+
+_COUNTS = ("decoded", "prefilled", "reused")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Figures of one run. Means are over the samples that ended; a failed sample is neither right nor wrong.
+
+    Attributes:
+        num_samples: Records, epochs counted each.
+        num_failed: Records with an error.
+        num_correct: Right answers.
+        num_unanswered: Outputs without an answer; they count as wrong.
+        num_undetermined: Answers that differ from the target as strings and by nothing that could be decided; they
+            count as wrong.
+        accuracy: Right answers by samples that ended; None where none did.
+        accuracy_interval: 95 % Wilson interval. It takes samples as independent: with several epochs it is too narrow.
+        mean_decoded_tokens: Tokens decoded a sample: probes, verification and discarded work included.
+        mean_computed_tokens: Tokens that the model ran on a sample: decoded and prefilled.
+        mean_tokens_by_purpose: Decoded, prefilled and reused tokens a sample, by purpose.
+        num_unmetered_tasks: Tasks whose tokens nobody counted; where it is not 0, the token figures are too low.
+        mean_seconds: Wall-clock time a sample, from submission to its end.
+        exit_reasons: How many samples ended for each reason; samples that name none count under `"unknown"`.
+        errors: How many samples failed with each type of error.
+    """
+
+    num_samples: int
+    num_failed: int
+    num_correct: int
+    num_unanswered: int
+    num_undetermined: int
+    accuracy: float | None
+    accuracy_interval: Interval
+    mean_decoded_tokens: float | None
+    mean_computed_tokens: float | None
+    mean_tokens_by_purpose: dict[str, dict[str, float]]
+    num_unmetered_tasks: int
+    mean_seconds: float | None
+    exit_reasons: dict[str, int]
+    errors: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that JSON can hold."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return fields | {"accuracy_interval": self.accuracy_interval._asdict()}
+
+
+def summarize(records: Sequence[Record]) -> Summary:
+    """Sum a run's records up."""
+    ended = [record for record in records if record.error is None]
+    num_correct = sum(record.correct is True for record in ended)
+    totals = [record.ledger["total"] for record in ended]
+    purposes = dict.fromkeys(purpose for record in ended for purpose in record.ledger["by_purpose"])
+    return Summary(
+        num_samples=len(records),
+        num_failed=len(records) - len(ended),
+        num_correct=num_correct,
+        num_unanswered=sum(record.answer is None for record in ended),
+        num_undetermined=sum(record.verdict == "undetermined" for record in ended),
+        accuracy=num_correct / len(ended) if ended else None,
+        accuracy_interval=wilson_interval(num_correct, len(ended)),
+        mean_decoded_tokens=_mean([total["decoded"] for total in totals]),
+        mean_computed_tokens=_mean([total["decoded"] + total["prefilled"] for total in totals]),
+        mean_tokens_by_purpose={purpose: _mean_counts(ended, purpose) for purpose in purposes},
+        num_unmetered_tasks=sum(record.ledger["num_unmetered_tasks"] for record in ended),
+        mean_seconds=_mean([record.seconds["total"] for record in ended]),
+        exit_reasons=dict(Counter(record.exit_reason or "unknown" for record in ended).most_common()),
+        errors=dict(Counter(record.error.type for record in records if record.error is not None).most_common()),
+    )
+
+
+def comparison_table(runs: Mapping[str, Summary]) -> Table:
+    """A table with one line a run, token figures a sample; what a run saves is in decoded tokens against the first."""
+    table = Table("run", "n", "failed", "correct % (95 %)", "decoded", "saved", "computed", "seconds", box=SIMPLE_HEAD)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    baseline = next(iter(runs.values())).mean_decoded_tokens if runs else None
+    for index, (name, run) in enumerate(runs.items()):
+        decoded = run.mean_decoded_tokens
+        saved = 1 - decoded / baseline if index and baseline and decoded is not None else None
+        table.add_row(
+            name,
+            str(run.num_samples),
+            str(run.num_failed),
+            _shown_accuracy(run),
+            _shown(decoded, ".1f"),
+            _shown(saved, ".1%"),
+            _shown(run.mean_computed_tokens, ".1f"),
+            _shown(run.mean_seconds, ".3f"),
+        )
+    return table
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _mean_counts(records: Sequence[Record], purpose: str) -> dict[str, float]:
+    """Counts a sample; a sample without the purpose adds nothing."""
+    found = [record.ledger["by_purpose"].get(purpose, {}) for record in records]
+    return {name: sum(counts.get(name, 0) for counts in found) / len(records) for name in _COUNTS}
+
+
+def _shown_accuracy(run: Summary) -> str:
+    if run.accuracy is None:
+        return "-"
+    return f"{100 * run.accuracy:.1f} ({100 * run.accuracy_interval.low:.1f}-{100 * run.accuracy_interval.high:.1f})"
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
