@@ -6,6 +6,7 @@ They are imported when a command runs, so that `--help` needs neither an engine 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _SAMPLES = "samples.jsonl"
 _NUM_PROGRESS_LINES = 10
+_PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 
 
 class _PackageError(click.ClickException):
@@ -188,7 +190,7 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(document))
     else:
-        console = Console(highlight=False, markup=False)
+        console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
         console.print(comparison_table({Path(source).stem.rpartition(":")[2]: summary}))
         decoded = {purpose: counts["decoded"] for purpose, counts in summary.mean_tokens_by_purpose.items()}
         console.print(f"decoded tokens a sample: {_counted(decoded)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -56,9 +58,6 @@ class Named(ScriptedWorker):
 
 @pytest.fixture
 def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    import importlib
-    import sys
-
     (tmp_path / f"{HERE}.py").write_text(HELPERS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, HERE, raising=False)
@@ -435,7 +434,8 @@ def test_foreign_controllers_get_no_prompting(helpers: Any, prompted: list[tuple
     assert prompted == []
 
 
-def test_an_unknown_family_names_its_key(helpers: Any) -> None:
+def test_an_unknown_embedded_model_names_its_section(helpers: Any) -> None:
+    pytest.importorskip("transformers")
     with pytest.raises(ConfigError, match="unknown embedded model") as caught:
         load_stack(stack(workers=modelled(generation="tinylm/none")))
     assert caught.value.key == "prompt"

@@ -85,8 +85,13 @@ def summarize(records: Sequence[Record]) -> Summary:
 
 
 def comparison_table(runs: Mapping[str, Summary]) -> Table:
-    """A table with one line a run, token figures a sample; what a run saves is in decoded tokens against the first."""
-    table = Table("run", "n", "failed", "correct % (95 %)", "decoded", "saved", "computed", "seconds", box=SIMPLE_HEAD)
+    """A table with one line a run, token figures a sample; what a run saves is in decoded tokens against the first.
+
+    The 95 % Wilson interval stands beside the percentage of right answers.
+    """
+    table = Table(
+        "run", "n", "failed", "correct %", "decoded", "saved", "computed", "seconds", box=SIMPLE_HEAD, pad_edge=False
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     baseline = next(iter(runs.values())).mean_decoded_tokens if runs else None

@@ -1,0 +1,105 @@
+"""A summary's figures are what the records say, and its table compares runs against the first."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from scaffolding_ext.evaluation.records import Record, RecordError
+from scaffolding_ext.evaluation.report import Summary, comparison_table, summarize
+from scaffolding_ext.maths.statistics import wilson_interval
+from scaffolding_ext.program import Ledger
+from scaffolding_ext.tasks import Purpose, TokenCounts
+
+
+def make(correct: bool | None = True, decoded: int = 10, probe: int = 0, **changes: Any) -> Record:
+    ledger = Ledger()
+    ledger.add(Purpose.CHAIN, TokenCounts(decoded, 3, 1))
+    if probe:
+        ledger.add(Purpose.PROBE, TokenCounts(probe))
+    ledger.num_unmetered_tasks = 1
+    fields: dict[str, Any] = {
+        "id": "a",
+        "epoch": 0,
+        "prompt_hash": "0" * 16,
+        "target": "1",
+        "output": "1",
+        "answer": "1",
+        "correct": correct,
+        "verdict": "equal" if correct else "different",
+        "exit_reason": "end",
+        "ledger": ledger.to_json(),
+        "seconds": {"total": 2.0},
+        "seed": None,
+        "trace": [],
+        "error": None,
+    }
+    return Record(**fields | changes)
+
+
+FAILED = make(None, 99, output=None, answer=None, verdict=None, exit_reason=None, error=RecordError("TaskError", "x"))
+
+
+def test_a_summary_counts_and_averages_what_ended() -> None:
+    records = [
+        make(True, 10, probe=6),
+        make(False, 20, exit_reason="certain", seconds={"total": 4.0}),
+        make(False, 30, answer=None, verdict=None, exit_reason=None),
+        make(False, 40, verdict="undetermined"),
+        FAILED,
+    ]
+    assert summarize(records) == Summary(
+        num_samples=5,
+        num_failed=1,
+        num_correct=1,
+        num_unanswered=1,
+        num_undetermined=1,
+        accuracy=0.25,
+        accuracy_interval=wilson_interval(1, 4),
+        mean_decoded_tokens=26.5,
+        mean_computed_tokens=29.5,
+        mean_tokens_by_purpose={
+            "chain": {"decoded": 25.0, "prefilled": 3.0, "reused": 1.0},
+            "probe": {"decoded": 1.5, "prefilled": 0.0, "reused": 0.0},
+        },
+        num_unmetered_tasks=4,
+        mean_seconds=2.5,
+        exit_reasons={"end": 2, "certain": 1, "unknown": 1},
+        errors={"TaskError": 1},
+    )
+
+
+@pytest.mark.parametrize("records", [[], [FAILED]])
+def test_without_samples_that_ended_nothing_is_claimed(records: list[Record]) -> None:
+    summary = summarize(records)
+    assert summary.accuracy is summary.mean_decoded_tokens is summary.mean_seconds is None
+    assert (summary.accuracy_interval.low, summary.accuracy_interval.high) == (0.0, 1.0)
+    assert comparison_table({"run": summary}).row_count == 1
+
+
+def test_a_summary_is_json() -> None:
+    document = json.loads(json.dumps(summarize([make()]).to_json()))
+    assert document["accuracy"] == 1.0
+    assert set(document["accuracy_interval"]) == {"low", "high"}
+
+
+def shown(runs: dict[str, Summary]) -> list[list[str]]:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(comparison_table(runs))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return [line.split() for line in text.splitlines() if line.split() and line.split()[0] in runs]
+
+
+def test_the_table_shows_savings_against_the_first_run() -> None:
+    runs = {"base": summarize([make(True, 100)]), "quick": summarize([make(True, 60), make(False, 40)])}
+    base, quick = shown(runs)
+    assert base == ["base", "1", "0", "100.0", "(20.7-100.0)", "100.0", "-", "103.0", "2.000"]
+    assert quick == ["quick", "2", "0", "50.0", "(9.5-90.5)", "50.0", "50.0%", "53.0", "2.000"]
+
+
+def test_the_table_of_no_runs_is_empty() -> None:
+    assert comparison_table({}).row_count == 0

@@ -1,0 +1,29 @@
+"""Scores follow the one notion of equality, and say what they could not decide."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaffolding_ext.evaluation.scoring import Score, score
+
+
+@pytest.mark.parametrize(
+    ("answer", "target", "expected"),
+    [
+        ("1/2", "0.5", Score(True, "equal")),
+        (r"\frac{1}{2}", "0.5", Score(True, "equal")),
+        ("-3", "3", Score(False, "different")),
+        ("A", "B", Score(False, "different")),
+        ("x+1", " x+1", Score(True, "equal")),
+        ("x+1", "1+x", Score(False, "undetermined")),
+        (None, "3", Score(False, None)),
+    ],
+)
+def test_scores(answer: str | None, target: str, expected: Score) -> None:
+    assert score(answer, target) == expected
+
+
+def test_what_only_the_strings_can_tell_is_equal_by_them() -> None:
+    answer = "x" * 2_000  # longer than the fast path looks at
+    assert score(f" {answer}\n", answer) == Score(True, "equal")
+    assert score(answer + "y", answer) == Score(False, "undetermined")
