@@ -75,7 +75,9 @@ class Report:
             print(json.dumps(self.to_json(), indent=1))
             return
         console = Console()
-        console.print(f"[bold]{self.name}[/bold]  " + "  ".join(f"{key}={value}" for key, value in self.setting.items()))
+        console.print(
+            f"[bold]{self.name}[/bold]  " + "  ".join(f"{key}={value}" for key, value in self.setting.items())
+        )
         table = Table("figure", "value", "low", "high")
         for name, figure in self.figures.items():
             table.add_row(name, *("" if number is None else f"{number:,.4g}" for number in figure.values()))

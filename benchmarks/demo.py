@@ -1,10 +1,10 @@
-"""The main job on the embedded model: plain chain of thought, a fixed cut, and DynasorCoT on the same held-out problems.
+"""The main job on the embedded model: plain chain of thought, a fixed cut, and DynasorCoT on held-out problems.
 
     python benchmarks/demo.py --num_problems 100
 
-The fixed cut is given the budget at which it decodes as many tokens as DynasorCoT did, so that the two can be compared by
-accuracy. Each method runs the same problems with the same seeds: until it stops, DynasorCoT writes the very chain that the
-plain run writes.
+The fixed cut is given the budget at which it decodes as many tokens as DynasorCoT did, so that the two can be compared
+by accuracy. Each method runs the same problems with the same seeds: until it stops, DynasorCoT writes the very chain
+that the plain run writes.
 """
 
 from __future__ import annotations

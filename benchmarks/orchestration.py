@@ -1,17 +1,17 @@
 """What the host costs: a vote of 16 over an instant worker, beside a bare `create_task` + `gather` in the same run.
 
-    python benchmarks/orchestration.py --quick
+python benchmarks/orchestration.py --quick
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import subprocess
 import sys
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import click
 from common import Bar, Report, report_options
@@ -33,7 +33,7 @@ class InstantWorker(Worker):
         task.output_tokens = [1]
         return TaskStatus.SUCCESS
 
-    task_handlers = {GenerationTask: _generate}
+    task_handlers: ClassVar[dict[Any, Any]] = {GenerationTask: _generate}
 
 
 class Vote(BaseController):
@@ -85,14 +85,17 @@ def bare_microseconds_a_task(num_requests: int) -> float:
 
 def peak_memory_mib(num_requests: int) -> float:
     """Peak resident memory of a fresh process that runs that many requests."""
-    code = f"import orchestration; orchestration.microseconds_a_task({num_requests}); print(orchestration.own_peak_mib())"
+    code = (
+        f"import orchestration; orchestration.microseconds_a_task({num_requests}); print(orchestration.own_peak_mib())"
+    )
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=sys.path[0])
     return float(run.stdout)
 
 
 def own_peak_mib() -> float:
-    """Peak resident memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Peak resident memory of this process (Linux; `ru_maxrss` would carry the parent's over)."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return float(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 @click.command(epilog="Example: python benchmarks/orchestration.py --json")

@@ -1,6 +1,7 @@
 """Budget forcing: cut thinking at a fixed number of tokens and make the model answer with what it has.
 
-Reference: Muennighoff et al., "s1: Simple test-time scaling", section 3.1 (the upper bound; thinking is not extended here).
+Reference: Muennighoff et al., "s1: Simple test-time scaling", section 3.1 (the upper bound; thinking is not extended
+here).
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class BudgetForcingController(BaseController):
                 raise ConfigError(f"is {value}; it must be at least 1", key)
         self.max_thinking_tokens = max_thinking_tokens
         self.max_answer_tokens = max_answer_tokens
-        self.sampling_params = checked_sampling_params(sampling_params)
+        self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
         self.answer_sampling_params = {"temperature": 0.0} | checked_sampling_params(
-            answer_sampling_params, "answer_sampling_params"
+            answer_sampling_params, "answer_sampling_params", reserved=("max_tokens",)
         )
         self.answer_sampling_params["max_tokens"] = max_answer_tokens
         self.family = None if family is None else family_named(family)

@@ -69,7 +69,7 @@ class Chain(ABC):
 
     @abstractmethod
     def advance(self, num_tokens: int) -> list[Task]:
-        """Tasks to yield so that the chain becomes at least `num_tokens` long (or ends); call `absorb` after the yield."""
+        """Tasks to yield so that the chain reaches `num_tokens` (or ends); call `absorb` after the yield."""
 
     @abstractmethod
     def absorb(self) -> None:

@@ -1,6 +1,7 @@
 """Dynasor-CoT: probe an unfinished chain of thought for its answer now and then, and stop when the answers agree.
 
-Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), section on chain-of-thought probing.
+Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), section on chain-of-thought
+probing.
 Deviations: hedge words match whole words; a chain that ends by itself keeps its own answer; at the end of the budget an
 answer is forced; every probe token and everything that an exit discards is counted.
 """
@@ -60,9 +61,9 @@ class Probe(NamedTuple):
 class DynasorCoTController(BaseController):
     """Stops a chain of thought when its probed answers agree.
 
-    In *stream* mode the chain is one streaming generation that runs on while it is probed. In *chunk* mode it is a row of
-    plain generation tasks, which any worker serves; the next chunk runs while the last one is probed, unless `overlap` is
-    off. Where the worker cannot stream, stream mode falls back to chunks and the trace says so.
+    In *stream* mode the chain is one streaming generation that runs on while it is probed. In *chunk* mode it is a row
+    of plain generation tasks, which any worker serves; the next chunk runs while the last one is probed, unless
+    `overlap` is off. Where the worker cannot stream, stream mode falls back to chunks and the trace says so.
 
     Args:
         max_tokens: Budget of the chain in tokens; at its end an answer is forced.
@@ -150,11 +151,11 @@ class DynasorCoTController(BaseController):
         self.first_probe = first_probe
         self.spacing_growth = spacing_growth if probe_spacing == "geometric" else 1.0
         self.probe_sampling_params = {"temperature": 0.6, "top_p": 0.95} | checked_sampling_params(
-            probe_sampling_params, "probe_sampling_params"
+            probe_sampling_params, "probe_sampling_params", reserved=("max_tokens",)
         )
         self.probe_sampling_params["max_tokens"] = probe_tokens
         self.overlap = overlap
-        self.sampling_params = checked_sampling_params(sampling_params)
+        self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
         self.family = None if family is None else family_named(family)
         self.streaming = streaming
         border = r"\b" if hedge_match == "word" else ""
@@ -264,8 +265,8 @@ class DynasorCoTController(BaseController):
 class DynasorGenerationController(DynasorCoTController):
     """Upstream's name and arguments for `DynasorCoTController`, so that its stack files load here.
 
-    Migration: `generation_dir` is ignored (token ids come from the worker, no tokenizer is needed here), and so is upstream's
-    worker tag: the chain goes to the worker `generation`. New stacks should name `DynasorCoTController`.
+    Migration: `generation_dir` is not used (token ids come from the worker, so no tokenizer is needed here), nor is
+    upstream's worker tag: the chain goes to the worker `generation`. New stacks should name `DynasorCoTController`.
     """
 
     def __init__(
@@ -275,9 +276,7 @@ class DynasorGenerationController(DynasorCoTController):
         certainty_threshold: int = 3,
         chunk_size: int = 64,
         streaming: bool = False,
-        **options: Any,
+        sampling_params: dict[str, Any] | None = None,
     ) -> None:
-        params = {"temperature": 0.6, "top_p": 0.95} | options.pop("sampling_params", {})
-        super().__init__(
-            max_tokens, certainty_threshold, chunk_size, streaming=streaming, sampling_params=params, **options
-        )
+        params = {"temperature": 0.6, "top_p": 0.95} | (sampling_params or {})
+        super().__init__(max_tokens, certainty_threshold, chunk_size, streaming=streaming, sampling_params=params)

@@ -9,29 +9,41 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import current_program
-from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.tasks import WorkerTag, output_of
 
 _RESULT_FIELDS = frozenset(
-    ("output_str", "output_tokens", "finish_reason", "context_logits", "logprobs", "customized_result_fields")
-    + ("ttft_s", "latency_s", "usage_prompt_tokens", "usage_completion_tokens", "request_id")
+    (
+        *("output_str", "output_tokens", "finish_reason", "context_logits", "logprobs", "customized_result_fields"),
+        *("ttft_s", "latency_s", "usage_prompt_tokens", "usage_completion_tokens", "request_id"),
+    )
 )
-_REQUEST_FIELDS = frozenset(("input_str", "input_tokens", "worker_tag"))
+_REQUEST_FIELDS = frozenset(("input_str", "input_tokens", *(field.name for field in dataclasses.fields(Task))))
 SAMPLING_FIELDS = (
     frozenset(field.name for field in dataclasses.fields(GenerationTask)) - _RESULT_FIELDS - _REQUEST_FIELDS
 )
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(GenerationTask)}
 
 
-def checked_sampling_params(sampling_params: dict[str, Any] | None, key: str = "sampling_params") -> dict[str, Any]:
+def checked_sampling_params(
+    sampling_params: dict[str, Any] | None, key: str = "sampling_params", reserved: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """A copy of the sampling parameters, every name checked.
 
+    Args:
+        sampling_params: Values by name of the field.
+        key: Where they were given, for the error.
+        reserved: Sampling fields that the controller sets itself, from arguments of its own.
+
     Raises:
-        ConfigError: A name is no sampling field of GenerationTask.
+        ConfigError: A name is no sampling field of GenerationTask, or is reserved.
     """
     for name in sampling_params or {}:
+        if name in reserved:
+            raise ConfigError(f"{name!r} is set by the controller; use its own arguments for it", key)
         if name not in SAMPLING_FIELDS:
-            raise ConfigError(f"{name!r} is no sampling field; allowed: {', '.join(sorted(SAMPLING_FIELDS))}", key)
+            allowed = ", ".join(sorted(SAMPLING_FIELDS.difference(reserved)))
+            raise ConfigError(f"{name!r} is no sampling field; allowed: {allowed}", key)
     return dict(sampling_params or {})
 
 
@@ -51,8 +63,9 @@ class NativeGenerationController(BaseController):
     """Sends its tasks to the generation worker as they are.
 
     Args:
-        sampling_params: Values for the sampling fields of GenerationTask. A field that a task sets itself (to anything but
-            its default) stays. Unlike upstream's, fields whose default is not None (`stop`, `n`, penalties) can be set.
+        sampling_params: Values for the sampling fields of GenerationTask. A field that a task sets itself (to anything
+            but its default) stays. Unlike upstream's, fields whose default is not None (`stop`, `n`, penalties) can be
+            set.
         streaming: Whether the output is streamed to the caller as it is generated.
 
     Raises:

@@ -1,7 +1,7 @@
 """Extract an answer from text, and decide cheaply whether two answers are equal.
 
-One notion of equality serves votes, probes and scoring. What the fast path here cannot decide is UNDETERMINED; controllers
-then ask a worker with a `CompareTask`, and never compute symbolically themselves.
+One notion of equality serves votes, probes and scoring. What the fast path here cannot decide is UNDETERMINED;
+controllers then ask a worker with a `CompareTask`, and never compute symbolically themselves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Verdict(Enum):
 
 
 def extract(text: str) -> str | None:
-    r"""The final answer in a text: the last `\boxed{...}`, else what follows the last final-answer phrase, else None."""
+    r"""The final answer in a text: the last `\boxed{...}`, else what follows the last answer phrase, else None."""
     start = text.rfind(_BOX)
     if start >= 0:
         brace = text.find("{", start)
@@ -56,7 +56,8 @@ def up_to_brace(text: str) -> str | None:
 def compare(a: str, b: str) -> Verdict:
     """Decide equality without symbolic algebra, in time linear in the length.
 
-    Numbers (integers, decimals, fractions, thousands separators) are compared exactly; a percentage equals no plain number.
+    Numbers (integers, decimals, fractions, thousands separators) are compared exactly; a percentage equals no plain
+    number.
     """
     if len(a) > _LONGEST_FAST or len(b) > _LONGEST_FAST:
         return Verdict.EQUAL if a == b else Verdict.UNDETERMINED
@@ -93,7 +94,7 @@ def to_number(normalized: str) -> Fraction | None:
 
 
 class AnswerClasses:
-    """Numbers the classes of equal answers in order of first appearance; undetermined pairs count as different strings."""
+    """Numbers the classes of equal answers in order of first appearance; undetermined pairs count as different."""
 
     def __init__(self) -> None:
         self.representatives: list[str] = []

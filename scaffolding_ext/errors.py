@@ -30,10 +30,16 @@ class ScaffoldingExtError(Exception):
 
 
 class ConfigError(ScaffoldingExtError, ValueError):
-    """A stack file or an argument is wrong."""
+    """A stack file or an argument is wrong.
+
+    Attributes:
+        message: What is wrong, without the key.
+        key: Path of the key or name of the argument; empty where there is none.
+    """
 
     def __init__(self, message: str, key: str = "") -> None:
         super().__init__(f"{key}: {message}" if key else message)
+        self.message = message
         self.key = key
 
 

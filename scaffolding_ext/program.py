@@ -1,7 +1,7 @@
 """One request's identity, seeds, token ledger and decision trace: its *program*, carried in a context variable.
 
-The host opens a program for each request; under a host that knows none, `BaseController.generate` opens it. Whoever runs
-on behalf of the request (controllers, workers, schedulers) finds it with `current_program()`.
+The host opens a program for each request; under a host that knows none, `BaseController.generate` opens it. Whoever
+runs on behalf of the request (controllers, workers, schedulers) finds it with `current_program()`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class Program:
     def next_seed(self) -> int | None:
         """The next seed for the branch that asks, or None where the program has no seed.
 
-        It depends on the program's seed, the branch path and how many seeds this branch drew before, not on other branches.
+        It depends on the program's seed, the branch path and how many seeds this branch drew before, not on other
+        branches.
         """
         if self.seed is None:
             return None

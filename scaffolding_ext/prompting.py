@@ -1,7 +1,7 @@
 """How a question becomes a prompt, and how a model family's thinking opens, is probed, and is closed.
 
-A `Prompting` is applied once when a request starts. It holds the tokenizer by reference: cloning a controller copies the
-reference, never the tokenizer.
+A `Prompting` is applied once when a request starts. It holds the tokenizer by reference: cloning a controller copies
+the reference, never the tokenizer.
 """
 
 from __future__ import annotations
@@ -89,22 +89,23 @@ def model_folder(model: str) -> str:
 @functools.lru_cache(maxsize=8)
 def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a model folder, hub name or `tinylm/NAME`; one object a name and process."""
+    folder = model_folder(model)
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise MissingDependencyError("transformers", "hf") from error
-    tokenizer = AutoTokenizer.from_pretrained(model_folder(model))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     if not tokenizer.is_fast:
         raise ConfigError(f"the tokenizer of {model!r} has no fast (Rust) version, which this package needs", "prompt")
-    return tokenizer  # type: ignore[no-any-return]
+    return tokenizer
 
 
 class Prompting:
     """System prompt, chat template and prompt family of a stack.
 
     Args:
-        tokenizer: A fast tokenizer. Where it has a chat template, prompts are rendered with it, opened for the assistant;
-            elsewhere the prompt is used as it is.
+        tokenizer: A fast tokenizer. Where it has a chat template, prompts are rendered with it, opened for the
+            assistant; elsewhere the prompt is used as it is.
         family: A name in `FAMILIES`.
         system_prompt: Goes before the user's prompt, or None.
         chat_template: False uses prompts as they are even where the tokenizer has a template.

@@ -1,4 +1,4 @@
-"""What a request gives back: a handle that can be waited for, awaited, streamed and cancelled from any thread or loop."""
+"""What a request gives back: a handle to wait for, await, stream and cancel, from any thread or loop."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Completion(ScaffoldingOutput):
 class ScaffoldingResult:
     """One request in flight or ended.
 
-    Wait with `result()`, with `await`, or stream with `async for`: each step yields this object with `outputs` brought up
-    to date. A failed request raises its error in all three.
+    Wait with `result()`, with `await`, or stream with `async for`: each step yields this object with `outputs` brought
+    up to date. A failed request raises its error in all three.
 
     Attributes:
         program: Ledger and trace, growing while the request runs.
@@ -52,7 +52,7 @@ class ScaffoldingResult:
         self._future: Future[ScaffoldingOutput] = Future()
         self._partial: ScaffoldingOutput | None = None
         self._stream: deque[ScaffoldingOutput] | None = None
-        self._wakers: list[Callable[[], None]] = []
+        self._wakers: list[Callable[[], object]] = []
         self._lock = threading.Lock()
 
     @property
@@ -67,7 +67,7 @@ class ScaffoldingResult:
 
     @property
     def outputs(self) -> list[ScaffoldingOutput]:
-        """The output in a list of one, as upstream has it; while streaming the part so far; empty before the first part."""
+        """The output in a list of one, as upstream has it; while streaming the part so far, if any."""
         if self._future.done() and not self._future.exception():
             return [self._future.result()]
         return [] if self._partial is None else [self._partial]

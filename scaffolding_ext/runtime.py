@@ -163,8 +163,8 @@ class ScaffoldingLlm:
     def generate(self, prompts: str | list[str], **kwargs: Any) -> ScaffoldingResult | list[ScaffoldingResult]:
         """Run one prompt or a list of them and wait for all; takes the options of `generate_async`.
 
-        Prompts of a list are named by their index, so that their seeds differ. The first failure is raised when all have
-        ended; use `generate_async` to get each result or error by itself.
+        Prompts of a list are named by their index, so that their seeds differ. The first failure is raised when all
+        have ended; use `generate_async` to get each result or error by itself.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError("generate() would block the host's own thread; use generate_async() there")

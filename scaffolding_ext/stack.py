@@ -147,8 +147,7 @@ def _constructed(name: str, factory: Factory, args: Mapping[str, Any], path: str
 def _relocated(error: ConfigError, path: str) -> ConfigError:
     """The same error with its key, if any, under a path."""
     kind = UnknownNameError if isinstance(error, UnknownNameError) else ConfigError
-    message = str(error).removeprefix(f"{error.key}: ") if error.key else str(error)
-    return kind(message, f"{path}.{error.key}" if error.key else path)
+    return kind(error.message, f"{path}.{error.key}" if error.key else path)
 
 
 def _set_prompting(controller: Any, config: StackConfig) -> None:

@@ -212,13 +212,13 @@ class Worker(ABC):  # noqa: B024  (upstream's is an ABC without abstract methods
         status: TaskStatus | None = await handler(self, task)
         return status
 
-    async def on_scope_end(self, scope_id: str) -> None:
+    async def on_scope_end(self, scope_id: str) -> None:  # noqa: B027  (a hook, as upstream)
         """Called when a request or a parallel branch has ended; frees what was held for it."""
 
-    def shutdown(self) -> None:
+    def shutdown(self) -> None:  # noqa: B027  (a hook, as upstream)
         """Free everything that the worker holds."""
 
-    async def async_shutdown(self) -> None:
+    async def async_shutdown(self) -> None:  # noqa: B027  (a hook, as upstream)
         """Free what must be freed on the event loop."""
 
     def __enter__(self) -> Worker:

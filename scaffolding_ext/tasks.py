@@ -1,7 +1,7 @@
 """What Scaffolding's protocol lacks: worker tags, token counts on tasks, four more task types, and how to lower them.
 
-Plain generation stays the protocol's exact `GenerationTask` or `StreamGenerationTask`. A worker that cannot serve one of
-the types below natively still serves it where a `lower_*` function can rewrite it as plain generation.
+Plain generation stays the protocol's exact `GenerationTask` or `StreamGenerationTask`. A worker that cannot serve one
+of the types below natively still serves it where a `lower_*` function can rewrite it as plain generation.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Purpose(str, Enum):
 
 
 class TokenCounts(NamedTuple):
-    """Tokens by how they were had: decoded one by one, prefilled (computed in parallel), or reused from the KV cache."""
+    """Tokens by how they were had: decoded one by one, prefilled (in parallel), or reused from the KV cache."""
 
     decoded: int = 0
     prefilled: int = 0
@@ -106,7 +106,8 @@ def set_token_counts(task: Task, counts: TokenCounts) -> None:
 def token_counts_of(task: Task) -> TokenCounts | None:
     """What the task has cost so far: as the worker recorded it, else estimated from its token ids; None if unknown.
 
-    The estimate, for workers that record nothing, counts every input token as prefilled and every output token as decoded.
+    The estimate, for workers that record nothing, counts every input token as prefilled and every output token as
+    decoded.
     """
     if not isinstance(task, GenerationTask):
         return (task.custom_output_params or {}).get(_COUNTS)
@@ -124,7 +125,7 @@ def output_of(task: GenerationTask) -> str:
     """
     if task.output_str is None:
         raise NoOutputError(
-            f"the worker {task.worker_tag!s} left no output in a {type(task).__name__}; it failed without an exception: "
+            f"the worker {task.worker_tag!s} left no output in a {type(task).__name__}; it failed silently: "
             "read its log"
         )
     return task.output_str
@@ -155,7 +156,8 @@ class BranchTask(Task):
         outputs: Result: the text of each branch.
         output_tokens: Result: the token ids of each branch.
         confidences: Result: mean top-1 probability over the tokens that each branch decoded (RKSC, eq. 3).
-        similarities: Result: hidden-state similarity of each branch to the first (RKSC, eq. 2), where the worker has it.
+        similarities: Result: hidden-state similarity of each branch to the first (RKSC, eq. 2), where the worker has
+            it.
     """
 
     prefix_tokens: list[int] = field(default_factory=list)

@@ -1,7 +1,8 @@
-"""The host: results, failures, cancellation, time-outs, shutdown, branches and scopes, ordered by events, never by time."""
+"""The host: results, failures, cancellation, time-outs, shutdown, branches and scopes, ordered by events."""
 
 import asyncio
 import threading
+from typing import ClassVar
 
 import pytest
 
@@ -60,7 +61,7 @@ class EchoWorker(Worker):
     def shutdown(self):
         self.is_shut_down = True
 
-    task_handlers = {GenerationTask: _generate}
+    task_handlers: ClassVar = {GenerationTask: _generate}
 
 
 class FanOut(BaseController):
@@ -133,7 +134,9 @@ def test_usable_from_a_running_loop_and_from_other_threads():
     with host() as llm:
         asyncio.run(inside())
         texts = []
-        threads = [threading.Thread(target=lambda i=i: texts.append(llm.generate(f"t{i}").outputs[0].text)) for i in range(4)]
+        threads = [
+            threading.Thread(target=lambda i=i: texts.append(llm.generate(f"t{i}").outputs[0].text)) for i in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -214,7 +217,7 @@ def failing_on(text):
 def test_a_worker_error_raises_with_the_tasks_context_and_others_go_on():
     with host(worker=EchoWorker(failing_on("bad"))) as llm:
         bad, good = llm.generate_async("bad"), llm.generate_async("good")
-        with pytest.raises(TaskError, match="GenerationTask for worker 'generation'.*Boom: out of luck") as caught:
+        with pytest.raises(TaskError, match=r"GenerationTask for worker 'generation'.*Boom: out of luck") as caught:
             bad.result(WAIT)
         assert isinstance(caught.value.__cause__, Boom)
         assert caught.value.task.input_str == "bad"
@@ -410,7 +413,7 @@ def test_streaming_reaches_the_caller_while_it_is_generated():
             task.output_str = task.input_str
             return TaskStatus.SUCCESS
 
-        task_handlers = {GenerationTask: _generate}
+        task_handlers: ClassVar = {GenerationTask: _generate}
 
     async def read():
         texts = []
@@ -473,7 +476,7 @@ def test_any_task_type_with_a_handler_is_served():
             task.custom_output_params = {"score": len(task.input_str)}
             return TaskStatus.SUCCESS
 
-        task_handlers = {RewardTask: _reward}
+        task_handlers: ClassVar = {RewardTask: _reward}
 
     class Scored(Controller):
         def process(self, tasks, **kwargs):

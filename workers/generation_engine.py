@@ -1,7 +1,7 @@
 """The engine behind HuggingFaceWorker: continuous batching of a transformers causal LM in a thread of its own.
 
-Requests join and leave between steps. Rows `[0, num_decoding)` decode one token a step; rows behind them still read their
-prompt, in chunks of bounded length, so that a long prompt delays the others by a chunk at most.
+Requests join and leave between steps. Rows `[0, num_decoding)` decode one token a step; rows behind them still read
+their prompt, in chunks of bounded length, so that a long prompt delays the others by a chunk at most.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""A worker over transformers: any causal LM that it loads, on CPU or CUDA, with continuous batching and prefix reuse."""
+"""A worker over transformers: any causal LM, on CPU or CUDA, with continuous batching and prefix reuse."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -49,16 +50,16 @@ _NEVER = 1 << 60
 class HuggingFaceWorker(Worker):
     """Serves generation, streaming and scoring from a transformers model in this process.
 
-    A sampled text depends on its seed and its prompt, not on what else runs. Where a task gives neither temperature, top-p
-    nor top-k, it is decoded greedily. `input_tokens` go before `input_str`. Stop strings are cut off the text, not off the
-    token ids.
+    A sampled text depends on its seed and its prompt, not on what else runs. Where a task gives neither temperature,
+    top-p nor top-k, it is decoded greedily. `input_tokens` go before `input_str`. Stop strings are cut off the text,
+    not off the token ids.
 
     Args:
         model: A folder, a hub name, or `tinylm/NAME` for an embedded model.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
         device: A torch device.
-        threads: Threads of each torch operation. It is a setting of the whole process; where other work shares the cores,
-            1 is often fastest.
+        threads: Threads of each torch operation. It is a setting of the whole process; where other work shares the
+            cores, 1 is often fastest.
         max_batch_size: Requests that run at once.
         max_seq_len: Prompt and generated tokens of one request; None takes the model's context length.
         prefill_chunk: Prompt tokens of one request that one step computes at most.
@@ -103,9 +104,10 @@ class HuggingFaceWorker(Worker):
         from scaffolding_ext.workers.generation_engine import GenerationEngine
 
         self._tokenizer = load_tokenizer(model)
-        network = AutoModelForCausalLM.from_pretrained(
-            model_folder(model), dtype=getattr(torch, dtype), attn_implementation=attn_implementation
-        )
+        with _no_progress_bars():
+            network = AutoModelForCausalLM.from_pretrained(
+                model_folder(model), dtype=getattr(torch, dtype), attn_implementation=attn_implementation
+            )
         network.to(device).eval()
         context_len = getattr(network.config, "max_position_embeddings", None)
         self.max_seq_len = max_seq_len or context_len or 4096
@@ -226,7 +228,9 @@ class HuggingFaceWorker(Worker):
         for name, neutral in _REFUSED.items():
             value = getattr(task, name)
             if value not in neutral:
-                raise InvalidTaskError(f"{name} is {value!r}; HuggingFaceWorker cannot honour it: leave it at {neutral[0]!r}")
+                raise InvalidTaskError(
+                    f"{name} is {value!r}; HuggingFaceWorker cannot honour it: leave it at {neutral[0]!r}"
+                )
         prompt = self._ids(task.input_tokens, task.input_str, "input")
         room = self.max_seq_len - len(prompt)
         max_tokens = room if task.max_tokens is None else task.max_tokens
@@ -301,6 +305,20 @@ class _Waiter:
             self._future.set_result(None)
 
 
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing bars of its own into the caller's terminal."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def _scope_id() -> str:
     scope = current_scope.get()
     return "" if scope is None else scope.scope_id
@@ -329,5 +347,3 @@ def _end_ids(network: Any, tokenizer: Any) -> frozenset[int]:
     configured = network.generation_config.eos_token_id
     ids = configured if isinstance(configured, list) else [configured, tokenizer.eos_token_id]
     return frozenset(token for token in ids if token is not None)
-
-

@@ -1,4 +1,4 @@
-"""Key-value storage of the transformers engine: rows for running requests, and a store of prefixes that were computed."""
+"""Key-value storage of the transformers engine: rows for running requests, and a store of computed prefixes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class KVRows(Cache):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write one layer's new keys and values, shape (rows, heads, tokens, head size); return all that can be seen."""
+        """Write one layer's new keys and values, shape (rows, heads, tokens, head size); return all that is visible."""
         while len(self.keys) <= layer_idx:
             for buffers in (self.keys, self.values):
                 _, num_heads, _, head_size = key_states.shape

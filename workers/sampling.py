@@ -38,7 +38,8 @@ class Sampled(NamedTuple):
 
     Attributes:
         token_ids: int64, shape (rows,).
-        logprobs: Natural log-probability of each token under the unmodified distribution, shape (rows,); None unless asked.
+        logprobs: Natural log-probability of each token under the unmodified distribution, shape (rows,); None unless
+            asked.
         top_ids: Ids of the likeliest tokens, shape (rows, k); None unless asked.
         top_logprobs: Their log-probabilities, shape (rows, k); None unless asked.
     """
@@ -53,13 +54,15 @@ def uniforms(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -
     """Numbers in [0, 1), one a row, from seed and position (SplitMix64's finaliser, applied to both in turn)."""
     with np.errstate(over="ignore"):
         mixed = _finalize(_finalize(seeds + _SPLITMIX_STEP) + positions * _SPLITMIX_STEP)
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    uniform: npt.NDArray[np.float64] = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return uniform
 
 
 def _finalize(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    mixed: npt.NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return mixed
 
 
 def sample(logits: torch.Tensor, params: list[SamplingParams], positions: list[int], num_logprobs: int = 0) -> Sampled:

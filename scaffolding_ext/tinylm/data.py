@@ -1,8 +1,8 @@
 """Training sequences of the embedded models: token ids, and the positions that are learnt.
 
-Each sequence shows one of the prompts that the controllers use: a whole chain, a chain cut at a random token and probed,
-or a chain cut at a random token whose thinking is closed by force. Before its first answer a cut chain is taught the true
-answer (the model's best guess), after it the answer that the chain believes in.
+Each sequence shows one of the prompts that the controllers use: a whole chain, a chain cut at a random token and
+probed, or a chain cut at a random token whose thinking is closed by force. Before its first answer a cut chain is
+taught the true answer (the model's best guess), after it the answer that the chain believes in.
 """
 
 from __future__ import annotations

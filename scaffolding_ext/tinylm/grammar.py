@@ -1,11 +1,11 @@
-"""The seeded grammar that the embedded models learn: problems of one-hop labelled steps, and chains of thought about them.
+"""The seeded grammar that the embedded models learn: problems of one-hop labelled steps, and chains about them.
 
 A problem is a start state and a list of labelled operations; its answer is the state after the last one. A chain works
-through the operations, states an answer, doubts it a random number of times (muses, checks a part, starts over), now and
-then slips, and corrects what it finds. Everything is drawn from the generator that is passed in.
+through the operations, states an answer, doubts it a random number of times (muses, checks a part, starts over), now
+and then slips, and corrects what it finds. Everything is drawn from the generator that is passed in.
 
-Problems are split by a hash of their question, so that no seed can put one on both sides: training draws from `"train"`,
-every evaluation from `"held_out"`.
+Problems are split by a hash of their question, so that no seed can put one on both sides: training draws from
+`"train"`, every evaluation from `"held_out"`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Problem:
         answer: The exact answer, an integer in decimal notation or, for `"choice"`, a letter A to D.
         start: The state before the first operation.
         operations: The labelled operations in order, as they stand in the question (`"c+7"`).
-        parameter: The modulus of `"modular"`, the signed threshold of `"count"` (negative: digits less than it), else 0.
+        parameter: The modulus of `"modular"`, the signed threshold of `"count"` (negative: digits less than it), else
+            0.
         options: The values of the options A to D of `"choice"`, else empty.
     """
 

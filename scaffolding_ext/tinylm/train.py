@@ -98,14 +98,14 @@ def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer],
     loss = torch.nn.functional.cross_entropy(
         logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
     )
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group.setdefault("peak_lr", group["lr"]) * scale
         optimizer.step()
         optimizer.zero_grad()
-    return loss.item()
+    return float(loss.item())
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, log: dict[str, Any]) -> None:

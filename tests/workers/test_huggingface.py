@@ -283,7 +283,11 @@ def test_shutdown_wakes_and_refuses(worker):
 
 
 def test_bad_arguments_name_their_key():
-    for arguments, key in (({"threads": 0}, "threads"), ({"dtype": "int4"}, "dtype"), ({"max_seq_len": 9999}, "max_seq_len")):
+    for arguments, key in (
+        ({"threads": 0}, "threads"),
+        ({"dtype": "int4"}, "dtype"),
+        ({"max_seq_len": 9999}, "max_seq_len"),
+    ):
         with pytest.raises(ConfigError) as caught:
             HuggingFaceWorker(MODEL, **arguments)
         assert caught.value.key == key
