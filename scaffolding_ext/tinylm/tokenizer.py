@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from scaffolding_ext.tinylm.grammar import CLOSE, PROBE, sample_chain, sample_problem
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 PAD, END, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"
@@ -25,7 +27,7 @@ CHAT_TEMPLATE = (
 
 def build_tokenizer(seed: int = 1, vocab_size: int = 512, num_texts: int = 6000) -> PreTrainedTokenizerFast:
     """Train the tokenizer on text of the grammar; digits and operators stay single tokens."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
@@ -37,17 +39,15 @@ def build_tokenizer(seed: int = 1, vocab_size: int = 512, num_texts: int = 6000)
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    # Not special: where thinking ends must stay visible in decoded text, as in the R1 models' tokenizers.
-    thinking = [AddedToken(token, special=False, normalized=False) for token in (THINK_OPEN, THINK_CLOSE)]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[PAD, USER, ASSISTANT, END, *thinking],
+        special_tokens=[PAD, USER, ASSISTANT, END, THINK_OPEN, THINK_CLOSE],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(_texts(seed, num_texts), trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=_with_visible_thinking(tokenizer),
         pad_token=PAD,
         eos_token=END,
         additional_special_tokens=[USER, ASSISTANT],
@@ -55,6 +55,14 @@ def build_tokenizer(seed: int = 1, vocab_size: int = 512, num_texts: int = 6000)
         model_max_length=CONTEXT_LEN,
         chat_template=CHAT_TEMPLATE,
     )
+
+
+def _with_visible_thinking(tokenizer: Tokenizer) -> Tokenizer:
+    """Where thinking ends must stay in decoded text, as with R1's tokenizers; the trainer marks all as special."""
+    description = json.loads(tokenizer.to_str())
+    for token in description["added_tokens"]:
+        token["special"] = token["content"] not in (THINK_OPEN, THINK_CLOSE)
+    return type(tokenizer).from_str(json.dumps(description))
 
 
 def _texts(seed: int, num_texts: int) -> Iterator[str]:
