@@ -6,16 +6,64 @@ attributes that it changes in place: `clone` shares them.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import copy
+import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.program import Program, current_program, enter_program
 from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, family_named
-from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess, Task, Worker
+from scaffolding_ext.protocol import (
+    Controller,
+    ControllerGenerator,
+    GenerationTask,
+    ParallelProcess,
+    Task,
+    Worker,
+    current_scope,
+)
 from scaffolding_ext.results import Completion
 from scaffolding_ext.tasks import WorkerTag
+
+
+_PLAIN_TYPES = frozenset({type(None), bool, int, float, str, tuple, list, dict})  # skips a slower isinstance in clone()
+
+
+class _Opened:
+    """A program that `generate` opened, because its host opens none.
+
+    Such a host may start a request in the context of the one that made room for it, where the old program is still set.
+    """
+
+    def __init__(self) -> None:
+        self.program = Program()
+        self.has_returned = False
+        self._scope = current_scope.get()
+        task = _running_task()
+        self._task = None if task is None else weakref.ref(task)
+
+    def is_over(self) -> bool:
+        """Whether the program's request has ended; one that failed leaves its generator suspended."""
+        if self.has_returned:
+            return True
+        scope = current_scope.get()
+        if scope is not None and self._scope is not None:
+            return scope.request_id != self._scope.request_id
+        task = None if self._task is None else self._task()  # a host without scopes
+        return self._task is not None and (task is None or task.done())
+
+
+_opened: contextvars.ContextVar[_Opened | None] = contextvars.ContextVar("opened", default=None)
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # driven outside of an event loop
+        return None
 
 
 class BaseController(Controller):
@@ -40,7 +88,7 @@ class BaseController(Controller):
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         for name, value in self.__dict__.items():
-            if isinstance(value, Controller):
+            if type(value) not in _PLAIN_TYPES and isinstance(value, Controller):
                 twin.__dict__[name] = value.clone()
         if self.task_collections:
             twin.task_collections = copy.deepcopy(self.task_collections)
@@ -82,11 +130,16 @@ class BaseController(Controller):
     def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
         """Run one request; under a host that opens no program, one is opened here."""
         program = current_program()
-        if program is not None:
+        opened = _opened.get()
+        if program is not None and (opened is None or opened.program is not program or not opened.is_over()):
             return (yield from self._generate(prompt, program, **kwargs))
-        program = Program()
-        enter_program(program)
-        return (yield from program.meter(self._generate(prompt, program, **kwargs)))
+        opened = _Opened()
+        _opened.set(opened)
+        enter_program(opened.program)
+        try:
+            return (yield from opened.program.meter(self._generate(prompt, opened.program, **kwargs)))
+        finally:
+            opened.has_returned = True
 
     def _generate(self, prompt: str, program: Program, **kwargs: Any) -> ControllerGenerator:
         task = GenerationTask.create_from_prompt(prompt)

@@ -26,9 +26,8 @@ class BudgetForcingController(BaseController):
     Args:
         max_thinking_tokens: Tokens after which thinking is closed.
         max_answer_tokens: Tokens for the answer, forced or not.
-        sampling_params: Sampling fields of the chain; the forced answer takes `temperature` and `top_p` of
-            `answer_sampling_params`.
-        answer_sampling_params: Greedy by default.
+        sampling_params: Sampling fields of the chain.
+        answer_sampling_params: Sampling fields of a forced answer; greedy by default.
         family: Name of the prompt family; None takes the one of the stack's prompting.
 
     Raises:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.answers import up_to_brace
 from scaffolding_ext.controllers.base import encode, finish
-from scaffolding_ext.program import current_program, next_seed
+from scaffolding_ext.controllers.native_generation import apply_sampling_params
+from scaffolding_ext.program import current_program
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task
 from scaffolding_ext.tasks import (
@@ -127,8 +128,8 @@ class StreamChain(Chain):
 
     @property
     def prefix(self) -> Prefix:
-        ids = self._task.output_tokens or []
-        return Prefix(len(ids), self._task.output_str or "", ids)
+        text, ids = self._task.output_str or "", self._task.output_tokens
+        return Prefix(len(ids or ()), text, [] if ids is None and not text else ids)
 
     def advance(self, num_tokens: int) -> list[Task]:
         self._task.streaming_step = max(1, num_tokens - len(self._task.output_tokens or ()))
@@ -187,7 +188,7 @@ class ChunkChain(Chain):
         asked = chunk.max_tokens or 0
         produced = asked if chunk.output_tokens is None else len(chunk.output_tokens)
         counts = token_counts_of(chunk)
-        self._num_decoded += produced if counts is None else counts.decoded
+        self._num_decoded += 0 if counts is None else counts.decoded  # the ledger knows of no others either
         self._num_tokens += produced
         self._text += text
         if chunk.output_tokens is None:
@@ -221,8 +222,7 @@ def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix
 def asking(prompt: GenerationTask, prefix: Prefix, suffix: str, sampling_params: dict[str, Any]) -> GenerationTask:
     """A task that asks an unfinished chain for its answer with a suffix that opens a box."""
     task = continuation(prompt, prefix, sampling_params["max_tokens"], suffix)
-    task.temperature, task.top_p = sampling_params.get("temperature"), sampling_params.get("top_p")
-    task.seed = next_seed()
+    apply_sampling_params(task, sampling_params)
     set_purpose(task, PROBE)
     return task
 

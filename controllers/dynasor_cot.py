@@ -79,7 +79,7 @@ class DynasorCoTController(BaseController):
         probe_spacing: `"fixed"`, or `"geometric"`: each gap is `spacing_growth` times the one before.
         spacing_growth: Growth of the gaps, above 1.
         probe_tokens: Most tokens decoded for a probe's answer.
-        probe_sampling_params: `temperature` and `top_p` of the probes.
+        probe_sampling_params: Sampling fields of the probes.
         hedge_words: Words that make a probe's response uncertain.
         hedge_match: `"word"` matches whole words, `"substring"` is upstream's rule (it takes "know" for "no").
         overlap: In chunk mode, whether the next chunk runs while a probe does.
@@ -230,7 +230,7 @@ class DynasorCoTController(BaseController):
             return False
         agreeing = sum(probe.answer_class == newest.answer_class and not probe.hedged for probe in window)
         share = self.window_share if self.rule == "window" else 1.0
-        return agreeing >= share * self.certainty_threshold
+        return agreeing / self.certainty_threshold >= share
 
     def _stop(self, task: GenerationTask, chain: Chain, probe: Probe, family: PromptFamily) -> ControllerGenerator:
         """Leave the chain where it was probed last, with the answer that the probes agree on."""

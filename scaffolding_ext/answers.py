@@ -10,14 +10,17 @@ import re
 from enum import Enum
 from fractions import Fraction
 
-_BOX = "\\boxed"
+_BOX = re.compile(r"\\boxed\s*\{")
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]+)\}|(\d))\s*(?:\{([^{}]+)\}|(\d))")
-_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|[+-]?\.\d+")
+_NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d+)?|[+-]?\.\d+")
 _RATIO = re.compile(r"([+-]?)\(?([+-]?[\d.,]+)\)?/\(?([+-]?[\d.,]+)\)?")
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-_NOISE = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:> ]|\$|\s+")
+_NOISE = re.compile(r"\\(?:left|right)(?![a-z])|\\!|\\,(?=\d{3}(?!\d))|\\(?=%)|\$")
+_SPACES = re.compile(r"(?:\\[,;:> ]|\s)+")
+_LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")  # between two digits it stays: "3 1/2" is not 31/2
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]+")
-_PHRASE = re.compile(r"(?:final answer|the answer)\s*(?:is|:)\s*:?\s*([^\n]+)", re.IGNORECASE)
+_PHRASE = re.compile(r"(?:final answer|the answer)\s*(?:is|:)[\s:]*([^\n]+)", re.IGNORECASE)
 _LONGEST_FAST = 1_000  # characters; longer answers are left to a worker
 
 
@@ -30,25 +33,29 @@ class Verdict(Enum):
 
 
 def extract(text: str) -> str | None:
-    r"""The final answer in a text: the last `\boxed{...}`, else what follows the last answer phrase, else None."""
-    start = text.rfind(_BOX)
-    if start >= 0:
-        brace = text.find("{", start)
-        if brace >= 0:
-            return up_to_brace(text[brace + 1 :]) or None
+    r"""The final answer in a text: the last `\boxed{...}`, else what follows the last answer phrase, else None.
+
+    A last box that is empty or that nothing closes gives None: the text was cut while the answer was written.
+    """
+    boxes = list(_BOX.finditer(text))
+    if boxes:
+        return up_to_brace(text[boxes[-1].end() :]) or None
     phrases = _PHRASE.findall(text)
-    return (phrases[-1].strip().rstrip(".").strip() or None) if phrases else None
+    return (phrases[-1].strip("* \t").rstrip(".").strip("* \t") or None) if phrases else None
 
 
 def up_to_brace(text: str) -> str | None:
-    """The text up to the first unmatched `}`, as in the continuation of an opened box; None if no brace closes it."""
+    """The text up to the first unmatched `}`, as in the continuation of an opened box; None if no brace closes it.
+
+    Braces that are escaped by a backslash are text.
+    """
     depth = 0
-    for position, character in enumerate(text):
-        if character == "{":
+    for token in _BRACE.finditer(text):
+        if token[0] == "{":
             depth += 1
-        elif character == "}":
+        elif token[0] == "}":
             if depth == 0:
-                return text[:position].strip()
+                return text[: token.start()].strip()
             depth -= 1
     return None
 
@@ -64,6 +71,8 @@ def compare(a: str, b: str) -> Verdict:
     left, right = normalize(a), normalize(b)
     if left == right:
         return Verdict.EQUAL if left else Verdict.UNDETERMINED
+    if left.endswith("%") and right.endswith("%"):
+        left, right = left[:-1], right[:-1]
     left_number, right_number = to_number(left), to_number(right)
     if left_number is not None and right_number is not None:
         return Verdict.EQUAL if left_number == right_number else Verdict.DIFFERENT
@@ -74,10 +83,14 @@ def compare(a: str, b: str) -> Verdict:
 
 
 def normalize(answer: str) -> str:
-    r"""Strip what carries no meaning: spaces, `$`, `\left`, `\right`, thin spaces, `\text{}`, a final full stop."""
+    r"""Strip what carries no meaning: spaces, `$`, `\left`, `\right`, thin spaces, `\text{}`, a final full stop.
+
+    A space between two digits stays, unless it is a thin one that separates thousands.
+    """
     text = _TEXT.sub(r"\1", answer.strip())
     text = _FRACTION.sub(lambda m: f"({m[1] or m[2]})/({m[3] or m[4]})", text)
-    return _NOISE.sub("", text).rstrip(".")
+    text = _SPACES.sub(" ", _NOISE.sub("", text))
+    return _LOOSE_SPACE.sub("", text).rstrip(".")
 
 
 def to_number(normalized: str) -> Fraction | None:

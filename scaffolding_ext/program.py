@@ -43,27 +43,30 @@ class Ledger:
     """Every token of a program, by purpose and by how it was had.
 
     Attributes:
-        by_purpose: Counts under each purpose that occurred.
         num_unmetered_tasks: Tasks whose worker told nothing from which tokens could be counted.
     """
 
-    __slots__ = ("by_purpose", "num_unmetered_tasks")
+    # Counts are kept as plain tuples: unlike named ones, the garbage collector need not look at them.
+    __slots__ = ("_counts", "num_unmetered_tasks")
 
     def __init__(self) -> None:
-        self.by_purpose: dict[Purpose, TokenCounts] = {}
+        self._counts: dict[Purpose, tuple[int, int, int]] = {}
         self.num_unmetered_tasks = 0
+
+    @property
+    def by_purpose(self) -> dict[Purpose, TokenCounts]:
+        """Counts under each purpose that occurred."""
+        return {purpose: TokenCounts(*counts) for purpose, counts in self._counts.items()}
 
     @property
     def total(self) -> TokenCounts:
         """The sum over all purposes, discarded work included."""
-        total = _NOTHING
-        for counts in self.by_purpose.values():
-            total = total.plus(counts)
-        return total
+        return TokenCounts(*map(sum, zip(*self._counts.values(), strict=True))) if self._counts else _NOTHING
 
-    def add(self, purpose: Purpose, counts: TokenCounts) -> None:
+    def add(self, purpose: Purpose, decoded: int = 0, prefilled: int = 0, reused: int = 0) -> None:
         """Count tokens under a purpose."""
-        self.by_purpose[purpose] = self.by_purpose.get(purpose, _NOTHING).plus(counts)
+        before = self._counts.get(purpose, (0, 0, 0))
+        self._counts[purpose] = (before[0] + decoded, before[1] + prefilled, before[2] + reused)
 
     def discard(self, purpose: Purpose, num_tokens: int) -> None:
         """Move decoded tokens that were counted under `purpose` to `discarded`: they did not reach the output.
@@ -71,12 +74,12 @@ class Ledger:
         Raises:
             ValueError: Fewer tokens were decoded for that purpose.
         """
-        counts = self.by_purpose.get(purpose, _NOTHING)
-        if not 0 <= num_tokens <= counts.decoded:
-            raise ValueError(f"cannot discard {num_tokens} tokens: {counts.decoded} were decoded for {purpose}")
+        decoded = self._counts.get(purpose, _NOTHING)[0]
+        if not 0 <= num_tokens <= decoded:
+            raise ValueError(f"cannot discard {num_tokens} tokens: {decoded} were decoded for {purpose}")
         if num_tokens:
-            self.by_purpose[purpose] = counts.minus(TokenCounts(num_tokens))
-            self.add(Purpose.DISCARDED, TokenCounts(num_tokens))
+            self.add(purpose, -num_tokens)
+            self.add(Purpose.DISCARDED, num_tokens)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable copy."""
@@ -99,11 +102,10 @@ class Program:
     Attributes:
         id: Unique within the process.
         ledger: The tokens, by purpose.
-        trace: The decisions in order, each a JSON-serialisable dict with `event`, `branch` and `seconds`.
         prompting: The `Prompting` that was applied to the request's prompt, or None.
     """
 
-    __slots__ = ("_clock", "_counted", "_num_draws", "_started", "id", "ledger", "prompting", "seed", "trace")
+    __slots__ = ("_clock", "_counted", "_num_draws", "_started", "_trace", "id", "ledger", "prompting", "seed")
 
     def __init__(
         self,
@@ -115,12 +117,19 @@ class Program:
         self.id = f"program-{next(_program_ids)}" if sample_id is None else f"{sample_id}/{epoch}"
         self.seed = None if seed is None else derive_seed(seed, sample_id, epoch)
         self.ledger = Ledger()
-        self.trace: list[dict[str, Any]] = []
+        self._trace: list[dict[str, Any]] | None = None
         self.prompting: Any = None
         self._clock = clock
         self._started = clock()
         self._num_draws: dict[tuple[int, ...], int] = {}
         self._counted: dict[int, tuple[Task, TokenCounts]] = {}
+
+    @property
+    def trace(self) -> list[dict[str, Any]]:
+        """The decisions in order, each a JSON-serialisable dict with `event`, `branch` and `seconds`."""
+        if self._trace is None:
+            self._trace = []
+        return self._trace
 
     def next_seed(self) -> int | None:
         """The next seed for the branch that asks, or None where the program has no seed.
@@ -168,6 +177,11 @@ class Program:
         finally:
             _close(inner)
 
+    def close(self) -> None:
+        """For hosts: the request has ended; what only a running one needs is freed."""
+        self._counted.clear()
+        self._num_draws.clear()
+
     def _count(self, work: Any) -> None:
         if not isinstance(work, (list, tuple)):
             return
@@ -184,9 +198,9 @@ class Program:
                 before = self._counted.get(id(task), (task, _NOTHING))[1]
                 self._counted[id(task)] = (task, counts)
                 counts = counts.minus(before)
-            read = TokenCounts(0, counts.prefilled, counts.reused)
-            self.ledger.add(purpose.read, read)
-            self.ledger.add(purpose.written, TokenCounts(counts.decoded))
+            if counts.prefilled or counts.reused:
+                self.ledger.add(purpose.read, 0, counts.prefilled, counts.reused)
+            self.ledger.add(purpose.written, counts.decoded)
 
 
 def _branch_path() -> tuple[int, ...]:

@@ -6,9 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.protocol import ScaffoldingOutput
 
@@ -34,26 +32,50 @@ class Completion(ScaffoldingOutput):
         self.exit_reason = exit_reason
 
 
+# Guards the registration of waiters of every result: held for a few instructions, and one lock for all keeps a result,
+# of which there may be many thousands, down to a handful of objects.
+_lock = threading.Lock()
+
+
+class _Waker(NamedTuple):
+    """Something to call when a result changes, or only when it ends."""
+
+    wake: Callable[[], object]
+    only_at_end: bool
+
+
 class ScaffoldingResult:
     """One request in flight or ended.
 
-    Wait with `result()`, with `await`, or stream with `async for`: each step yields this object with `outputs` brought
-    up to date. A failed request raises its error in all three.
+    Wait with `result()`, with `await`, or stream with `async for`: each step yields this object with `outputs` brought up
+    to date. A failed request raises its error in all three.
 
     Attributes:
         program: Ledger and trace, growing while the request runs.
         task_collections: The controller's task collections, once the request has ended.
     """
 
-    def __init__(self, program: Program, cancel: Callable[[], None]) -> None:
+    __slots__ = (
+        "__weakref__",
+        "_error",
+        "_output",
+        "_partial",
+        "_stream",
+        "_wakers",
+        "finished",
+        "program",
+        "task_collections",
+    )
+
+    def __init__(self, program: Program) -> None:
         self.program = program
         self.task_collections: dict[str, Any] | None = None
-        self._cancel = cancel
-        self._future: Future[ScaffoldingOutput] = Future()
+        self.finished = False
+        self._output: ScaffoldingOutput | None = None
+        self._error: BaseException | None = None
         self._partial: ScaffoldingOutput | None = None
         self._stream: deque[ScaffoldingOutput] | None = None
-        self._wakers: list[Callable[[], object]] = []
-        self._lock = threading.Lock()
+        self._wakers: tuple[_Waker, ...] = ()
 
     @property
     def id(self) -> str:
@@ -61,34 +83,37 @@ class ScaffoldingResult:
         return self.program.id
 
     @property
-    def finished(self) -> bool:
-        """Whether the request has ended, well or not."""
-        return self._future.done()
-
-    @property
     def outputs(self) -> list[ScaffoldingOutput]:
         """The output in a list of one, as upstream has it; while streaming the part so far, if any."""
-        if self._future.done() and not self._future.exception():
-            return [self._future.result()]
-        return [] if self._partial is None else [self._partial]
+        output = self._output or self._partial
+        return [] if output is None else [output]
 
     @property
     def answer(self) -> str | None:
         """The extracted answer, where the controller gives one."""
-        return getattr(self.outputs[0], "answer", None) if self.finished and self.outputs else None
+        return getattr(self._output, "answer", None)
 
     @property
     def exit_reason(self) -> str | None:
         """Why the controller stopped, where it says so."""
-        return getattr(self.outputs[0], "exit_reason", None) if self.finished and self.outputs else None
+        return getattr(self._output, "exit_reason", None)
 
     def cancel(self) -> None:
         """Stop the request; whoever waits for it gets a RequestCancelledError. Does nothing once it has ended."""
-        self._cancel()
+        raise TypeError("only a host's results can be cancelled")
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the end and return the request's error, or None."""
-        return self._future.exception(timeout)
+        """Wait for the end and return the request's error, or None.
+
+        Raises:
+            TimeoutError: The request has not ended in that time; it goes on.
+        """
+        ended = threading.Event()
+        if not self._call_when_changed(ended.set, only_at_end=True):
+            ended.set()
+        if not ended.wait(timeout):
+            raise TimeoutError(f"request {self.id} has not ended within {timeout} s; it goes on: cancel() stops it")
+        return self._error
 
     def result(self, timeout: float | None = None) -> ScaffoldingResult:
         """Wait for the end.
@@ -100,60 +125,62 @@ class ScaffoldingResult:
             TimeoutError: The request has not ended in that time.
             RequestError: The request failed.
         """
-        try:
-            self._future.result(timeout)
-        except FutureTimeoutError as error:
-            if self._future.done():
-                raise
-            raise TimeoutError(
-                f"request {self.id} has not ended within {timeout} s; it goes on: cancel() stops it"
-            ) from error
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
         return self
 
     async def aresult(self) -> ScaffoldingResult:
         """Wait for the end without blocking the running loop. Cancelling the wait does not cancel the request."""
-        await asyncio.shield(asyncio.wrap_future(self._future))
-        return self
+        await self._changed(only_at_end=True)
+        return self.result()
 
     def __await__(self) -> Generator[Any, None, ScaffoldingResult]:
         return self.aresult().__await__()
 
     async def __aiter__(self) -> AsyncIterator[ScaffoldingResult]:
-        with self._lock:
+        with _lock:
             if self._stream is None:
                 self._stream = deque([] if self._partial is None else [self._partial])
         while True:
             if self._stream:
                 self._partial = self._stream.popleft()
                 yield self
-            elif self._future.done():
-                self._future.result()
-                yield self
+            elif self.finished:
+                yield self.result()
                 return
             else:
-                await self._changed()
+                await self._changed(only_at_end=False)
 
-    async def _changed(self) -> None:
+    async def _changed(self, only_at_end: bool) -> None:
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
-        with self._lock:
-            if self._stream or self._future.done():
-                return
-            self._wakers.append(lambda: loop.call_soon_threadsafe(woken.set))
-        await woken.wait()
+        if self._call_when_changed(lambda: loop.call_soon_threadsafe(woken.set), only_at_end):
+            await woken.wait()
+
+    def _call_when_changed(self, waker: Callable[[], object], only_at_end: bool) -> bool:
+        """Have the waker called once, at the end or at the next part before it; False if there is no need to wait."""
+        with _lock:
+            if self.finished or (self._stream and not only_at_end):
+                return False
+            self._wakers = (*self._wakers, _Waker(waker, only_at_end))
+            return True
 
     def _wake(self) -> None:
-        with self._lock:
-            wakers, self._wakers = self._wakers, []
-        for wake in wakers:
+        if not self._wakers:  # only a waiter that sees the change already could register from here on
+            return
+        with _lock:
+            wakers = [waker for waker in self._wakers if self.finished or not waker.only_at_end]
+            self._wakers = tuple(waker for waker in self._wakers if waker not in wakers)
+        for waker in wakers:
             try:
-                wake()
+                waker.wake()
             except RuntimeError:  # the waiter's loop was closed meanwhile: nobody is left to wake
                 continue
 
     def push(self, output: ScaffoldingOutput) -> None:
         """For hosts: a part of the output, cumulative."""
-        with self._lock:
+        with _lock:
             if self._stream is None:
                 self._partial = output
             else:
@@ -162,12 +189,16 @@ class ScaffoldingResult:
 
     def finish(self, output: ScaffoldingOutput) -> None:
         """For hosts: the request has ended well."""
-        if not self._future.done():
-            self._future.set_result(output)
-            self._wake()
+        self._settle(output, None)
 
     def fail(self, error: BaseException) -> None:
         """For hosts: the request has failed."""
-        if not self._future.done():
-            self._future.set_exception(error)
-            self._wake()
+        self._settle(None, error)
+
+    def _settle(self, output: ScaffoldingOutput | None, error: BaseException | None) -> None:
+        if self.finished:
+            return
+        self._output, self._error = output, error
+        with _lock:
+            self.finished = True
+        self._wake()

@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NoReturn, overload
 
@@ -41,17 +40,31 @@ from scaffolding_ext.results import ScaffoldingResult
 _ABORT_GRACE_SECONDS = 5.0  # how long a worker may take to react to cancellation before the caller is told anyway
 
 
-@dataclass(eq=False)
-class _Request:
-    """One request, from submission to its end."""
+class _Request(ScaffoldingResult):
+    """What the host knows of a request; the caller holds it as its result.
 
-    prompt: str
-    kwargs: Mapping[str, Any]
-    result: ScaffoldingResult
-    timeout: float | None
-    runner: asyncio.Task[None] | None = None
-    abort_error: RequestError | None = None
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    Attributes:
+        runner: The asyncio task, while it runs.
+        abort_error: Why it is being stopped.
+        timers: What must be cancelled at its end.
+    """
+
+    __slots__ = ("_host", "abort_error", "kwargs", "prompt", "runner", "timeout", "timers")
+
+    def __init__(
+        self, host: ScaffoldingLlm, program: Program, prompt: str, kwargs: dict[str, Any], timeout: float | None
+    ) -> None:
+        super().__init__(program)
+        self._host = host
+        self.prompt = prompt
+        self.kwargs = kwargs
+        self.timeout = timeout
+        self.runner: asyncio.Task[None] | None = None
+        self.abort_error: RequestError | None = None
+        self.timers: tuple[asyncio.TimerHandle, ...] = ()
+
+    def cancel(self) -> None:
+        self._host._cancel(self)
 
 
 class _StreamSink(list[Any]):
@@ -104,6 +117,7 @@ class ScaffoldingLlm:
         self._inbox: deque[_Request] = deque()
         self._waiting: deque[_Request] = deque()
         self._running: set[_Request] = set()
+        self._start_scheduled = False
         self._closed = False
         self._close_lock = threading.Lock()
         self.loop = asyncio.new_event_loop()
@@ -146,15 +160,14 @@ class ScaffoldingLlm:
         if not isinstance(prompt, str):
             raise TypeError(f"prompt is a {type(prompt).__name__}; pass a str, or a list of str to generate()")
         program = Program(self.seed if seed is None else seed, sample_id, epoch)
-        result = ScaffoldingResult(program, lambda: self._cancel(request))
-        request = _Request(prompt, kwargs, result, timeout)
+        request = _Request(self, program, prompt, kwargs, timeout)
         with self._close_lock:
             if self._closed:
                 raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")
             self._inbox.append(request)
             if len(self._inbox) == 1:
                 self.loop.call_soon_threadsafe(self._take_inbox)
-        return result
+        return request
 
     @overload
     def generate(self, prompts: str, **kwargs: Any) -> ScaffoldingResult: ...
@@ -203,7 +216,9 @@ class ScaffoldingLlm:
         self.shutdown()
 
     def _cancel(self, request: _Request) -> None:
-        error = RequestCancelledError(f"request {request.result.id} was cancelled")
+        if request.finished:
+            return
+        error = RequestCancelledError(f"request {request.id} was cancelled")
         try:
             self.loop.call_soon_threadsafe(self._abort, request, error)
         except RuntimeError:  # the loop is closed, so every request has ended
@@ -228,57 +243,69 @@ class ScaffoldingLlm:
             self._inbox.clear()
         for request in arrived:
             if request.timeout is not None:
-                error = RequestTimeoutError(f"request {request.result.id} did not end within {request.timeout} s")
-                request.timers.append(self.loop.call_later(request.timeout, self._abort, request, error))
+                error = RequestTimeoutError(f"request {request.id} did not end within {request.timeout} s")
+                request.timers = (self.loop.call_later(request.timeout, self._abort, request, error),)
             self._waiting.append(request)
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        while self._waiting and len(self._running) < self.max_parallel_requests:
+        """Start one request, and have the next one started in the loop's next turn.
+
+        Requests that start together would run in step, and their objects live together: the garbage collector would go
+        through all of them again and again. One a turn, quick ones are gone before the next begin.
+        """
+        if self._start_scheduled:
+            return
+        while self._waiting and self._waiting[0].finished:  # aborted while it waited
+            self._waiting.popleft()
+        if self._waiting and len(self._running) < self.max_parallel_requests:
             request = self._waiting.popleft()
-            if request.result.finished:  # aborted while it waited
-                continue
             self._running.add(request)
             request.runner = self.loop.create_task(self._run(request))
+            self._start_scheduled = True
+            self.loop.call_soon(self._start_next)
+
+    def _start_next(self) -> None:
+        self._start_scheduled = False
+        self._start_waiting()
 
     def _abort(self, request: _Request, error: RequestError) -> None:
-        if request.result.finished or request.abort_error is not None:
+        if request.finished or request.abort_error is not None:
             return
         request.abort_error = error
         if request.runner is None:
-            request.result.fail(error)
+            request.fail(error)
             self._forget(request)
             return
         request.runner.cancel()
-        request.timers.append(self.loop.call_later(_ABORT_GRACE_SECONDS, request.result.fail, error))
+        request.timers += (self.loop.call_later(_ABORT_GRACE_SECONDS, request.fail, error),)
 
     def _forget(self, request: _Request) -> None:
         for timer in request.timers:
             timer.cancel()
         self._running.discard(request)
+        request.timers = ()
+        request.runner = None  # else request and task would keep each other from being freed at once
+        request.program.close()
 
     async def _run(self, request: _Request) -> None:
-        result = request.result
-        enter_program(result.program)
-        scope = ExecutionScope(result.id)
-        current_scope.set(scope)
+        enter_program(request.program)
         try:
             controller = self._clone()
-            generator = result.program.meter(controller.generate(request.prompt, **request.kwargs))
-            output = await self._drive(generator, request)
-            result.task_collections = getattr(controller, "task_collections", None)
-            result.finish(_checked_output(output, controller))
+            generator = request.program.meter(controller.generate(request.prompt, **request.kwargs))
+            output = await self._drive(generator, request, ExecutionScope(request.id))
+            request.task_collections = getattr(controller, "task_collections", None)
+            request.finish(_checked_output(output, controller))
         except asyncio.CancelledError:
-            result.fail(request.abort_error or RequestCancelledError(f"request {result.id} was cancelled"))
+            request.fail(request.abort_error or RequestCancelledError(f"request {request.id} was cancelled"))
         except Exception as error:
-            result.fail(error)
+            request.fail(error)
         except BaseException as error:  # a KeyboardInterrupt must reach the caller, and still end the request
-            result.fail(error)
+            request.fail(error)
             raise
         finally:
             self._forget(request)
             self._start_waiting()
-            await self._end_scope(scope)
 
     def _clone(self) -> Controller:
         try:
@@ -287,29 +314,29 @@ class ScaffoldingLlm:
             name = type(self.prototype_controller).__name__
             raise CloneError(f"{name}.clone() failed: {type(error).__name__}: {error}") from error
 
-    async def _drive(self, generator: Any, request: _Request) -> Any:
-        """Run a controller's generator to its end and return its value."""
+    async def _drive(self, generator: Any, request: _Request, scope: ExecutionScope) -> Any:
+        """Run a controller's generator to its end, in a scope, and return its value."""
+        current_scope.set(scope)
         try:
             while True:
                 try:
                     work = next(generator)
                 except StopIteration as stop:
                     return stop.value
-                if isinstance(work, ParallelProcess):
-                    await self._run_branches(work, request)
-                elif isinstance(work, (list, tuple)):
+                if isinstance(work, (list, tuple)):
                     await self._run_tasks(work, request)
+                elif isinstance(work, ParallelProcess):
+                    await self._run_branches(work, request, scope)
                 else:
                     raise InvalidYieldError(
                         f"a controller yielded {type(work).__name__}; yield a list of Task or a ParallelProcess"
                     )
         finally:
             generator.close()
+            if self._scope_listeners:
+                await self._end_scope(scope)
 
-    async def _run_branches(self, process: ParallelProcess, request: _Request) -> None:
-        scope = current_scope.get()
-        if scope is None:
-            raise RuntimeError("a branch was started outside of a request")
+    async def _run_branches(self, process: ParallelProcess, request: _Request, scope: ExecutionScope) -> None:
         paths = getattr(process, "branch_paths", None)
         scopes = (
             [scope.child(index) for index in range(len(process.sub_gens))]
@@ -318,18 +345,10 @@ class ScaffoldingLlm:
         )
         await _all_or_none(
             [
-                self.loop.create_task(self._run_branch(branch, request, child))
+                self.loop.create_task(self._drive(branch, request, child))
                 for branch, child in zip(process.sub_gens, scopes, strict=True)
             ]
         )
-
-    async def _run_branch(self, generator: Any, request: _Request, scope: ExecutionScope) -> None:
-        current_scope.set(scope)
-        try:
-            await self._drive(generator, request)
-        finally:
-            if self._scope_listeners:
-                await self._end_scope(scope)
 
     async def _run_tasks(self, tasks: list[Any] | tuple[Any, ...], request: _Request) -> None:
         for task in tasks:
@@ -338,7 +357,7 @@ class ScaffoldingLlm:
                     f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task"
                 )
             if task.streaming_output_flag and not isinstance(task.streaming_output_list, _StreamSink):
-                task.streaming_output_list = _StreamSink(request.result)
+                task.streaming_output_list = _StreamSink(request)
         if len(tasks) == 1:
             await self._run_task(tasks[0])
         elif tasks:
@@ -379,7 +398,7 @@ class ScaffoldingLlm:
         if runners:
             await asyncio.wait(runners, timeout=_ABORT_GRACE_SECONDS)
         for request in requests:
-            request.result.fail(error)
+            request.fail(error)
         try:
             for worker in set(self.workers.values()):
                 close = getattr(worker, "async_shutdown", None)  # younger than 1.2

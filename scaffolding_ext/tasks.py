@@ -57,10 +57,6 @@ class TokenCounts(NamedTuple):
         """Tokens that the model ran on: decoded and prefilled."""
         return self.decoded + self.prefilled
 
-    def plus(self, other: TokenCounts) -> TokenCounts:
-        """Element-wise sum."""
-        return TokenCounts(self[0] + other[0], self[1] + other[1], self[2] + other[2])
-
     def minus(self, other: TokenCounts) -> TokenCounts:
         """Element-wise difference."""
         return TokenCounts(self[0] - other[0], self[1] - other[1], self[2] - other[2])
@@ -250,7 +246,7 @@ def raise_verify(task: VerifyTask, lowered: list[GenerationTask]) -> None:
         reported = generation.logprobs[0] if generation.logprobs else {}
         floor = min((entry.logprob for entry in reported.values()), default=0.0)
         yes, no = (reported[token].logprob if token in reported else floor for token in (task.yes_token, task.no_token))
-        scores.append(1.0 / (1.0 + math.exp(no - yes)))
+        scores.append(1.0 / (1.0 + math.exp(min(no - yes, 700.0))))
     task.scores = scores
 
 

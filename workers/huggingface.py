@@ -287,11 +287,12 @@ class _Waiter:
         self._future: asyncio.Future[None] | None = None
 
     async def wait(self, sequence: Sequence, num_tokens: int) -> None:
-        self._future = self._loop.create_future()
-        sequence.wanted = num_tokens
-        if sequence.ended or sequence.num_decoded >= num_tokens:  # before the engine could know what is wanted
-            return
-        await self._future
+        while True:  # word of an earlier wish may still be under way, and wake this one too soon
+            self._future = self._loop.create_future()
+            sequence.wanted = num_tokens
+            if sequence.ended or sequence.num_decoded >= num_tokens:  # before the engine could know what is wanted
+                return
+            await self._future
 
     def notify(self, sequence: Sequence) -> None:
         sequence.wanted = _NEVER

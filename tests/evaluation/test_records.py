@@ -20,7 +20,7 @@ from scaffolding_ext.tasks import Purpose, TokenCounts
 def ledger_of(**decoded: int) -> dict[str, Any]:
     ledger = Ledger()
     for purpose, number in decoded.items():
-        ledger.add(Purpose(purpose), TokenCounts(number))
+        ledger.add(Purpose(purpose), number)
     return ledger.to_json()
 
 

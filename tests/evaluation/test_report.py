@@ -13,14 +13,14 @@ from scaffolding_ext.evaluation.records import Record, RecordError
 from scaffolding_ext.evaluation.report import Summary, comparison_table, summarize
 from scaffolding_ext.maths.statistics import wilson_interval
 from scaffolding_ext.program import Ledger
-from scaffolding_ext.tasks import Purpose, TokenCounts
+from scaffolding_ext.tasks import Purpose
 
 
 def make(correct: bool | None = True, decoded: int = 10, probe: int = 0, **changes: Any) -> Record:
     ledger = Ledger()
-    ledger.add(Purpose.CHAIN, TokenCounts(decoded, 3, 1))
+    ledger.add(Purpose.CHAIN, decoded, 3, 1)
     if probe:
-        ledger.add(Purpose.PROBE, TokenCounts(probe))
+        ledger.add(Purpose.PROBE, probe)
     ledger.num_unmetered_tasks = 1
     fields: dict[str, Any] = {
         "id": "a",

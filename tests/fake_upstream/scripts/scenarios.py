@@ -1,0 +1,226 @@
+"""Runs controllers under the fake upstream host, or under ours, and prints what came out as one JSON document.
+
+python scenarios.py SCENARIO HOST, where HOST is `upstream` (the fake's ScaffoldingLlm) or `ours`.
+"""
+
+import json
+import sys
+
+from scaffolding_ext.contract import contract_reply
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.program import current_program
+from scaffolding_ext.protocol import (
+    UPSTREAM,
+    Controller,
+    GenerationTask,
+    ParallelProcess,
+    StreamGenerationTask,
+    TaskCollection,
+    TaskStatus,
+    Worker,
+    with_task_collection,
+)
+from scaffolding_ext.runtime import ScaffoldingLlm as OurHost
+from scaffolding_ext.tasks import WorkerTag
+from scaffolding_ext.testing import ScriptedWorker
+
+CONTROLLERS = {
+    "native": lambda: NativeGenerationController({"max_tokens": 90}),
+    "native_streaming": lambda: NativeGenerationController(streaming=True),
+    "dynasor_stream": lambda: DynasorCoTController(chunk_size=24),
+    "dynasor_stream_budget": lambda: DynasorCoTController(max_tokens=60, certainty_threshold=9, chunk_size=24),
+    "dynasor_chunk": lambda: DynasorCoTController(chunk_size=24, mode="chunk"),
+    "dynasor_chunk_in_turn": lambda: DynasorCoTController(chunk_size=24, mode="chunk", overlap=False),
+    "budget_short": lambda: BudgetForcingController(40),
+    "budget_long": lambda: BudgetForcingController(4000),
+}
+
+
+class Programs:
+    """A script for ScriptedWorker that remembers the program of every prompt that it answers."""
+
+    def __init__(self):
+        self.by_number = {}
+
+    def __call__(self, task):
+        number = task.input_str.partition("Question ")[2][:2]
+        program = self.by_number.setdefault(number, current_program())
+        if program is not current_program():
+            raise RuntimeError(f"two programs ask question {number}")
+        return contract_reply(task)
+
+
+def open_host(host, controller, worker, **options):
+    """The host asked for; upstream's knows no `bind`, so it takes one line."""
+    workers = {WorkerTag.GENERATION: worker}
+    if host == "ours":
+        return OurHost(controller, workers, **options)
+    from tensorrt_llm.scaffolding import ScaffoldingLlm
+
+    if isinstance(controller, BaseController):
+        controller.bind(workers)
+    return ScaffoldingLlm(controller, workers, **options)
+
+
+def document(output, program):
+    trace = [{key: value for key, value in event.items() if key != "seconds"} for event in program.trace]
+    return {
+        "text": output.text,
+        "token_ids": output.token_ids,
+        "answer": output.answer,
+        "exit_reason": output.exit_reason,
+        "ledger": program.ledger.to_json(),
+        "trace": trace,
+    }
+
+
+def scripted(host):
+    """Every controller on a scripted worker."""
+    documents = {}
+    for name, make in CONTROLLERS.items():
+        programs = Programs()
+        with open_host(host, make(), ScriptedWorker(programs)) as llm:
+            output = llm.generate("Question 17").outputs[0]
+        documents[name] = document(output, programs.by_number["17"])
+    return documents
+
+
+def queued(host):
+    """Requests that wait for room, one of which fails, each with a program of its own."""
+    programs = Programs()
+
+    def respond(task):
+        if "Question 23" in task.input_str:
+            programs(task)
+            raise RuntimeError("the engine is gone")
+        return programs(task)
+
+    controller = BudgetForcingController(40)
+    with open_host(host, controller, ScriptedWorker(respond), max_parallel_requests=1) as llm:
+        results = [llm.generate_async(f"Question {number}") for number in (21, 22, 23, 24)]
+        for result in results:
+            wait = result.result if host == "upstream" else result.exception
+            wait(30)
+    by_number = programs.by_number
+    return {
+        "texts": [result.outputs[0].text if result.outputs and result.outputs[0] else None for result in results],
+        "num_programs": len({id(program) for program in by_number.values()}),
+        "decoded": {number: program.ledger.total.decoded for number, program in by_number.items()},
+    }
+
+
+def unbound(host):
+    """Upstream's host without the line that binds: plain generation is assumed."""
+    from tensorrt_llm.scaffolding import ScaffoldingLlm
+
+    programs = Programs()
+    worker = ScriptedWorker(programs)
+    with ScaffoldingLlm(DynasorCoTController(chunk_size=24), {"generation": worker}) as llm:
+        output = llm.generate("Question 17").outputs[0]
+    program = programs.by_number["17"]
+    return document(output, program) | {"task_types": sorted({type(task).__name__ for task in worker.tasks})}
+
+
+def majority(host):
+    """Upstream's own voting controller over our native one: deep copies, and branches of our controller."""
+    from tensorrt_llm.scaffolding import MajorityVoteController
+
+    replies = iter(["\\boxed{7}", "\\boxed{8}", "\\boxed{7}", "\\boxed{x}"] * 2)
+    worker = ScriptedWorker(lambda task: next(replies))
+    with open_host(host, MajorityVoteController(NativeGenerationController(), 4), worker) as llm:
+        results = [llm.generate(prompt) for prompt in ("a", "b")]
+    ledgers = [result.program.ledger.to_json() for result in results] if host == "ours" else []
+    return {"texts": [result.outputs[0].text for result in results], "ledgers": ledgers, "tasks": len(worker.tasks)}
+
+
+def embedded(host):
+    """The transformers worker with the draft model, greedy, so that nothing depends on the seeds."""
+    from scaffolding_ext.prompting import Prompting
+    from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+
+    documents = {}
+    for name, controller in {
+        "native": NativeGenerationController({"max_tokens": 60}),
+        "dynasor": DynasorCoTController(
+            90, 2, 16, mode="chunk", overlap=False, probe_tokens=6, probe_sampling_params={"temperature": 0.0}
+        ),
+    }.items():
+        controller.prompting = Prompting.for_model("tinylm/draft")
+        seen = []
+
+        class Remembering(HuggingFaceWorker):
+            async def run_task(self, task, seen=seen):
+                seen.append(current_program())
+                return await super().run_task(task)
+
+        worker = Remembering("tinylm/draft")
+        with open_host(host, controller, worker) as llm:
+            output = llm.generate("Start with 5. Apply a+3,b-2. Find the total.").outputs[0]
+        worker.shutdown()
+        documents[name] = document(output, seen[0])
+    return documents
+
+
+def failing(host):
+    """A worker that fails without a word: it writes no output, and the host drops its status."""
+
+    class Silent(Worker):
+        async def fail(self, task):
+            return TaskStatus.WORKER_EXECEPTION
+
+        task_handlers = {GenerationTask: fail, StreamGenerationTask: fail}  # noqa: RUF012
+
+    documents = {}
+    for name, make in CONTROLLERS.items():
+        with open_host(host, make(), Silent()) as llm:
+            output = llm.generate("Question 17").outputs[0]
+            (error,) = llm.errors
+        documents[name] = {"output": output, "error": type(error).__name__, "message": str(error)}
+    return documents
+
+
+def collections(host):
+    """A task collection sees what a controller yields, in its branches too, under a ledger that counts."""
+
+    class Counting(TaskCollection):
+        def __init__(self):
+            self.num_before = self.num_after = 0
+
+        def before_yield(self, tasks):
+            self.num_before += len(tasks)
+
+        def after_yield(self, tasks):
+            self.num_after += len(tasks)
+
+    @with_task_collection("counting", Counting)
+    class Twice(BaseController):
+        def process(self, tasks, **kwargs):
+            twin = NativeGenerationController()
+            branches = [GenerationTask(input_str=tasks[0].input_str) for _ in range(2)]
+            yield ParallelProcess([twin.clone() for _ in branches], [[task] for task in branches], [{}, {}])
+            yield from twin.process(tasks)
+
+    programs = Programs()
+    with open_host(host, Twice(), ScriptedWorker(programs)) as llm:
+        result = llm.generate("Question 17")
+    counting = result.task_collections["counting"]
+    ledger = programs.by_number["17"].ledger.to_json()
+    return {"before": counting.num_before, "after": counting.num_after, "ledger": ledger}
+
+
+def classes(host):
+    """Whose classes the package stands on."""
+    return {
+        "upstream": UPSTREAM,
+        "modules": {cls.__name__: cls.__module__ for cls in (Controller, Worker, GenerationTask, ParallelProcess)},
+        "controllers": {name: [cls.__module__ for cls in type(make()).__mro__] for name, make in CONTROLLERS.items()},
+        "worker": [cls.__module__ for cls in ScriptedWorker.__mro__],
+    }
+
+
+if __name__ == "__main__":
+    scenario, host = sys.argv[1:]
+    sys.stdout.write(json.dumps(globals()[scenario](host)))

@@ -1,0 +1,304 @@
+"""The package on TensorRT-LLM's own classes and host (a fake of them in `fake_upstream`), and without them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaffolding_ext import standins
+
+FAKE = Path(__file__).parent / "fake_upstream"
+SCRIPT = FAKE / "scripts" / "scenarios.py"
+WAIT = 120.0  # seconds until a hanging process fails its test
+CASES = (
+    "native",
+    "native_streaming",
+    "dynasor_stream",
+    "dynasor_stream_budget",
+    "dynasor_chunk",
+    "dynasor_chunk_in_turn",
+    "budget_short",
+    "budget_long",
+)
+
+
+def python(*arguments: str, path: Path = FAKE, standins: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a fresh interpreter in which `path` comes first; the caller's own settings do not reach it."""
+    environment = {name: value for name, value in os.environ.items() if name != "SCAFFOLDING_EXT_STANDINS"}
+    environment |= {"PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
+    if standins:
+        environment["SCAFFOLDING_EXT_STANDINS"] = "1"
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=WAIT, check=False
+    )
+
+
+@functools.cache
+def scenario(name: str, host: str, *, path: Path = FAKE, standins: bool = False) -> Any:
+    """What a scenario of `fake_upstream/scripts/scenarios.py` gives under a host."""
+    process = python("-W", "error", str(SCRIPT), name, host, path=path, standins=standins)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+def altered_fake(folder: Path, file: str, old: str, new: str) -> Path:
+    """A copy of the fake with one text of one of its files replaced."""
+    shutil.copytree(FAKE / "tensorrt_llm", folder / "tensorrt_llm")
+    target = folder / "tensorrt_llm" / "scaffolding" / file
+    text = target.read_text()
+    assert old in text
+    target.write_text(text.replace(old, new))
+    return folder
+
+
+# ---- upstream's classes are the protocol
+
+
+def test_upstreams_classes_are_the_protocol_where_they_import() -> None:
+    classes = scenario("classes", "upstream")
+    assert classes["upstream"] is True
+    assert all(module.startswith("tensorrt_llm.scaffolding") for module in classes["modules"].values())
+
+
+def test_our_controllers_and_workers_are_subclasses_of_upstreams() -> None:
+    classes = scenario("classes", "upstream")
+    for modules in classes["controllers"].values():
+        assert "tensorrt_llm.scaffolding.controller" in modules
+        assert "scaffolding_ext.standins" not in modules
+    assert "tensorrt_llm.scaffolding.worker" in classes["worker"]
+
+
+def test_the_environment_forces_the_stand_ins() -> None:
+    classes = scenario("classes", "ours", standins=True)
+    assert classes["upstream"] is False
+    assert set(classes["modules"].values()) == {"scaffolding_ext.standins"}
+
+
+# ---- the same controllers under upstream's host and under ours
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_controller_gives_the_same_under_upstreams_host_and_ours(case: str) -> None:
+    upstream = scenario("scripted", "upstream")[case]
+    assert upstream == scenario("scripted", "ours", standins=True)[case]
+    assert upstream["text"]
+    assert upstream["ledger"]["total"]["decoded"] > 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_our_host_runs_on_upstreams_classes_too(case: str) -> None:
+    assert scenario("scripted", "ours")[case] == scenario("scripted", "upstream")[case]
+
+
+def test_the_cases_cover_answers_exits_and_both_modes() -> None:
+    documents = scenario("scripted", "upstream")
+    assert tuple(documents) == CASES
+    assert {document["exit_reason"] for document in documents.values()} == {"end", "length", "certain"}
+    assert [document["answer"] for name, document in documents.items() if name != "native"] == ["17"] * 7
+    assert documents["native"]["answer"] is None  # it was cut in the middle of its chain
+    assert "lowered" not in {event["event"] for event in documents["dynasor_stream"]["trace"]}
+
+
+def test_unbound_under_upstreams_host_streams_become_chunks_and_the_trace_says_so() -> None:
+    unbound = scenario("unbound", "upstream")
+    assert unbound["task_types"] == ["GenerationTask"]
+    assert unbound["trace"][0]["event"] == "lowered"
+    assert unbound["answer"] == "17"
+
+
+@pytest.mark.parametrize("scopes", [True, False])
+def test_queued_requests_have_programs_of_their_own(scopes: bool, tmp_path: Path) -> None:
+    """Upstream starts a waiting request in the context of the one that ended, well or not, whose program is there."""
+    path = FAKE
+    if not scopes:  # release 1.2 has none
+        imported = "from tensorrt_llm.scaffolding.execution_scope import ExecutionScope, current_scope\n"
+        path = altered_fake(tmp_path, "__init__.py", imported, "")
+    queued = scenario("queued", "upstream", path=path)
+    assert queued == scenario("queued", "ours", standins=True)
+    assert queued["num_programs"] == 4
+    assert queued["texts"][2] is None
+
+
+def test_our_host_runs_upstreams_majority_vote_over_our_controller() -> None:
+    ours, upstream = scenario("majority", "ours"), scenario("majority", "upstream")
+    assert ours["texts"] == upstream["texts"] == ["\\boxed{7}", "\\boxed{7}"]
+    assert ours["tasks"] == upstream["tasks"] == 8
+    first, second = ours["ledgers"]
+    assert first == second
+    assert first["total"] == {"decoded": 4 * len("\\boxed{7}"), "prefilled": 4, "reused": 0}
+
+
+def test_upstreams_task_collections_see_our_tasks_and_the_ledger_still_counts() -> None:
+    upstream = scenario("collections", "upstream")
+    assert (upstream["before"], upstream["after"]) == (3, 3)
+    assert upstream == scenario("collections", "ours") == scenario("collections", "ours", standins=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_silent_failure_raises_under_upstreams_host(case: str) -> None:
+    failed = scenario("failing", "upstream")[case]
+    assert failed["output"] is None
+    assert failed["error"] == "NoOutputError"
+    assert "left no output" in failed["message"]
+
+
+def test_the_transformers_worker_gives_the_same_under_both_hosts() -> None:
+    pytest.importorskip("torch")
+    upstream = scenario("embedded", "upstream")
+    assert upstream == scenario("embedded", "ours", standins=True)
+    assert upstream["native"]["ledger"]["total"]["decoded"] == 60
+    assert upstream["dynasor"]["ledger"]["by_purpose"]["probe"]["decoded"] > 0
+
+
+# ---- hosts that cannot be used
+
+
+def test_a_host_without_result_fields_on_the_task_is_refused(tmp_path: Path) -> None:
+    path = altered_fake(tmp_path, "task.py", "    output_str: str | None = None\n", "")
+    process = python("-c", "import scaffolding_ext.protocol", path=path)
+    error = process.stderr.strip().splitlines()[-1]
+    assert process.returncode != 0
+    assert "UnsupportedHostError" in error
+    assert "no field output_str" in error
+    assert "install tensorrt_llm 1.2 or newer, or set SCAFFOLDING_EXT_STANDINS=1" in error
+
+
+def test_a_refused_host_is_passed_over_where_the_stand_ins_are_asked_for(tmp_path: Path) -> None:
+    path = altered_fake(tmp_path, "task.py", "    output_str: str | None = None\n", "")
+    assert scenario("classes", "ours", path=path, standins=True)["upstream"] is False
+
+
+@pytest.mark.parametrize("failure", ["OSError('libcuda.so.1: no such file')", "RuntimeError('no driver')"])
+def test_a_host_that_fails_to_import_gives_the_stand_ins_with_a_warning(tmp_path: Path, failure: str) -> None:
+    path = altered_fake(tmp_path, "__init__.py", '"""The fake\'s public names."""', f"raise {failure}")
+    process = python("-c", "import scaffolding_ext.protocol as p; assert not p.UPSTREAM", path=path)
+    assert process.returncode == 0, process.stderr
+    assert "RuntimeWarning: tensorrt_llm is installed but cannot be imported" in process.stderr
+    assert failure.split("'")[1] in process.stderr
+
+
+# ---- the stand-ins' fields are those of the real classes
+
+NO_DEFAULT = dataclasses.MISSING
+TASK = {
+    "worker_tag": None,
+    "streaming_output_flag": False,
+    "streaming_output_list": [],
+    "custom_input_params": None,
+    "custom_output_params": None,
+}
+GENERATION = TASK | {
+    "input_tokens": None,
+    "input_str": None,
+    "skip_tokenizer": False,
+    "skip_detokenizer": False,
+    "best_of": None,
+    "echo": False,
+    "frequency_penalty": 0.0,
+    "logit_bias": None,
+    "num_logprobs": None,
+    "max_tokens": None,
+    "n": 1,
+    "presence_penalty": 0.0,
+    "seed": None,
+    "stop": [],
+    "suffix": None,
+    "temperature": None,
+    "top_p": None,
+    "user": None,
+    "top_k": None,
+    "return_context_logits": False,
+    "output_str": None,
+    "output_tokens": None,
+    "finish_reason": None,
+    "context_logits": None,
+    "logprobs": None,
+    "customized_result_fields": {},
+    # of the newest releases
+    "min_tokens": None,
+    "ignore_eos": None,
+    "ttft_s": None,
+    "latency_s": None,
+    "usage_prompt_tokens": None,
+    "usage_completion_tokens": None,
+    "request_id": None,
+}
+STREAMING = GENERATION | {"cancel_flag": False, "streaming_step": 1, "request_handle": None, "end_flag": False}
+
+
+@pytest.mark.parametrize(
+    ("task_type", "fields"),
+    [
+        (standins.Task, TASK),
+        (standins.GenerationTask, GENERATION),
+        (standins.StreamGenerationTask, STREAMING),
+        (standins.RewardTask, TASK | {"input_tokens": None, "input_str": None}),
+        (standins.ScaffoldingOutput, {"text": NO_DEFAULT, "token_ids": NO_DEFAULT, "data": None}),
+    ],
+)
+def test_the_stand_ins_have_upstreams_fields_and_defaults(task_type: type[Any], fields: dict[str, Any]) -> None:
+    defaults = {
+        field.name: field.default if field.default_factory is NO_DEFAULT else field.default_factory()
+        for field in dataclasses.fields(task_type)
+    }
+    assert defaults == fields
+
+
+def test_the_fake_has_upstreams_fields_but_the_newest() -> None:
+    names = python(
+        "-c",
+        "import dataclasses, tensorrt_llm.scaffolding as s\n"
+        "for f in dataclasses.fields(s.StreamGenerationTask): print(f.name)",
+    ).stdout.split()
+    assert set(STREAMING) - set(names) == set(list(GENERATION)[-7:])
+    assert set(names) <= set(STREAMING)
+
+
+def test_task_statuses_keep_upstreams_spelling() -> None:
+    assert {status.name: status.value for status in standins.TaskStatus} == {
+        "SUCCESS": "success",
+        "WORKER_NOT_SUPPORTED": "worker_not_supported",
+        "WORKER_EXECEPTION": "worker_exception",
+    }
+
+
+def test_a_streaming_task_takes_over_a_plain_ones_fields() -> None:
+    plain = standins.GenerationTask(input_str="a", max_tokens=3, temperature=0.5)
+    stream = standins.StreamGenerationTask.create_from_generation_task(plain, 8)
+    assert (stream.input_str, stream.max_tokens, stream.temperature, stream.streaming_step) == ("a", 3, 0.5, 8)
+
+
+def test_the_stand_ins_process_what_upstreams_controllers_yield() -> None:
+    class Fork(standins.Controller):
+        def process(self, tasks: list[Any], **kwargs: Any) -> standins.ControllerGenerator:
+            yield tasks
+
+    controllers = [Fork(), Fork()]
+    fork = standins.ParallelProcess(controllers, [[standins.Task()], []], [{}, {}], branch_paths=[(0,), (1,)])
+    assert [next(iter(branch)) for branch in fork.sub_gens] == [[standins.Task()], []]
+    assert fork.branch_paths == [(0,), (1,)]
+    with pytest.raises(ValueError):
+        standins.ParallelProcess(controllers, [[]], [{}, {}])
+
+
+def test_a_worker_serves_the_exact_type_only() -> None:
+    import asyncio
+
+    class Plain(standins.Worker):
+        async def serve(self, task: Any) -> standins.TaskStatus:
+            return standins.TaskStatus.SUCCESS
+
+        task_handlers = {standins.GenerationTask: serve}  # noqa: RUF012  (as upstream)
+
+    status = asyncio.run(Plain().run_task(standins.StreamGenerationTask()))
+    assert status is standins.TaskStatus.WORKER_NOT_SUPPORTED
+    assert asyncio.run(Plain().run_task(standins.GenerationTask())) is standins.TaskStatus.SUCCESS
