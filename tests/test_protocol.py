@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import json
@@ -291,8 +292,6 @@ def test_the_stand_ins_process_what_upstreams_controllers_yield() -> None:
 
 
 def test_a_worker_serves_the_exact_type_only() -> None:
-    import asyncio
-
     class Plain(standins.Worker):
         async def serve(self, task: Any) -> standins.TaskStatus:
             return standins.TaskStatus.SUCCESS

@@ -1,0 +1,138 @@
+"""The package on the real TensorRT-LLM Scaffolding: its classes, its host; no engine and no model are needed.
+
+Run it where tensorrt_llm is installed: `pytest -m integration tests/integration/test_tensorrt_llm.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from scaffolding_ext import protocol, standins
+from scaffolding_ext.contract import contract_reply
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.program import Program, current_program
+from scaffolding_ext.runtime import ScaffoldingLlm
+from scaffolding_ext.tasks import WorkerTag
+from scaffolding_ext.testing import ScriptedWorker
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("default"),  # a foreign package's warnings are not this package's errors
+]
+upstream = pytest.importorskip("tensorrt_llm.scaffolding", exc_type=ImportError)
+
+# Fields that releases after 1.2 added: the stand-ins have them, an older host may not.
+NEWEST = {
+    *("finish_reason", "min_tokens", "ignore_eos", "ttft_s", "latency_s"),
+    *("usage_prompt_tokens", "usage_completion_tokens", "request_id"),
+}
+CONTROLLERS: dict[str, Callable[[], BaseController]] = {
+    "native": lambda: NativeGenerationController({"max_tokens": 90}),
+    "dynasor_stream": lambda: DynasorCoTController(chunk_size=24),
+    "dynasor_chunk": lambda: DynasorCoTController(chunk_size=24, mode="chunk"),
+    "budget_short": lambda: BudgetForcingController(40),
+    "budget_long": lambda: BudgetForcingController(4000),
+}
+
+
+class RememberingWorker(ScriptedWorker):
+    """Answers the contract's script and keeps the program that it answered for."""
+
+    def __init__(self) -> None:
+        self.programs: list[Program | None] = []
+        super().__init__(self._remembering)
+
+    def _remembering(self, task: Any) -> Any:
+        self.programs.append(current_program())
+        return contract_reply(task)
+
+
+class SilentWorker(protocol.Worker):
+    """Fails as upstream's workers do: a status that the host drops, and no output."""
+
+    async def fail(self, task: Any) -> Any:
+        return protocol.TaskStatus.WORKER_EXECEPTION
+
+    task_handlers = {protocol.GenerationTask: fail, protocol.StreamGenerationTask: fail}  # noqa: RUF012
+
+
+@pytest.fixture
+def upstream_host() -> Iterator[Callable[[Any, Any], Any]]:
+    hosts = []
+
+    def make(controller: Any, worker: Any) -> Any:
+        workers = {WorkerTag.GENERATION: worker}
+        controller.bind(workers)
+        hosts.append(upstream.ScaffoldingLlm(controller, workers))
+        return hosts[-1]
+
+    yield make
+    for host in hosts:
+        host.shutdown()
+
+
+def figures(output: Any, program: Program | None) -> dict[str, Any]:
+    assert program is not None
+    return {
+        "text": output.text,
+        "answer": output.answer,
+        "exit_reason": output.exit_reason,
+        "ledger": program.ledger.to_json(),
+    }
+
+
+def test_the_real_classes_are_the_protocol() -> None:
+    assert protocol.UPSTREAM
+    assert protocol.Controller is upstream.Controller
+    assert issubclass(NativeGenerationController, upstream.Controller)
+    assert issubclass(ScriptedWorker, upstream.Worker)
+
+
+@pytest.mark.parametrize("name", ["Task", "GenerationTask", "StreamGenerationTask", "RewardTask"])
+def test_the_stand_ins_have_the_real_fields(name: str) -> None:
+    real = {field.name for field in dataclasses.fields(getattr(upstream, name))}
+    ours = {field.name for field in dataclasses.fields(getattr(standins, name))}
+    assert ours - NEWEST <= real, "the stand-in has fields that no release has"
+    assert real & NEWEST <= ours
+    assert not real - ours, "this release added fields: add them to scaffolding_ext/standins.py"
+
+
+@pytest.mark.parametrize("name", ["GenerationTask", "StreamGenerationTask"])
+def test_the_stand_ins_have_the_real_defaults(name: str) -> None:
+    real, ours = getattr(upstream, name)(), getattr(standins, name)()
+    shared = {field.name for field in dataclasses.fields(real)} & {field.name for field in dataclasses.fields(ours)}
+    assert {key: getattr(real, key) for key in shared} == {key: getattr(ours, key) for key in shared}
+
+
+def test_the_stand_ins_have_the_real_statuses() -> None:
+    assert {s.name: s.value for s in standins.TaskStatus} == {s.name: s.value for s in upstream.TaskStatus}
+
+
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_a_controller_gives_the_same_under_the_real_host_and_ours(name: str, upstream_host: Any) -> None:
+    theirs, ours = RememberingWorker(), RememberingWorker()
+    output = upstream_host(CONTROLLERS[name](), theirs).generate("Question 17").outputs[0]
+    with ScaffoldingLlm(CONTROLLERS[name](), {"generation": ours}) as llm:
+        expected = llm.generate("Question 17").outputs[0]
+    assert figures(output, theirs.programs[0]) == figures(expected, ours.programs[0])
+
+
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_a_silent_failure_gives_no_empty_text(name: str, upstream_host: Any) -> None:
+    output = upstream_host(CONTROLLERS[name](), SilentWorker()).generate("Question 17").outputs[0]
+    assert output is None or output.text is None
+
+
+def test_our_host_runs_the_real_majority_vote() -> None:
+    controller = upstream.MajorityVoteController(NativeGenerationController(), default_sample_num=3)
+    with ScaffoldingLlm(controller, {"generation": ScriptedWorker("The answer is \\boxed{7}.")}) as llm:
+        result = llm.generate("Question 17")
+    assert "\\boxed{7}" in str(result.outputs[0].text)
+    assert result.program.ledger.total.decoded == 3 * len("The answer is \\boxed{7}.")
