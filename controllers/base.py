@@ -28,7 +28,6 @@ from scaffolding_ext.protocol import (
 from scaffolding_ext.results import Completion
 from scaffolding_ext.tasks import WorkerTag
 
-
 _PLAIN_TYPES = frozenset({type(None), bool, int, float, str, tuple, list, dict})  # skips a slower isinstance in clone()
 
 

@@ -129,7 +129,7 @@ class StreamChain(Chain):
     @property
     def prefix(self) -> Prefix:
         text, ids = self._task.output_str or "", self._task.output_tokens
-        return Prefix(len(ids or ()), text, [] if ids is None and not text else ids)
+        return Prefix(len(ids or ()), text, None if ids is None and text else list(ids or ()))
 
     def advance(self, num_tokens: int) -> list[Task]:
         self._task.streaming_step = max(1, num_tokens - len(self._task.output_tokens or ()))

@@ -47,8 +47,8 @@ class _Waker(NamedTuple):
 class ScaffoldingResult:
     """One request in flight or ended.
 
-    Wait with `result()`, with `await`, or stream with `async for`: each step yields this object with `outputs` brought up
-    to date. A failed request raises its error in all three.
+    Wait with `result()`, with `await`, or stream with `async for`: each step yields this object with `outputs` brought
+    up to date. A failed request raises its error in all three.
 
     Attributes:
         program: Ledger and trace, growing while the request runs.

@@ -9,31 +9,24 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
-from enum import Enum
-from typing import Any, NoReturn, overload
+from collections.abc import Mapping
+from typing import Any, overload
 
+from scaffolding_ext.dispatch import Dispatcher
 from scaffolding_ext.errors import (
     CloneError,
-    InvalidYieldError,
     NoOutputError,
     RequestCancelledError,
     RequestError,
     RequestTimeoutError,
     ShutdownError,
-    TaskError,
-    UnknownWorkerTagError,
 )
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import (
     Controller,
     ExecutionScope,
-    ParallelProcess,
     ScaffoldingOutput,
-    Task,
-    TaskStatus,
     Worker,
-    current_scope,
 )
 from scaffolding_ext.results import ScaffoldingResult
 
@@ -67,21 +60,6 @@ class _Request(ScaffoldingResult):
         self._host._cancel(self)
 
 
-class _StreamSink(list[Any]):
-    """A task's `streaming_output_list` that hands each output to the caller at once."""
-
-    def __init__(self, result: ScaffoldingResult) -> None:
-        super().__init__()
-        self._result = result
-
-    def append(self, output: Any) -> None:
-        self._result.push(output)
-
-    def extend(self, outputs: Iterable[Any]) -> None:
-        for output in outputs:
-            self._result.push(output)
-
-
 class ScaffoldingLlm:
     """Runs requests of one controller on a set of workers.
 
@@ -112,8 +90,7 @@ class ScaffoldingLlm:
         self.max_parallel_requests = max_parallel_requests
         self.seed = seed
         self.owns_workers = owns_workers
-        self._by_tag = _workers_by_tag(self.workers)
-        self._scope_listeners = [w for w in set(self.workers.values()) if _listens_to_scopes(w)]
+        self._dispatcher = Dispatcher(self.workers)
         self._inbox: deque[_Request] = deque()
         self._waiting: deque[_Request] = deque()
         self._running: set[_Request] = set()
@@ -126,7 +103,7 @@ class ScaffoldingLlm:
         bind = getattr(prototype_controller, "bind", None)
         if bind is not None:
             try:
-                bind(self._by_tag)
+                bind(self._dispatcher.by_tag)
             except BaseException:
                 self.shutdown()
                 raise
@@ -293,7 +270,7 @@ class ScaffoldingLlm:
         try:
             controller = self._clone()
             generator = request.program.meter(controller.generate(request.prompt, **request.kwargs))
-            output = await self._drive(generator, request, ExecutionScope(request.id))
+            output = await self._dispatcher.drive(generator, request, ExecutionScope(request.id))
             request.task_collections = getattr(controller, "task_collections", None)
             request.finish(_checked_output(output, controller))
         except asyncio.CancelledError:
@@ -314,79 +291,6 @@ class ScaffoldingLlm:
             name = type(self.prototype_controller).__name__
             raise CloneError(f"{name}.clone() failed: {type(error).__name__}: {error}") from error
 
-    async def _drive(self, generator: Any, request: _Request, scope: ExecutionScope) -> Any:
-        """Run a controller's generator to its end, in a scope, and return its value."""
-        current_scope.set(scope)
-        try:
-            while True:
-                try:
-                    work = next(generator)
-                except StopIteration as stop:
-                    return stop.value
-                if isinstance(work, (list, tuple)):
-                    await self._run_tasks(work, request)
-                elif isinstance(work, ParallelProcess):
-                    await self._run_branches(work, request, scope)
-                else:
-                    raise InvalidYieldError(
-                        f"a controller yielded {type(work).__name__}; yield a list of Task or a ParallelProcess"
-                    )
-        finally:
-            generator.close()
-            if self._scope_listeners:
-                await self._end_scope(scope)
-
-    async def _run_branches(self, process: ParallelProcess, request: _Request, scope: ExecutionScope) -> None:
-        paths = getattr(process, "branch_paths", None)
-        scopes = (
-            [scope.child(index) for index in range(len(process.sub_gens))]
-            if paths is None
-            else [scope.with_branch_path(path) for path in paths]
-        )
-        await _all_or_none(
-            [
-                self.loop.create_task(self._drive(branch, request, child))
-                for branch, child in zip(process.sub_gens, scopes, strict=True)
-            ]
-        )
-
-    async def _run_tasks(self, tasks: list[Any] | tuple[Any, ...], request: _Request) -> None:
-        for task in tasks:
-            if not isinstance(task, Task):
-                raise InvalidYieldError(
-                    f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task"
-                )
-            if task.streaming_output_flag and not isinstance(task.streaming_output_list, _StreamSink):
-                task.streaming_output_list = _StreamSink(request)
-        if len(tasks) == 1:
-            await self._run_task(tasks[0])
-        elif tasks:
-            await _all_or_none([self.loop.create_task(self._run_task(task)) for task in tasks])
-
-    async def _run_task(self, task: Task) -> None:
-        worker = self._by_tag.get(task.worker_tag)
-        if worker is None:
-            known = ", ".join(sorted({str(getattr(tag, "value", tag)) for tag in self._by_tag})) or "none"
-            raise UnknownWorkerTagError(
-                f"a {type(task).__name__} asks for worker {_tag_name(task)!r}; this stack has: {known}"
-            )
-        try:
-            status = await worker.run_task(task)
-        except Exception as error:
-            _raise_task_error(task, worker, f"{type(error).__name__}: {error}", error)
-        if status is TaskStatus.WORKER_NOT_SUPPORTED:
-            _raise_task_error(task, worker, "the worker has no handler for this type of task")
-        if status is TaskStatus.WORKER_EXECEPTION:
-            _raise_task_error(task, worker, "the worker reported an exception; read its log")
-
-    async def _end_scope(self, scope: ExecutionScope) -> None:
-        for worker in self._scope_listeners:
-            try:
-                await worker.on_scope_end(scope.scope_id)
-            except Exception as error:  # the request has ended: nobody can act on it but the loop's handler
-                message = f"{type(worker).__name__}.on_scope_end failed"
-                self.loop.call_exception_handler({"message": message, "exception": error})
-
     async def _close(self) -> None:
         self._take_inbox()
         error = ShutdownError("the host was shut down before the request ended")
@@ -406,51 +310,6 @@ class ScaffoldingLlm:
                     await close()
         finally:
             self.loop.stop()
-
-
-def _workers_by_tag(workers: Mapping[Any, Worker]) -> dict[Any, Worker]:
-    """Workers under their keys, and under the string values of enum keys."""
-    by_tag: dict[Any, Worker] = {}
-    for tag, worker in workers.items():
-        by_tag[tag] = worker
-        if isinstance(tag, Enum):
-            by_tag.setdefault(tag.value, worker)
-    return _ByTag(by_tag)
-
-
-class _ByTag(dict[Any, Worker]):
-    """Looks an enum member up by its value, too: members of different classes may name the same role."""
-
-    def get(self, tag: Any, default: Any = None) -> Any:
-        worker = dict.get(self, tag)
-        return dict.get(self, tag.value, default) if worker is None and isinstance(tag, Enum) else worker
-
-
-def _listens_to_scopes(worker: Worker) -> bool:
-    handler = getattr(type(worker), "on_scope_end", None)  # younger than 1.2
-    return handler is not None and handler is not getattr(Worker, "on_scope_end", None)
-
-
-async def _all_or_none(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait for all; when one fails or the wait is cancelled, cancel the others, wait for them, and raise."""
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-
-
-def _tag_name(task: Task) -> str:
-    return str(getattr(task.worker_tag, "value", task.worker_tag))
-
-
-def _raise_task_error(task: Task, worker: Worker, reason: str, cause: Exception | None = None) -> NoReturn:
-    branch = current_scope.get()
-    where = f" in branch {list(branch.branch_path)}" if branch is not None and branch.branch_path else ""
-    message = f"{type(task).__name__} for worker {_tag_name(task)!r} ({type(worker).__name__}){where} failed: {reason}"
-    raise TaskError(message, task) from cause
 
 
 def _checked_output(output: Any, controller: Controller) -> ScaffoldingOutput:

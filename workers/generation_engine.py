@@ -15,13 +15,12 @@ import torch
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.workers.kv_cache import KVRows, PrefixIndex
+from scaffolding_ext.workers.model_runner import ModelRunner
 from scaffolding_ext.workers.sampling import sample
 from scaffolding_ext.workers.sequence import Sequence, TokenLogprob
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-_KV_STEP = 64  # attention lengths are rounded up to this, so that few shapes occur
 
 
 class EngineMetrics(NamedTuple):
@@ -79,12 +78,11 @@ class GenerationEngine:
         prefix_cache_bytes: int,
         threads: int,
     ) -> None:
-        self._model = model
         self._tokenizer = tokenizer
         self._end_ids = end_ids
         self._kv = KVRows(max_batch_size, max_seq_len)
         self._index = PrefixIndex(prefix_cache_bytes)
-        self._prefill_chunk = prefill_chunk
+        self._runner = ModelRunner(model, self._kv, prefill_chunk)
         self._threads = threads
         self._rows: list[Sequence] = []
         self._num_decoding = 0
@@ -93,7 +91,7 @@ class GenerationEngine:
         self._inbox: deque[Sequence] = deque()
         self._wake = threading.Condition()
         self._closed = False
-        self._num_decoded = self._num_prefilled = self._num_reused = 0
+        self._num_reused = 0
         self._thread = threading.Thread(target=self._run, name="generation-engine", daemon=True)
         self._thread.start()
 
@@ -130,8 +128,8 @@ class GenerationEngine:
             len(self._waiting) + len(self._inbox),
             self._kv.num_rows,
             self._index.num_stored_tokens,
-            self._num_decoded,
-            self._num_prefilled,
+            self._runner.num_decoded,
+            self._runner.num_prefilled,
             self._num_reused,
             self._index.num_evicted,
         )
@@ -191,7 +189,7 @@ class GenerationEngine:
         first = self._num_decoding if prefill else 0
         batch = self._rows[first:] if prefill else self._rows[: self._num_decoding]
         try:
-            logits = self._forward(batch, first)
+            logits = self._runner.forward(batch, first)
             finished = self._take(batch, logits)
         except Exception as error:  # an out-of-memory or a model's bug: these requests fail, the engine lives
             for sequence in batch:
@@ -205,62 +203,6 @@ class GenerationEngine:
         for sequence in batch:
             if not sequence.ended and sequence.num_decoded >= sequence.wanted:
                 sequence.notify(sequence)
-
-    def _forward(self, batch: list[Sequence], first_row: int) -> torch.Tensor:
-        """Compute the next pending tokens of each row; returns logits of shape (rows, tokens kept, vocabulary)."""
-        holders = [sequence.holder for sequence in batch]
-        counts = [min(len(holder.token_ids) - holder.num_kv, self._prefill_chunk) for holder in holders]
-        width = max(counts)
-        kv_len = max(holder.num_kv + count for holder, count in zip(holders, counts, strict=True))
-        kv_len = min(-(-kv_len // _KV_STEP) * _KV_STEP, self._kv.capacity)
-        ids = torch.zeros(len(batch), width, dtype=torch.long)
-        places = torch.full((len(batch), width), self._kv.capacity)
-        for row, (holder, count) in enumerate(zip(holders, counts, strict=True)):
-            start = holder.num_kv
-            ids[row, :count] = torch.tensor(holder.token_ids[start : start + count])
-            places[row, :count] = torch.arange(start, start + count)
-        device = self._model.device
-        ids, places = ids.to(device), places.to(device)
-        positions = places.masked_fill(places == self._kv.capacity, 0)
-        visible = torch.arange(kv_len, device=device) <= positions[:, None, :, None]
-        mask = torch.zeros(visible.shape, dtype=self._model.dtype, device=device)
-        mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)
-        self._kv.aim(first_row, places, kv_len)
-        if any(sequence.score_from is not None for sequence in batch):
-            keep: Any = torch.arange(width, device=device)
-        else:
-            keep = torch.tensor(sorted({count - 1 for count in counts}), device=device)
-        output = self._model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=self._kv,
-            use_cache=True,
-            logits_to_keep=keep,
-        )
-        logits: torch.Tensor = output.logits.float()
-        column = {position: index for index, position in enumerate(keep.tolist())}
-        last = torch.tensor([column[count - 1] for count in counts], device=device)
-        for row, (sequence, count) in enumerate(zip(batch, counts, strict=True)):
-            if sequence.score_from is not None:
-                self._score(sequence, logits[row], count)
-            sequence.holder.num_kv += count
-            if sequence.holder.num_kv <= sequence.prompt_len:
-                sequence.num_prefilled += count
-                self._num_prefilled += count
-            else:
-                self._num_decoded += count
-        return logits[torch.arange(len(batch), device=device), last]
-
-    def _score(self, sequence: Sequence, logits: torch.Tensor, count: int) -> None:
-        """Read the log-probabilities of the prompt tokens that this pass predicts."""
-        start, tokens = sequence.holder.num_kv, sequence.holder.token_ids
-        first = max(start, (sequence.score_from or 1) - 1)
-        last = min(start + count, sequence.prompt_len - 1)
-        if first < last:
-            targets = torch.tensor(tokens[first + 1 : last + 1], device=logits.device)
-            log_probabilities = torch.log_softmax(logits[first - start : last - start], -1)
-            sequence.scores += log_probabilities.gather(-1, targets[:, None])[:, 0].tolist()
 
     def _take(self, batch: list[Sequence], logits: torch.Tensor) -> list[Sequence]:
         """Draw the next token of every row that has read its prompt; returns the sequences that have ended."""

@@ -1,0 +1,175 @@
+"""What is in the wheel, what the installed metadata says, and that the packaged stacks are right."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.resources
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import scaffolding_ext
+from scaffolding_ext.config import check_stack, load_config
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "scaffolding_ext", "controllers", "workers", "configs")
+MAPPED = ("controllers", "workers", "configs")  # top-level folders that become subpackages
+CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
+EXTRAS = {"hf", "train", "plots", "dev"}
+
+
+def build_options() -> list[str]:
+    """Without an isolated environment, and so offline, where the installed setuptools can build a wheel by itself."""
+    if importlib.util.find_spec("setuptools") is None:
+        return []
+    version = tuple(map(int, importlib.metadata.version("setuptools").split(".")[:2]))
+    return ["--no-build-isolation"] if version >= (70, 1) else []
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, built from a copy of the sources, so that nothing of an earlier build gets in or stays behind."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "source"
+    copy.mkdir()
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, copy / name)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", *build_options(), "--wheel-dir", str(folder), "."]
+    process = subprocess.run(
+        command,
+        cwd=copy,
+        env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def files(wheel: zipfile.ZipFile) -> set[str]:
+    return {name for name in wheel.namelist() if not name.endswith("/")}
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile, files: set[str]) -> Message:
+    (name,) = (name for name in files if name.endswith(".dist-info/METADATA"))
+    return Parser().parsestr(wheel.read(name).decode())
+
+
+# ---- the wheel
+
+
+def test_the_package_is_the_only_top_level_module(files: set[str]) -> None:
+    assert {name.split("/")[0] for name in files if ".dist-info/" not in name} == {"scaffolding_ext"}
+
+
+def test_every_source_file_is_in_the_wheel_and_nothing_else(files: set[str]) -> None:
+    expected = {
+        f"scaffolding_ext/{path.relative_to(ROOT / 'scaffolding_ext')}"
+        for path in (ROOT / "scaffolding_ext").rglob("*.py")
+        if path.relative_to(ROOT / "scaffolding_ext").parts[0] not in MAPPED
+    }
+    expected |= {f"scaffolding_ext/{path.relative_to(ROOT)}" for name in MAPPED for path in (ROOT / name).rglob("*.py")}
+    assert {name for name in files if name.endswith(".py")} == expected
+
+
+@pytest.mark.parametrize("folder", ["maths", "evaluation", "tinylm", "controllers", "workers", "configs"])
+def test_every_subpackage_is_in_the_wheel(files: set[str], folder: str) -> None:
+    assert f"scaffolding_ext/{folder}/__init__.py" in files
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_stack_file_is_in_the_wheel(files: set[str], name: str) -> None:
+    assert f"scaffolding_ext/configs/{name}.yaml" in files
+
+
+@pytest.mark.parametrize("model", ["draft", "target"])
+def test_the_embedded_models_are_in_the_wheel(files: set[str], wheel: zipfile.ZipFile, model: str) -> None:
+    folder = f"scaffolding_ext/tinylm/weights/{model}"
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert f"{folder}/{name}" in files
+    assert wheel.getinfo(f"{folder}/model.safetensors").file_size > 100_000
+
+
+@pytest.mark.parametrize("name", ["py.typed", "evaluation/record.schema.json"])
+def test_the_other_data_files_are_in_the_wheel(files: set[str], name: str) -> None:
+    assert f"scaffolding_ext/{name}" in files
+
+
+def test_no_scratch_is_in_the_wheel(files: set[str]) -> None:
+    assert not [name for name in files if name.endswith((".pt", ".pyc", ".log", ".tmp"))]
+
+
+def test_the_wheels_metadata(metadata: Message, wheel: zipfile.ZipFile, files: set[str]) -> None:
+    assert metadata["Name"] == "scaffolding-ext"
+    assert metadata["Version"] == scaffolding_ext.__version__
+    assert metadata["Requires-Python"]
+    assert set(metadata.get_all("Provides-Extra", [])) >= EXTRAS
+    core = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert not [line for line in core if line.startswith(("torch", "transformers", "tensorrt"))]
+    (name,) = (name for name in files if name.endswith("entry_points.txt"))
+    assert "scaffolding-ext = scaffolding_ext.cli:main" in wheel.read(name).decode()
+    assert [name for name in files if name.endswith("LICENSE") and ".dist-info/" in name]
+
+
+# ---- what is installed
+
+
+def test_the_installed_metadata() -> None:
+    distribution = importlib.metadata.distribution("scaffolding-ext")
+    assert distribution.version == scaffolding_ext.__version__
+    assert set(distribution.metadata.get_all("Provides-Extra") or []) >= EXTRAS
+    (script,) = (entry for entry in distribution.entry_points if entry.group == "console_scripts")
+    assert (script.name, script.value) == ("scaffolding-ext", "scaffolding_ext.cli:main")
+    assert callable(script.load())
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_the_mapped_folders_are_no_top_level_modules(name: str, tmp_path: Path) -> None:
+    """Asked from elsewhere than the repository's root, whose folders of those names Python would take for packages."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is not None)"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False).returncode == 0
+    assert importlib.util.find_spec(f"scaffolding_ext.{name}") is not None
+
+
+def test_a_stack_file_is_found_through_importlib_resources() -> None:
+    text = (importlib.resources.files("scaffolding_ext.configs") / "native.yaml").read_text(encoding="utf-8")
+    assert "NativeGenerationController" in text
+    assert load_config("configs:native").controller.type == "NativeGenerationController"
+
+
+# ---- the packaged stacks
+
+
+def test_there_are_packaged_stacks() -> None:
+    assert {"native", "dynasor_cot", "budget_forcing"} <= set(CONFIGS)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_packaged_stack_is_right(name: str) -> None:
+    check_stack(load_config(f"configs:{name}"))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_packaged_stack_is_commented_and_can_be_evaluated(name: str) -> None:
+    text = (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# ")
+    assert f"--config configs:{name}" in text
+    assert load_config(f"configs:{name}").dataset is not None
