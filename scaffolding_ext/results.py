@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scaffolding_ext.protocol import ScaffoldingOutput
 
 if TYPE_CHECKING:
+    from scaffolding_ext.errors import RequestError
     from scaffolding_ext.program import Program
 
 
@@ -202,3 +203,38 @@ class ScaffoldingResult:
         with _lock:
             self.finished = True
         self._wake()
+
+
+class Request(ScaffoldingResult):
+    """For hosts: a result with what is needed to run it. One object for both, since there may be many thousands.
+
+    Attributes:
+        prompt: The user's prompt.
+        kwargs: For the controller's `generate`.
+        timeout: Seconds from submission, or None.
+        runner: The asyncio task, while it runs.
+        abort_error: Why it is being stopped.
+        timers: What must be cancelled at its end.
+    """
+
+    __slots__ = ("_on_cancel", "abort_error", "kwargs", "prompt", "runner", "timeout", "timers")
+
+    def __init__(
+        self,
+        program: Program,
+        prompt: str,
+        kwargs: dict[str, Any],
+        timeout: float | None,
+        on_cancel: Callable[[Request], None],
+    ) -> None:
+        super().__init__(program)
+        self.prompt = prompt
+        self.kwargs = kwargs
+        self.timeout = timeout
+        self.runner: asyncio.Task[None] | None = None
+        self.abort_error: RequestError | None = None
+        self.timers: tuple[asyncio.TimerHandle, ...] = ()
+        self._on_cancel = on_cancel
+
+    def cancel(self) -> None:
+        self._on_cancel(self)

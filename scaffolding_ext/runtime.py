@@ -28,36 +28,9 @@ from scaffolding_ext.protocol import (
     ScaffoldingOutput,
     Worker,
 )
-from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.results import Request, ScaffoldingResult
 
 _ABORT_GRACE_SECONDS = 5.0  # how long a worker may take to react to cancellation before the caller is told anyway
-
-
-class _Request(ScaffoldingResult):
-    """What the host knows of a request; the caller holds it as its result.
-
-    Attributes:
-        runner: The asyncio task, while it runs.
-        abort_error: Why it is being stopped.
-        timers: What must be cancelled at its end.
-    """
-
-    __slots__ = ("_host", "abort_error", "kwargs", "prompt", "runner", "timeout", "timers")
-
-    def __init__(
-        self, host: ScaffoldingLlm, program: Program, prompt: str, kwargs: dict[str, Any], timeout: float | None
-    ) -> None:
-        super().__init__(program)
-        self._host = host
-        self.prompt = prompt
-        self.kwargs = kwargs
-        self.timeout = timeout
-        self.runner: asyncio.Task[None] | None = None
-        self.abort_error: RequestError | None = None
-        self.timers: tuple[asyncio.TimerHandle, ...] = ()
-
-    def cancel(self) -> None:
-        self._host._cancel(self)
 
 
 class ScaffoldingLlm:
@@ -91,9 +64,9 @@ class ScaffoldingLlm:
         self.seed = seed
         self.owns_workers = owns_workers
         self._dispatcher = Dispatcher(self.workers)
-        self._inbox: deque[_Request] = deque()
-        self._waiting: deque[_Request] = deque()
-        self._running: set[_Request] = set()
+        self._inbox: deque[Request] = deque()
+        self._waiting: deque[Request] = deque()
+        self._running: set[Request] = set()
         self._start_scheduled = False
         self._closed = False
         self._close_lock = threading.Lock()
@@ -137,7 +110,7 @@ class ScaffoldingLlm:
         if not isinstance(prompt, str):
             raise TypeError(f"prompt is a {type(prompt).__name__}; pass a str, or a list of str to generate()")
         program = Program(self.seed if seed is None else seed, sample_id, epoch)
-        request = _Request(self, program, prompt, kwargs, timeout)
+        request = Request(program, prompt, kwargs, timeout, self._cancel)
         with self._close_lock:
             if self._closed:
                 raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")
@@ -192,7 +165,7 @@ class ScaffoldingLlm:
     def __exit__(self, *exception: object) -> None:
         self.shutdown()
 
-    def _cancel(self, request: _Request) -> None:
+    def _cancel(self, request: Request) -> None:
         if request.finished:
             return
         error = RequestCancelledError(f"request {request.id} was cancelled")
@@ -246,7 +219,7 @@ class ScaffoldingLlm:
         self._start_scheduled = False
         self._start_waiting()
 
-    def _abort(self, request: _Request, error: RequestError) -> None:
+    def _abort(self, request: Request, error: RequestError) -> None:
         if request.finished or request.abort_error is not None:
             return
         request.abort_error = error
@@ -257,7 +230,7 @@ class ScaffoldingLlm:
         request.runner.cancel()
         request.timers += (self.loop.call_later(_ABORT_GRACE_SECONDS, request.fail, error),)
 
-    def _forget(self, request: _Request) -> None:
+    def _forget(self, request: Request) -> None:
         for timer in request.timers:
             timer.cancel()
         self._running.discard(request)
@@ -265,7 +238,7 @@ class ScaffoldingLlm:
         request.runner = None  # else request and task would keep each other from being freed at once
         request.program.close()
 
-    async def _run(self, request: _Request) -> None:
+    async def _run(self, request: Request) -> None:
         enter_program(request.program)
         try:
             controller = self._clone()

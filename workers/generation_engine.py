@@ -9,47 +9,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.workers.kv_cache import KVRows, PrefixIndex
+from scaffolding_ext.workers.metrics import EngineMetrics
 from scaffolding_ext.workers.model_runner import ModelRunner
 from scaffolding_ext.workers.sampling import sample
 from scaffolding_ext.workers.sequence import Sequence, TokenLogprob
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-class EngineMetrics(NamedTuple):
-    """A snapshot of an engine.
-
-    Attributes:
-        num_running: Requests that hold a row.
-        num_waiting: Requests that wait for one.
-        num_rows: Rows in all.
-        num_stored_tokens: Tokens whose KV is stored for reuse, running rows not counted.
-        num_decoded: Generated tokens whose KV was computed since the start (the last of a text needs none).
-        num_prefilled: Prompt tokens whose KV was computed since the start.
-        num_reused: Prompt tokens taken from cached KV since the start.
-        num_evicted: Stored prefixes that left under the memory cap.
-    """
-
-    num_running: int
-    num_waiting: int
-    num_rows: int
-    num_stored_tokens: int
-    num_decoded: int
-    num_prefilled: int
-    num_reused: int
-    num_evicted: int
-
-    @property
-    def num_computed(self) -> int:
-        """Positions whose KV was computed since the start."""
-        return self.num_decoded + self.num_prefilled
 
 
 class GenerationEngine:

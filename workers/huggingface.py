@@ -23,10 +23,12 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.tasks import Purpose, ScoreTask, purpose_of, set_token_counts
 from scaffolding_ext.workers.sampling import SamplingParams
+from scaffolding_ext.workers.waiter import NEVER, Waiter
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
-    from scaffolding_ext.workers.generation_engine import EngineMetrics, GenerationEngine
+    from scaffolding_ext.workers.generation_engine import GenerationEngine
+    from scaffolding_ext.workers.metrics import EngineMetrics
     from scaffolding_ext.workers.sequence import Sequence
 
 # Fields that this worker cannot honour, with the values that ask for nothing.
@@ -44,7 +46,6 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "skip_detokenizer": (False,),
     }
 )
-_NEVER = 1 << 60
 
 
 class HuggingFaceWorker(Worker):
@@ -142,11 +143,11 @@ class HuggingFaceWorker(Worker):
             self._engine.cancel(sequence)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
-        waiter = _Waiter()
+        waiter = Waiter()
         sequence = self._sequence(task, waiter)
         self._engine.submit(sequence)
         if not task.streaming_output_flag:
-            await self._wait(sequence, waiter, _NEVER)
+            await self._wait(sequence, waiter, NEVER)
         else:
             while not sequence.ended:
                 await self._wait(sequence, waiter, sequence.num_decoded + 1)
@@ -162,14 +163,14 @@ class HuggingFaceWorker(Worker):
             if task.cancel_flag:
                 task.end_flag = True
                 return TaskStatus.SUCCESS
-            waiter = _Waiter()
+            waiter = Waiter()
             task.request_handle = (self._sequence(task, waiter), waiter)
             self._streams.setdefault(_scope_id(), set()).add(task.request_handle[0])
             self._engine.submit(task.request_handle[0])
         sequence, waiter = task.request_handle
         if task.cancel_flag:
             self._engine.cancel(sequence)
-            await self._wait(sequence, waiter, _NEVER)
+            await self._wait(sequence, waiter, NEVER)
         else:
             await self._wait(sequence, waiter, len(task.output_tokens or ()) + (task.streaming_step or 0))
         _fill(task, sequence)
@@ -193,7 +194,7 @@ class HuggingFaceWorker(Worker):
             if task.continuation_str is None:
                 raise InvalidTaskError("continuation_tokens and continuation_str are both None; give one")
             continuation = self._backend.encode(task.continuation_str, add_special_tokens=False).ids
-        waiter = _Waiter()
+        waiter = Waiter()
         from scaffolding_ext.workers.sequence import Sequence
 
         prompt = given + continuation
@@ -201,7 +202,7 @@ class HuggingFaceWorker(Worker):
         greedy = SamplingParams(0.0, 0, 1.0, 0)
         sequence = Sequence(prompt, 0, greedy, score_from=len(given), notify=waiter.notify)
         self._engine.submit(sequence)
-        await self._wait(sequence, waiter, _NEVER)
+        await self._wait(sequence, waiter, NEVER)
         task.logprobs = sequence.scores
         set_token_counts(task, sequence.counts)
         return TaskStatus.SUCCESS
@@ -212,7 +213,7 @@ class HuggingFaceWorker(Worker):
         ScoreTask: _score,
     }
 
-    async def _wait(self, sequence: Sequence, waiter: _Waiter, num_tokens: int) -> None:
+    async def _wait(self, sequence: Sequence, waiter: Waiter, num_tokens: int) -> None:
         """Until the sequence has that many tokens or has ended; a cancelled wait cancels the sequence."""
         try:
             await waiter.wait(sequence, num_tokens)
@@ -222,7 +223,7 @@ class HuggingFaceWorker(Worker):
         if sequence.error is not None:
             raise sequence.error
 
-    def _sequence(self, task: GenerationTask, waiter: _Waiter) -> Sequence:
+    def _sequence(self, task: GenerationTask, waiter: Waiter) -> Sequence:
         from scaffolding_ext.workers.sequence import Sequence
 
         for name, neutral in _REFUSED.items():
@@ -277,33 +278,6 @@ class HuggingFaceWorker(Worker):
                 f"the prompt has {prompt_len} tokens and max_tokens is {max_tokens}, but a request may have "
                 f"{self.max_seq_len} in all: shorten one of them"
             )
-
-
-class _Waiter:
-    """Carries word of a sequence's progress from the engine's thread to a coroutine."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] | None = None
-
-    async def wait(self, sequence: Sequence, num_tokens: int) -> None:
-        while True:  # word of an earlier wish may still be under way, and wake this one too soon
-            self._future = self._loop.create_future()
-            sequence.wanted = num_tokens
-            if sequence.ended or sequence.num_decoded >= num_tokens:  # before the engine could know what is wanted
-                return
-            await self._future
-
-    def notify(self, sequence: Sequence) -> None:
-        sequence.wanted = _NEVER
-        try:
-            self._loop.call_soon_threadsafe(self._resolve)
-        except RuntimeError:  # the loop is closed, so nobody waits
-            return
-
-    def _resolve(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
 
 
 @contextmanager

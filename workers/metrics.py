@@ -1,0 +1,34 @@
+"""What an engine tells about itself."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class EngineMetrics(NamedTuple):
+    """A snapshot of an engine.
+
+    Attributes:
+        num_running: Requests that hold a row.
+        num_waiting: Requests that wait for one.
+        num_rows: Rows in all.
+        num_stored_tokens: Tokens whose KV is stored for reuse, running rows not counted.
+        num_decoded: Generated tokens whose KV was computed since the start (the last of a text needs none).
+        num_prefilled: Prompt tokens whose KV was computed since the start.
+        num_reused: Prompt tokens taken from cached KV since the start.
+        num_evicted: Stored prefixes that left under the memory cap.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_rows: int
+    num_stored_tokens: int
+    num_decoded: int
+    num_prefilled: int
+    num_reused: int
+    num_evicted: int
+
+    @property
+    def num_computed(self) -> int:
+        """Positions whose KV was computed since the start."""
+        return self.num_decoded + self.num_prefilled
