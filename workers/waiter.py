@@ -20,12 +20,11 @@ class Waiter:
 
     async def wait(self, sequence: Sequence, num_tokens: int) -> None:
         """Until the sequence has that many tokens or has ended; one wait at a time."""
-        while True:  # word of an earlier wish may still be under way, and wake this one too soon
-            while not sequence.ended and sequence.num_decoded < num_tokens:
+        while not sequence.ended and sequence.num_decoded < num_tokens:
             self._future = self._loop.create_future()
             sequence.wanted = num_tokens
             if not sequence.ended and sequence.num_decoded < num_tokens:  # else the engine may have looked before
-                await self._future  # may be a late word of an earlier wait, hence the loop
+                await self._future  # word of an earlier wish may still be under way and end this one too soon
 
     def notify(self, sequence: Sequence) -> None:
         """For the engine: the sequence has what was wanted, or has ended; from any thread."""
