@@ -20,7 +20,8 @@ _SPACES = re.compile(r"(?:\\[,;:> ]|\s)+")
 _LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")  # between two digits it stays: "3 1/2" is not 31/2
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]+")
-_PHRASE = re.compile(r"(?:final answer|the answer)\s*(?:is|:)[\s:]*([^\n]+)", re.IGNORECASE)
+_PHRASE = re.compile(r"(?:final answer|the answer)\s*(?:is|:)[\s:*]*([^\n]+)", re.IGNORECASE)
+_CUT = re.compile(r"(?:\A\$+|\A\\[(\[]|\\(?:b(?:o(?:x(?:ed?)?)?)?)?)\Z")  # an answer that has only just been opened
 _LONGEST_FAST = 1_000  # characters; longer answers are left to a worker
 
 
@@ -35,13 +36,15 @@ class Verdict(Enum):
 def extract(text: str) -> str | None:
     r"""The final answer in a text: the last `\boxed{...}`, else what follows the last answer phrase, else None.
 
-    A last box that is empty or that nothing closes gives None: the text was cut while the answer was written.
+    A last box that is empty or that nothing closes gives None, and so does a phrase that ends in half a box: the text
+    was cut while the answer was written.
     """
     boxes = list(_BOX.finditer(text))
     if boxes:
         return up_to_brace(text[boxes[-1].end() :]) or None
     phrases = _PHRASE.findall(text)
-    return (phrases[-1].strip("* \t").rstrip(".").strip("* \t") or None) if phrases else None
+    answer = phrases[-1].strip().rstrip("*. ").strip() if phrases else ""
+    return None if not answer or _CUT.search(answer) else answer
 
 
 def up_to_brace(text: str) -> str | None:

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.answers import AnswerClasses, Verdict, compare, extract, normalize, up_to_brace
@@ -31,6 +31,14 @@ EQUAL, DIFFERENT, UNDETERMINED = Verdict
         (r"\boxed{1} and then \boxed{2", None),  # cut while it was written
         (r"\boxed{1} and then \boxed{", None),
         (r"The answer is \boxed{12", None),
+        ("The answer is \\", None),
+        (r"The answer is \b", None),
+        (r"The answer is $\boxe", None),
+        (r"The answer is \boxed", None),
+        (r"The answer is $$", None),
+        (r"The answer is \[", None),
+        (r"The answer is \beta", r"\beta"),
+        (r"The answer is $\infty$", r"$\infty$"),
         (r"\boxed{}", None),
         (r"\boxed{  }", None),
         (r"\boxed{\frac{1}{2}", None),
@@ -41,6 +49,9 @@ EQUAL, DIFFERENT, UNDETERMINED = Verdict
         ("FINAL ANSWER IS B.", "B"),
         ("**Final Answer:** 12", "12"),
         ("The answer is **12**.", "12"),
+        ("The answer is 2**3.", "2**3"),
+        ("The answer is ***", None),
+        ("The answer is \x1f.", None),
         ("The answer is 1.\nNo. The answer is 2.\n", "2"),
         ("The answer is", None),
         ("The answer is .", None),
@@ -53,12 +64,14 @@ def test_extract(text, answer):
     assert extract(text) == answer
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="\\boxed{}12 .:*\n$", max_size=40) | st.text(max_size=40))
 def test_an_extracted_answer_is_never_empty(text):
     for extracted in (extract(text), extract(f"The answer is {text}"), extract(f"\\boxed{{{text}")):
         assert extracted is None or extracted.strip()
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab\\{}", max_size=12))
 def test_a_box_holds_what_up_to_brace_reads(text):
     assert extract(f"so \\boxed{{{text}") == (up_to_brace(text) or None)
@@ -159,6 +172,7 @@ def written(draw, value):
     return draw(st.sampled_from(ways))
 
 
+@settings(deadline=None)
 @given(st.data(), _FRACTIONS, _FRACTIONS)
 def test_numbers_are_equal_just_when_their_values_are(data, x, y):
     assert compare(written(data.draw, x), written(data.draw, x)) is EQUAL
@@ -166,6 +180,7 @@ def test_numbers_are_equal_just_when_their_values_are(data, x, y):
     assert compare(written(data.draw, x), written(data.draw, y)) is expected
 
 
+@settings(deadline=None)
 @given(st.data(), _FRACTIONS)
 def test_a_number_never_equals_its_hundredth_nor_a_percentage(data, x):
     assume(x)
@@ -175,17 +190,21 @@ def test_a_number_never_equals_its_hundredth_nor_a_percentage(data, x):
 
 
 _PIECES = st.sampled_from(
-    [*"0123456789", ",", ".", "/", "-", "+", "%", r"\%", " ", r"\,", r"\!", "(", ")", "[", "]", "{", "}", "$"]
-    + [r"\frac", "{1}", "{2}", r"\text{a}", r"\left", r"\right", "x", "A", "^", "_", "\n", "√", "٣"]
+    [
+        *"0123456789,./-+% ()[]{}$xA^_\n√٣",
+        *(r"\%", r"\,", r"\!", r"\frac", "{1}", "{2}", r"\text{a}", r"\left", r"\right"),
+    ]
 )
 _ANSWERS = st.lists(_PIECES, max_size=12).map("".join) | st.text(max_size=12)
 
 
+@settings(deadline=None)
 @given(_ANSWERS, _ANSWERS)
 def test_comparison_is_symmetric(a, b):
     assert compare(a, b) is compare(b, a)
 
 
+@settings(deadline=None)
 @given(_ANSWERS)
 def test_comparison_is_reflexive_where_there_is_an_answer(a):
     assert compare(a, a) is (EQUAL if normalize(a) else UNDETERMINED)
@@ -219,12 +238,13 @@ def test_hostile_answers_are_left_undetermined(hostile):
     [
         ("the answer is" + "\n" * 100_000, None),
         ("the answer" + " " * 100_000, None),
+        ("the answer is " + "\\" * 100_000, None),
         ("the answer is " * 10_000, "the answer is " * 9_999),
         ("\\boxed" + " " * 100_000, None),
         ("\\boxed{" * 20_000, None),
         ("\\boxed{" + "{" * 50_000 + "}" * 50_000 + "}", "{" * 50_000 + "}" * 50_000),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_hostile_texts_are_read_in_one_pass(text, answer):
     extracted = extract(text)
@@ -256,6 +276,7 @@ def test_undetermined_answers_are_classes_of_their_own_and_counted_once():
 _DECIDABLE = st.sampled_from(["1/2", "0.5", r"\frac{2}{4}", "2", "2.0", "4/2", "1,000", "1000", "A", "B", r"\text{A}"])
 
 
+@settings(deadline=None)
 @given(st.data(), st.lists(_DECIDABLE, max_size=10))
 def test_the_partition_of_decidable_answers_does_not_depend_on_their_order(data, answers):
     order = data.draw(st.permutations(range(len(answers))))

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.base import BaseController
@@ -57,6 +57,7 @@ def test_seeds_are_63_bits_and_equal_for_equal_parts():
     assert len({derive_seed(i) for i in range(1000)}) == 1000
 
 
+@settings(deadline=None)
 @given(st.integers(0, 3), st.sampled_from([None, "s", "t"]), st.integers(0, 2))
 def test_a_program_seed_depends_on_run_sample_and_epoch(seed, sample_id, epoch):
     drawn = Program(seed, sample_id, epoch).next_seed()
@@ -72,6 +73,7 @@ def test_a_program_seed_depends_on_run_sample_and_epoch(seed, sample_id, epoch):
 _PATHS = st.lists(st.integers(0, 2), max_size=3).map(tuple)
 
 
+@settings(deadline=None)
 @given(st.lists(_PATHS, max_size=30))
 def test_a_branch_draws_the_same_seeds_whatever_the_others_draw_and_in_any_order(order):
     program = Program(seed=5, sample_id="s")

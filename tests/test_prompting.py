@@ -154,7 +154,7 @@ def test_copies_share_the_tokenizer():
     assert controller.clone().prompting is prompting
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60))
 def test_encode_and_decode_are_inverse(text):
     prompting = Prompting.for_model(MODEL)

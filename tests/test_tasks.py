@@ -5,7 +5,7 @@ import math
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.errors import NoOutputError
@@ -191,6 +191,7 @@ def test_p_yes_by_hand(logprobs, score):
     assert task.scores == pytest.approx([score])
 
 
+@settings(deadline=None)
 @given(st.floats(0.001, 0.5), st.floats(0.001, 0.5))
 def test_p_yes_is_the_share_of_yes(yes, no):
     task = VerifyTask(branches=[[1]], yes_token=8, no_token=9)

@@ -43,7 +43,6 @@ class ExampleStream:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._encode = tokenizer.backend_tokenizer.encode
-        self._template = tokenizer.apply_chat_template
         self._pad_id: int = tokenizer.pad_token_id
         self._lines: dict[str, list[int]] = {}
 

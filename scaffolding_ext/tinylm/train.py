@@ -6,9 +6,12 @@ resumed run needs to go on exactly where it stopped.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -123,6 +126,103 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
     (folder / "training.json").write_text(json.dumps(log, indent=1) + "\n")
 
 
+@dataclass
+class Run:
+    """A training run: its options, and everything of it that a checkpoint holds.
+
+    Attributes:
+        options: What the weights depend on; a checkpoint of other options is refused.
+        mean_loss: Of the steps before the last checkpoint, in nats a learnt token; None before the first.
+        cpu_seconds: Processor time up to the last checkpoint, resumed runs included.
+    """
+
+    options: dict[str, Any]
+    model: LlamaForCausalLM
+    optimizers: list[torch.optim.Optimizer]
+    step: int = 0
+    num_tokens: int = 0
+    cpu_seconds: float = 0.0
+    mean_loss: float | None = None
+
+    def load(self, file: Path) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            click.ClickException: It was written by a run with other options.
+        """
+        import torch
+
+        checkpoint = torch.load(file, weights_only=True)
+        if checkpoint["options"] != self.options:
+            raise click.ClickException(
+                f"{file} was written by a run with {checkpoint['options']}, this one has {self.options}; "
+                "use the same options or another --output_path"
+            )
+        self.model.load_state_dict(checkpoint["model"])
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self.step, self.num_tokens = checkpoint["step"], checkpoint["num_tokens"]
+        self.cpu_seconds, self.mean_loss = checkpoint["cpu_seconds"], checkpoint.get("mean_loss")
+
+    def save(self, file: Path) -> None:
+        """Write a checkpoint; an interruption leaves the one before it whole."""
+        import torch
+
+        checkpoint = {
+            "options": self.options,
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "step": self.step,
+            "num_tokens": self.num_tokens,
+            "cpu_seconds": self.cpu_seconds,
+            "mean_loss": self.mean_loss,
+        }
+        temporary = file.with_suffix(".tmp")
+        torch.save(checkpoint, temporary)
+        temporary.replace(file)
+
+    def log(self) -> dict[str, Any]:
+        """What `training.json` says about the run."""
+        final_loss = None if self.mean_loss is None else round(self.mean_loss, 4)
+        return self.options | {
+            "num_tokens": self.num_tokens,
+            "cpu_seconds": round(self.cpu_seconds),
+            "final_loss": final_loss,
+        }
+
+
+def run_batches(
+    stream: ExampleStream, seed: int, num_steps: int, batch_tokens: int, first_step: int = 0
+) -> Iterator[Batch]:
+    """The batches of a run from a step on, endlessly; each round of them depends on (seed, round) alone."""
+    first_step_of_round = 0
+    for round_index in itertools.count():
+        longest = curriculum_max_num_steps(first_step_of_round, num_steps)
+        rng = random.Random(f"{seed}/{round_index}")
+        batches = list(stream.batches(rng, batch_tokens, EXAMPLES_PER_ROUND, longest))
+        yield from batches[max(0, first_step - first_step_of_round) :]
+        first_step_of_round += len(batches)
+
+
+def train(run: Run, batches: Iterator[Batch], pad_id: int, checkpoint_file: Path, checkpoint_every: int) -> None:
+    """Take the steps that are left of a run, with a checkpoint now and then and at the end."""
+    num_steps = run.options["num_steps"]
+    started = time.process_time() - run.cpu_seconds
+    losses: list[float] = []
+    for batch in itertools.islice(batches, num_steps - run.step):
+        losses.append(train_step(run.model, run.optimizers, batch, learning_rate_scale(run.step, num_steps)))
+        run.step += 1
+        run.num_tokens += int((batch.ids != pad_id).sum())
+        if run.step % checkpoint_every == 0 or run.step == num_steps:
+            run.cpu_seconds, run.mean_loss = time.process_time() - started, sum(losses) / len(losses)
+            losses.clear()
+            run.save(checkpoint_file)
+            click.echo(
+                f"step {run.step}/{num_steps} loss {run.mean_loss:.4f} tokens {run.num_tokens:,} "
+                f"cpu {run.cpu_seconds:.0f} s"
+            )
+
+
 @click.command(
     epilog="Example: python -m scaffolding_ext.tinylm.train target --output_path runs/target --num_steps 8000"
 )
@@ -149,59 +249,14 @@ def main(
     output_path.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
     model = build_model(SHAPES[model_name], tokenizer, seed)
-    optimizers = build_optimizers(model)
     options = {"model": model_name, "num_steps": num_steps, "batch_tokens": batch_tokens, "seed": seed}
-    options |= {"grammar_version": GRAMMAR_VERSION}
-    step, num_tokens, cpu_seconds = 0, 0, 0.0
+    run = Run(options | {"grammar_version": GRAMMAR_VERSION}, model, build_optimizers(model))
     checkpoint_file = output_path / "checkpoint.pt"
     if checkpoint_file.exists():
-        checkpoint = torch.load(checkpoint_file, weights_only=True)
-        if checkpoint["options"] != options:
-            raise click.ClickException(
-                f"{checkpoint_file} was written by a run with {checkpoint['options']}, this one has {options}; "
-                "use the same options or another --output_path"
-            )
-        model.load_state_dict(checkpoint["model"])
-        for optimizer, state in zip(optimizers, checkpoint["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        step, num_tokens, cpu_seconds = checkpoint["step"], checkpoint["num_tokens"], checkpoint["cpu_seconds"]
-    stream = ExampleStream(tokenizer)
-    resumed_at, losses = step, [0.0] * 0
-    first_step_of_round = 0
-    round_index = 0
-    started = time.process_time() - cpu_seconds
-    while step < num_steps:
-        longest = curriculum_max_num_steps(first_step_of_round, num_steps)
-        rng = random.Random(f"{seed}/{round_index}")
-        batches = list(stream.batches(rng, batch_tokens, EXAMPLES_PER_ROUND, longest))
-        for batch in batches[max(0, resumed_at - first_step_of_round) :]:
-            if step == num_steps:
-                break
-            losses.append(train_step(model, optimizers, batch, learning_rate_scale(step, num_steps)))
-            step += 1
-            num_tokens += int((batch.ids != tokenizer.pad_token_id).sum())
-            if step % checkpoint_every == 0 or step == num_steps:
-                cpu_seconds = time.process_time() - started
-                checkpoint = {
-                    "options": options,
-                    "model": model.state_dict(),
-                    "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-                    "step": step,
-                    "num_tokens": num_tokens,
-                    "cpu_seconds": cpu_seconds,
-                }
-                temporary = checkpoint_file.with_suffix(".tmp")
-                torch.save(checkpoint, temporary)
-                temporary.replace(checkpoint_file)
-                mean_loss = sum(losses) / len(losses)
-                click.echo(
-                    f"step {step}/{num_steps} loss {mean_loss:.4f} tokens {num_tokens:,} cpu {cpu_seconds:.0f} s"
-                )
-                losses.clear()
-        first_step_of_round += len(batches)
-        round_index += 1
-    log = options | {"num_tokens": num_tokens, "cpu_seconds": round(cpu_seconds), "final_loss": round(mean_loss, 4)}
-    save(model, tokenizer, output_path, log)
+        run.load(checkpoint_file)
+    batches = run_batches(ExampleStream(tokenizer), seed, num_steps, batch_tokens, run.step)
+    train(run, batches, tokenizer.pad_token_id, checkpoint_file, checkpoint_every)
+    save(model, tokenizer, output_path, run.log())
     click.echo(f"saved {output_path}")
 
 

@@ -1,0 +1,195 @@
+"""What every controller inherits: cheap clones, binding to workers, branches for several tasks."""
+
+import contextvars
+from typing import ClassVar
+
+import pytest
+
+from scaffolding_ext.controllers.base import BaseController, encode, finish, prompt_family
+from scaffolding_ext.errors import ConfigError, NoOutputError
+from scaffolding_ext.program import current_program, record
+from scaffolding_ext.prompting import FAMILIES, Prompting
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskCollection, with_task_collection
+from scaffolding_ext.runtime import ScaffoldingLlm
+from scaffolding_ext.tasks import ScoreTask, WorkerTag
+from scaffolding_ext.testing import ScriptedWorker
+
+
+class Uncopyable:
+    def __deepcopy__(self, memo):
+        raise AssertionError("a clone must not copy this")
+
+    __copy__ = __reduce__ = __deepcopy__
+
+
+class Leaf(BaseController):
+    def __init__(self):
+        super().__init__()
+        self.large = Uncopyable()
+
+    def run(self, task, suffix="", **kwargs):
+        record("leaf", prompt=task.input_str, suffix=suffix)
+        piece = GenerationTask(worker_tag=WorkerTag.GENERATION, input_str=task.input_str)
+        yield [piece]
+        finish(task, piece.output_str + suffix, piece.output_tokens, answer=suffix, exit_reason="leaf")
+
+
+class Outer(BaseController):
+    required_tags = ()
+
+    def __init__(self, inner, reward=None):
+        super().__init__()
+        self.inner = inner
+        self.reward = reward
+        self.settings = {"list": [Uncopyable()]}
+
+    def process(self, tasks, **kwargs):
+        yield from self.inner.process(tasks, **kwargs)
+
+
+class Scorer(BaseController):
+    required_tags = (WorkerTag.GENERATION, WorkerTag.REWARD)
+    required_tasks = (ScoreTask,)
+
+
+class PlainWorker(ScriptedWorker):
+    task_handlers: ClassVar = {GenerationTask: ScriptedWorker.task_handlers[GenerationTask]}
+
+
+# ---- clone
+
+
+def test_clone_shares_attributes_and_clones_sub_controllers():
+    controller = Outer(Outer(Leaf()))
+    twin = controller.clone()
+    assert type(twin) is Outer
+    assert twin is not controller
+    assert twin.settings is controller.settings
+    assert twin.inner is not controller.inner
+    assert twin.inner.inner is not controller.inner.inner
+    assert twin.inner.inner.large is controller.inner.inner.large
+    twin.settings = {}
+    twin.inner.reward = 5
+    assert (controller.settings != {}, controller.inner.reward) == (True, None)
+
+
+def test_clone_copies_task_collections():
+    class Seen(TaskCollection):
+        def __init__(self):
+            super().__init__()
+            self.tasks = []
+
+        def after_yield(self, tasks):
+            self.tasks += tasks
+
+    controller = with_task_collection("seen", Seen)(type("Observed", (Leaf,), {}))()
+    twin = controller.clone()
+    twin.task_collections["seen"].tasks.append(1)
+    assert controller.task_collections["seen"].tasks == []
+
+
+def test_clones_of_a_bound_controller_are_bound():
+    controller = Outer(Leaf())
+    controller.bind({"generation": ScriptedWorker("")})
+    assert controller.clone().inner.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
+
+
+# ---- bind
+
+
+def test_unbound_only_plain_generation_is_assumed():
+    controller = Leaf()
+    assert controller.can_serve(WorkerTag.GENERATION, GenerationTask)
+    assert not controller.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
+    assert not controller.can_serve(WorkerTag.REWARD, ScoreTask)
+
+
+@pytest.mark.parametrize("key", [WorkerTag.GENERATION, "generation"])
+def test_bind_learns_what_the_workers_serve(key):
+    able, plain = Leaf(), Leaf()
+    able.bind({key: ScriptedWorker("")})
+    plain.bind({key: PlainWorker("")})
+    assert able.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
+    assert not plain.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
+    assert plain.can_serve(WorkerTag.GENERATION, GenerationTask)
+
+
+def test_bind_learns_of_a_compare_worker_that_nobody_requires():
+    controller = Leaf()
+    controller.bind({"generation": PlainWorker(""), WorkerTag.COMPARE: ScriptedWorker("")})
+    assert controller.can_serve(WorkerTag.COMPARE, ScoreTask)
+
+
+def test_a_missing_worker_refuses_the_stack():
+    with pytest.raises(ConfigError, match="Scorer needs a worker 'reward'; the stack has: draft, generation") as caught:
+        Scorer().bind({"generation": ScriptedWorker(""), WorkerTag.DRAFT: ScriptedWorker("")})
+    assert caught.value.key == "workers"
+    with pytest.raises(ConfigError, match="the stack has: none"):
+        Leaf().bind({})
+
+
+@pytest.mark.parametrize("wrap", [lambda controller: controller, Outer, lambda c: Outer(Leaf(), reward=Outer(c))])
+def test_an_unserved_task_refuses_the_stack_however_deep(wrap):
+    with pytest.raises(ConfigError, match="PlainWorker cannot serve ScoreTask, which Scorer needs") as caught:
+        wrap(Scorer()).bind({"generation": ScriptedWorker(""), "reward": PlainWorker("")})
+    assert caught.value.key == "workers.reward"
+
+
+# ---- process and generate
+
+
+def test_several_tasks_run_in_branches_with_the_same_arguments():
+    class Split(BaseController):
+        def __init__(self):
+            super().__init__()
+            self.inner = Leaf()
+
+        def run(self, task, **kwargs):
+            tasks = [GenerationTask(input_str=f"{task.input_str}{i}") for i in range(3)]
+            yield from self.inner.process(tasks, **kwargs)
+            yield from self.inner.process([], **kwargs)
+            task.output_str = "|".join(t.output_str for t in tasks)
+
+    with ScaffoldingLlm(Split(), {"generation": ScriptedWorker(lambda task: task.input_str.upper())}) as llm:
+        result = llm.generate("q", suffix="!")
+    assert result.outputs[0].text == "Q0!|Q1!|Q2!"
+    seen = sorted((event["branch"], event["prompt"], event["suffix"]) for event in result.program.trace)
+    assert seen == [([0], "q0", "!"), ([1], "q1", "!"), ([2], "q2", "!")]
+
+
+def test_the_completion_carries_answer_and_exit_reason():
+    with ScaffoldingLlm(Leaf(), {"generation": ScriptedWorker("text")}) as llm:
+        result = llm.generate("q", suffix="7")
+    assert (result.outputs[0].text, result.answer, result.exit_reason) == ("text7", "7", "leaf")
+
+
+def test_a_controller_must_implement_something_and_give_an_output():
+    class Silent(BaseController):
+        def run(self, task, **kwargs):
+            yield []
+
+    def exhaust(controller):  # in a context of its own: what `generate` opens without a host stays open
+        contextvars.copy_context().run(list, controller.generate("q"))
+
+    with pytest.raises(TypeError, match=r"BaseController must implement run\(\) or process\(\)"):
+        exhaust(BaseController())
+    with pytest.raises(NoOutputError, match="Silent ended without an output"):
+        exhaust(Silent().clone())
+
+
+def test_family_and_encoding_are_those_of_the_requests_prompting():
+    class Asking(BaseController):
+        def run(self, task, **kwargs):
+            yield []
+            assert current_program().prompting is self.prompting
+            finish(task, str(FAMILIES["tinylm"] is prompt_family()), encode("</think>"))
+
+    controller = Asking()
+    with ScaffoldingLlm(controller, {"generation": ScriptedWorker("")}) as llm:
+        plain = llm.generate("q").outputs[0]
+        controller.prompting = Prompting.for_model("tinylm/draft")
+        prompted = llm.generate("q").outputs[0]
+    assert (plain.text, plain.token_ids) == ("False", None)
+    assert (prompted.text, len(prompted.token_ids)) == ("True", 1)
+    assert prompt_family() is FAMILIES["deepseek_r1"]  # outside any request
+    assert encode("x") is None
