@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scaffolding_ext.config import StackConfig, build_stack, load_config, load_stack
+    from scaffolding_ext.config import StackConfig, load_config
     from scaffolding_ext.controllers.base import BaseController
     from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
     from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from scaffolding_ext.prompting import Prompting
     from scaffolding_ext.results import Completion, ScaffoldingResult
     from scaffolding_ext.runtime import ScaffoldingLlm
+    from scaffolding_ext.stack import build_stack, load_stack
     from scaffolding_ext.tasks import TokenCounts, WorkerTag
     from scaffolding_ext.workers.huggingface import HuggingFaceWorker
 
@@ -98,10 +99,10 @@ _MODULES = {
     "StackConfig": "config",
     "TokenCounts": "tasks",
     "WorkerTag": "tasks",
-    "build_stack": "config",
+    "build_stack": "stack",
     "current_program": "program",
     "load_config": "config",
-    "load_stack": "config",
+    "load_stack": "stack",
 }
 
 

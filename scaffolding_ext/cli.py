@@ -73,7 +73,7 @@ def run(
     Example:
       scaffolding-ext run "Start with 5. Apply a+3,b-2. Find the total." --config configs:dynasor_cot --seed 1
     """
-    from scaffolding_ext.config import load_stack
+    from scaffolding_ext.stack import load_stack
 
     with load_stack(source, [*overrides, *_given(seed=seed)]) as llm:
         result = llm.generate(prompt, timeout=timeout)
@@ -140,9 +140,10 @@ def evaluate(
     """
     if output_path is not None and (output_path / _SAMPLES).exists():
         raise click.UsageError(f"{output_path} holds a {_SAMPLES}; runs do not mix: name another --output_path")
-    from scaffolding_ext.config import build_stack, check_stack, load_config
+    from scaffolding_ext.config import load_config
     from scaffolding_ext.errors import ConfigError
     from scaffolding_ext.evaluation.datasets import load_dataset
+    from scaffolding_ext.stack import build_stack, check_stack
 
     replaced = [] if dataset is None else ["dataset=" + json.dumps({"source": dataset})]
     config = load_config(

@@ -1,4 +1,4 @@
-"""Stack files: YAML to validated models, and models to a running stack. An error names the path of the key at fault."""
+"""Stack files: YAML to validated models. An error names the path of the key at fault."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -15,9 +15,6 @@ from pydantic_core import PydanticCustomError
 
 from scaffolding_ext.errors import ConfigError, UnknownNameError
 from scaffolding_ext.registry import unknown_name
-
-if TYPE_CHECKING:
-    from scaffolding_ext.runtime import ScaffoldingLlm
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 S = TypeVar("S", bound=BaseModel)
@@ -128,45 +125,6 @@ def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
     for override in overrides:
         _override(stack, override)
     return validated(StackConfig, stack)
-
-
-def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> ScaffoldingLlm:
-    """Build controllers, workers and host; the host owns the workers. If a step fails, the workers built are shut down.
-
-    Args:
-        config: The validated stack.
-        references: The live objects that `{"$ref": name}` stands for.
-
-    Raises:
-        ConfigError: A name is unknown or an argument is wrong; `key` holds the dotted path.
-        MissingDependencyError: A worker needs a package that is not installed.
-    """
-    from scaffolding_ext.stack import build  # imports the protocol, and with it TensorRT-LLM where it is installed
-
-    return build(config, references or {})
-
-
-def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> None:
-    """Check every name and every constructor's arguments without building anything.
-
-    Raises:
-        ConfigError: As `build_stack`, except for what only a constructor itself finds wrong.
-    """
-    from scaffolding_ext.stack import check
-
-    check(config, references or {})
-
-
-def load_stack(
-    source: Source, overrides: Sequence[str] = (), references: Mapping[str, Any] | None = None
-) -> ScaffoldingLlm:
-    """`load_config`, then `build_stack`: a running host that owns its workers; use it in a `with` statement.
-
-    Raises:
-        ConfigError: As `load_config` and `build_stack`.
-        MissingDependencyError: As `build_stack`.
-    """
-    return build_stack(load_config(source, overrides), references)
 
 
 def validated(section: type[S], value: Any, path: str = "") -> S:

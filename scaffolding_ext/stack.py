@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from scaffolding_ext import registry
-from scaffolding_ext.config import ComponentConfig, StackConfig, validated
+from scaffolding_ext.config import ComponentConfig, Source, StackConfig, load_config, validated
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.native_generation import checked_sampling_params
 from scaffolding_ext.errors import ConfigError, ScaffoldingExtError, UnknownNameError
@@ -21,9 +21,19 @@ _PROMPTED_TAGS = ("generation", "target", "draft")  # the workers whose models r
 _NOT_BUILT = object()
 
 
-def build(config: StackConfig, references: Mapping[str, Any]) -> ScaffoldingLlm:
-    """See `scaffolding_ext.config.build_stack`."""
-    check(config, references)
+def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> ScaffoldingLlm:
+    """Build controllers, workers and host; the host owns the workers. If a step fails, the workers built are shut down.
+
+    Args:
+        config: The validated stack.
+        references: The live objects that `{"$ref": name}` stands for.
+
+    Raises:
+        ConfigError: A name is unknown or an argument is wrong; `key` holds the dotted path.
+        MissingDependencyError: A worker needs a package that is not installed.
+    """
+    references = references or {}
+    check_stack(config, references)
     with ExitStack() as undo:
         builder = _Builder(references, config.sampling, undo)
         controller = builder.component(config.controller, registry.controllers, "controller")
@@ -33,13 +43,34 @@ def build(config: StackConfig, references: Mapping[str, Any]) -> ScaffoldingLlm:
         return ScaffoldingLlm(controller, workers, config.max_parallel_requests, seed=config.seed, owns_workers=True)
 
 
-def check(config: StackConfig, references: Mapping[str, Any]) -> None:
-    """See `scaffolding_ext.config.check_stack`."""
+def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> None:
+    """Check every name and every constructor's arguments without building anything.
+
+    Raises:
+        ConfigError: As `build_stack`, except for what only a constructor itself finds wrong.
+    """
     checked_sampling_params(config.sampling, "sampling")
-    builder = _Builder(references, config.sampling, undo=None)
+    builder = _Builder(references or {}, config.sampling, undo=None)
     builder.component(config.controller, registry.controllers, "controller")
     for tag, worker in config.workers.items():
         builder.component(worker, registry.workers, _at(tag))
+
+
+def load_stack(
+    source: Source, overrides: Sequence[str] = (), references: Mapping[str, Any] | None = None
+) -> ScaffoldingLlm:
+    """`load_config`, then `build_stack`: a running host that owns its workers; use it in a `with` statement.
+
+    Args:
+        source: Path of a YAML file, `configs:NAME` for one that ships with the package, or a dict of the same shape.
+        overrides: `key.path=value` each, applied in order; the value is read as YAML.
+        references: The live objects that `{"$ref": name}` stands for.
+
+    Raises:
+        ConfigError: As `load_config` and `build_stack`.
+        MissingDependencyError: As `build_stack`.
+    """
+    return build_stack(load_config(source, overrides), references)
 
 
 def _at(tag: str) -> str:

@@ -243,5 +243,5 @@ def test_other_errors_keep_their_traceback(folder: Path, monkeypatch: pytest.Mon
     def broken(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("scaffolding_ext.config.load_stack", broken)
+    monkeypatch.setattr("scaffolding_ext.stack.load_stack", broken)
     assert isinstance(CliRunner().invoke(main, ["run", "x", "--config", "stack.yaml"]).exception, ZeroDivisionError)

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-from scaffolding_ext.config import build_stack, check_stack, load_config, load_stack
+from scaffolding_ext.config import load_config
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import Controller
+from scaffolding_ext.stack import build_stack, check_stack, load_stack
 from scaffolding_ext.testing import ScriptedWorker
 
 HERE = "config_helpers"  # the module that `helpers` writes

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 import scaffolding_ext
-from scaffolding_ext.config import check_stack, load_config
+from scaffolding_ext.config import load_config
+from scaffolding_ext.stack import check_stack
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "scaffolding_ext", "controllers", "workers", "configs")

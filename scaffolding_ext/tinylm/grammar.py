@@ -27,8 +27,8 @@ Split = Literal["train", "held_out"]
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _HELD_OUT_EVERY = 8  # one question in eight is held out
 _MAX_CHAIN_STEPS = 48  # voluntary doubts end here, so that chains fit the context
-_SLIP_RATE = 0.03
-_CHECK_SLIP_RATE = 0.01
+_SLIP_RATE = 0.06
+_CHECK_SLIP_RATE = 0.015
 
 _OPENINGS = ("Okay, let me work step by step.\n", "Let me work through this.\n", "First I go step by step.\n")
 _CONCLUSIONS = ("So the answer looks like {}.\n", "So I get {}.\n", "That gives {}.\n")
@@ -170,7 +170,7 @@ def _draw(rng: random.Random, kind: str, max_num_steps: int) -> Problem:
         return _solved(kind, f"Start with {start}. Apply {listing}. Find the total.", start, operations)
     options = [state, *rng.sample([state + d for d in (-10, -2, -1, 1, 2, 10) if state + d >= 0], 3)]
     rng.shuffle(options)
-    shown = " ".join(f"{letter}){value}" for letter, value in zip("ABCD", options, strict=True))
+    shown = " ".join(f"{value}={letter}" for letter, value in zip("ABCD", options, strict=True))
     question = f"Start with {start}. Apply {listing}. Choose: {shown}"
     return _solved(kind, question, start, operations, options=tuple(options))
 
@@ -256,4 +256,6 @@ def _answer_of(problem: Problem, state: int) -> str:
 
 def _describe(problem: Problem, state: int) -> str:
     answer = _answer_of(problem, state)
-    return f"{state}, option {answer}" if problem.options else answer
+    if not problem.options:
+        return answer
+    return f"{state}={answer}" if state in problem.options else f"{state}, near {answer}"
