@@ -28,7 +28,8 @@ from scaffolding_ext.evaluation.report import Summary, summarize
 from scaffolding_ext.evaluation.runner import evaluate
 from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap, paired_bootstrap_ratio
 
-PLAIN, CUT, DYNASOR = "plain chain of thought", "fixed cut", "DynasorCoT"
+PLAIN, CUT, DYNASOR = "plain CoT", "fixed cut", "DynasorCoT"
+PIPE_WIDTH = 110  # columns, where no terminal says how many there are
 FORCED_ANSWER_LEN = 4  # tokens of a forced answer, about: what the fixed cut decodes beyond its budget
 
 
@@ -83,7 +84,7 @@ def matching_budget(chain_lengths: list[int], mean_tokens: float) -> int:
 
 def show(runs: dict[str, Run], report: Report) -> None:
     """Print the comparison."""
-    console = Console()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     table = Table("", *runs, title=f"{report.setting['num_problems']} held-out problems, seed {report.setting['seed']}")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -94,22 +95,27 @@ def show(runs: dict[str, Run], report: Report) -> None:
     def figures(key: str, form: str) -> list[str]:
         return [_shown(report.figures.get(f"{name}: {key}"), form) for name in runs]
 
-    row("accuracy % (95 %)", figures("accuracy", "percent"))
-    row("  difference to plain, points", figures("accuracy difference", "percent"))
-    row("decoded tokens a problem", figures("decoded tokens", "number"))
+    row("accuracy, % (95 % interval)", figures("accuracy", "percent"))
+    row("  difference to plain CoT, points", figures("accuracy difference", "percent"))
+    row("decoded tokens, mean", figures("decoded tokens", "number"))
     purposes = dict.fromkeys(p for run in runs.values() for p in run.summary.mean_tokens_by_purpose)
     for purpose in purposes:
         means = [run.summary.mean_tokens_by_purpose.get(purpose, {}).get("decoded", 0.0) for run in runs.values()]
         if any(means):
             row(f"  {purpose}", [f"{mean:.1f}" for mean in means])
-    row("  saved against plain %", figures("decoded tokens saved", "percent"))
-    row("computed tokens a problem", figures("computed tokens", "number"))
-    row("  saved against plain %", figures("computed tokens saved", "percent"))
-    row("seconds, all problems", figures("seconds", "number"))
-    row("how it ended", [" ".join(f"{k} {v}" for k, v in run.summary.exit_reasons.items()) for run in runs.values()])
+    row("  saved, %", figures("decoded tokens saved", "percent"))
+    row("computed tokens (decoded and prefilled), mean", figures("computed tokens", "number"))
+    row("  saved, %", figures("computed tokens saved", "percent"))
+    row("seconds for all problems", figures("seconds", "number"))
+    row("how it ended", [", ".join(f"{k} {v}" for k, v in run.summary.exit_reasons.items()) for run in runs.values()])
     console.print(table)
-    console.print(f"The fixed cut closes thinking after {report.setting['fixed_cut']} tokens and asks for the answer.")
-    console.print("Decoded tokens hold everything generated: chains, probes, forced answers, discarded work.")
+    console.print(
+        f"The fixed cut closes thinking after {report.setting['fixed_cut']} tokens: as many decoded tokens as DynasorCoT's, "
+        "spread evenly.\nDecoded tokens hold everything generated: chains, probes, forced answers, discarded work. "
+        "Intervals are 95 %,\npaired by problem where two methods are compared."
+    )
+    against = report.figures[f"{DYNASOR} over {CUT}: accuracy difference"]
+    console.print(f"At equal tokens DynasorCoT is {_shown(against, 'percent')} points above the fixed cut.")
 
 
 def plot(runs: dict[str, Run], path: Path) -> None:
@@ -200,7 +206,7 @@ def _shown(figure: dict[str, Any] | None, form: str) -> str:
     scale = 100 if form == "percent" else 1
     value, low, high = (None if figure[key] is None else scale * figure[key] for key in ("value", "low", "high"))
     text = f"{value:.1f}"
-    return text if low is None or high is None else f"{text} ({low:.1f} to {high:.1f})"
+    return text if low is None or high is None else f"{text} ({low:.1f}..{high:.1f})"
 
 
 if __name__ == "__main__":

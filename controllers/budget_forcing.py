@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import BaseController, finish, prompt_family
-from scaffolding_ext.controllers.chain import ChunkChain, asked_answer, asking, close_with
+from scaffolding_ext.controllers.base import BaseController, prompt_family
+from scaffolding_ext.controllers.chain import ChunkChain, conclude
 from scaffolding_ext.controllers.native_generation import apply_sampling_params, checked_sampling_params
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.program import record
 from scaffolding_ext.prompting import family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 
@@ -69,18 +67,4 @@ class BudgetForcingController(BaseController):
         if not chain.ended and chain.contains(family.think_close):
             yield chain.advance(chain.max_tokens)
             chain.absorb()
-        prefix = chain.prefix
-        if chain.ended or chain.contains(family.think_close):
-            answer = extract(prefix.text.rpartition(family.think_close)[2])
-            record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason, answer=answer)
-            reason = "length" if chain.finish_reason == "length" else "end"
-            finish(task, prefix.text, prefix.token_ids, answer, reason)
-            return
-        forced = asking(task, prefix, family.close, self.answer_sampling_params)
-        yield [forced]
-        answer = asked_answer(forced)
-        record("force", position=prefix.num_tokens, answer=answer)
-        if answer is None:
-            finish(task, prefix.text, prefix.token_ids, None, "length")
-        else:
-            close_with(task, prefix, family.close, answer, family, "length")
+        yield from conclude(task, chain, family, self.answer_sampling_params)

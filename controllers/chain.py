@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-from scaffolding_ext.answers import up_to_brace
+from scaffolding_ext.answers import extract, up_to_brace
 from scaffolding_ext.controllers.base import encode, finish
 from scaffolding_ext.controllers.native_generation import apply_sampling_params
-from scaffolding_ext.program import current_program
+from scaffolding_ext.program import current_program, record
 from scaffolding_ext.prompting import PromptFamily
-from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask, Task
 from scaffolding_ext.tasks import (
     CHAIN,
     CHAIN_START,
@@ -230,6 +230,36 @@ def asking(prompt: GenerationTask, prefix: Prefix, suffix: str, sampling_params:
 def asked_answer(task: GenerationTask) -> str | None:
     """The answer in the response to `asking`; None where the box was not closed or is empty."""
     return up_to_brace(output_of(task)) or None
+
+
+def conclude(
+    task: GenerationTask, chain: Chain, family: PromptFamily, sampling_params: dict[str, Any]
+) -> ControllerGenerator:
+    """Write the output of a chain that is to go no further: its own, or with an answer that is forced out of it.
+
+    Args:
+        task: Gets the output.
+        chain: Has ended by itself, at its budget, or is simply left.
+        family: How thinking is closed.
+        sampling_params: `max_tokens`, `temperature` and `top_p` of the forced answer.
+    """
+    prefix = chain.prefix
+    thinking_closed = chain.contains(family.think_close)
+    answer = extract(prefix.text.rpartition(family.think_close)[2])
+    record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason, answer=answer)
+    ended_by_itself = chain.ended and chain.finish_reason != "length"
+    if ended_by_itself or (thinking_closed and answer is not None):
+        finish(task, prefix.text, prefix.token_ids, answer, "end" if ended_by_itself else "length")
+        return
+    close = family.close_closed if thinking_closed else family.close
+    forced = asking(task, prefix, close, sampling_params)
+    yield [forced]
+    answer = asked_answer(forced)
+    record("force", position=prefix.num_tokens, answer=answer)
+    if answer is None:
+        finish(task, prefix.text, prefix.token_ids, None, "length")
+    else:
+        close_with(task, prefix, close, answer, family, "length")
 
 
 def close_with(

@@ -13,9 +13,18 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from scaffolding_ext.answers import AnswerClasses, extract
-from scaffolding_ext.controllers.base import BaseController, finish, prompt_family
-from scaffolding_ext.controllers.chain import Chain, ChunkChain, Prefix, StreamChain, asked_answer, asking, close_with
+from scaffolding_ext.answers import AnswerClasses
+from scaffolding_ext.controllers.base import BaseController, prompt_family
+from scaffolding_ext.controllers.chain import (
+    Chain,
+    ChunkChain,
+    Prefix,
+    StreamChain,
+    asked_answer,
+    asking,
+    close_with,
+    conclude,
+)
 from scaffolding_ext.controllers.native_generation import apply_sampling_params, checked_sampling_params
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
@@ -195,7 +204,7 @@ class DynasorCoTController(BaseController):
             if not overlap:
                 yield chain.advance(next_position)
                 chain.absorb()
-        yield from self._end(task, chain, family)
+        yield from conclude(task, chain, family, self.probe_sampling_params)
 
     def _start_chain(self, task: GenerationTask) -> Chain:
         max_tokens = self.max_tokens if task.max_tokens is None else min(task.max_tokens, self.max_tokens)
@@ -241,25 +250,6 @@ class DynasorCoTController(BaseController):
         num_discarded = chain.discard_after(probe.prefix)
         record("stop", position=probe.prefix.num_tokens, answer=probe.answer, num_discarded=num_discarded)
         close_with(task, probe.prefix, family.close, str(probe.answer), family, "certain")
-
-    def _end(self, task: GenerationTask, chain: Chain, family: PromptFamily) -> ControllerGenerator:
-        """The chain has ended by itself, or its budget has: then force an answer, unless it is there already."""
-        prefix = chain.prefix
-        thinking_closed = chain.contains(family.think_close)
-        answer = extract(prefix.text.rpartition(family.think_close)[2])
-        record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason, answer=answer)
-        if chain.finish_reason != "length" or (thinking_closed and answer is not None):
-            finish(task, prefix.text, prefix.token_ids, answer, "length" if chain.finish_reason == "length" else "end")
-            return
-        close = family.close_closed if thinking_closed else family.close
-        forced = asking(task, prefix, close, self.probe_sampling_params)
-        yield [forced]
-        answer = asked_answer(forced)
-        record("force", position=prefix.num_tokens, answer=answer)
-        if answer is None:
-            finish(task, prefix.text, prefix.token_ids, None, "length")
-        else:
-            close_with(task, prefix, close, answer, family, "length")
 
 
 class DynasorGenerationController(DynasorCoTController):

@@ -299,7 +299,8 @@ def test_return_value_error_and_close_pass_through():
 
     assert list(outer()) == [[], ["end"]]
 
-    work = Program().meter(holding())
+    inner = holding()  # held here, so that not its loss but close() closes it
+    work = Program().meter(inner)
     next(work)
     work.close()
     assert closed == [True]

@@ -65,6 +65,13 @@ def test_without_a_template_the_prompt_stays_and_gets_its_special_tokens():
     assert prompting.encode("a b") == [1, 2]  # what continues a chain gets none
 
 
+def test_a_template_that_writes_special_tokens_gets_no_second_ones():
+    tokenizer = bare_tokenizer()
+    tokenizer.chat_template = "<s>{{ messages[0]['content'] }}"
+    task = applied(Prompting(tokenizer), "a b")
+    assert (task.input_str, task.input_tokens) == ("<s>a b", [0, 1, 2])
+
+
 def test_the_template_can_be_turned_off():
     task = applied(Prompting.for_model(MODEL, chat_template=False), "plain")
     assert task.input_str == "plain"

@@ -29,10 +29,6 @@ def controller(max_thinking_tokens, max_answer_tokens=40, **arguments):
     return BudgetForcingController(max_thinking_tokens, max_answer_tokens, family="tinylm", **arguments)
 
 
-def events(result):
-    return [event["event"] for event in result.program.trace]
-
-
 @pytest.mark.parametrize("budget", [1, 30, 200])
 def test_thinking_is_cut_and_the_answer_forced(budget):
     result, tasks = request(controller(budget), ENDLESS)
@@ -40,8 +36,7 @@ def test_thinking_is_cut_and_the_answer_forced(budget):
     assert (result.answer, result.exit_reason) == ("4", "length")
     assert [task.max_tokens for task in tasks] == [budget, 40]
     assert tasks[1].input_str == PROMPT + ENDLESS[:budget] + FAMILY.close
-    assert events(result) == ["force"]
-    assert result.program.trace[0]["position"] == budget
+    assert [(event["event"], event["position"]) for event in result.program.trace][-1] == ("force", budget)
     ledger = result.program.ledger.by_purpose
     assert (ledger[Purpose.CHAIN].decoded, ledger[Purpose.PROBE].decoded) == (budget, len("4} and"))
 
@@ -73,12 +68,15 @@ def test_a_marker_that_the_cut_goes_through_is_open_thinking(budget):
     assert result.outputs[0].text == CLOSING[:budget] + FAMILY.close + "4" + FAMILY.answer_end
 
 
-def test_an_answer_that_does_not_end_within_its_own_budget():
-    chain = CLOSING[:CLOSED_AT] + "and so forth " * 50
-    result, tasks = request(controller(CLOSED_AT + 3, 20), chain)
-    assert (result.outputs[0].text, result.answer) == (chain[: CLOSED_AT + 23], None)
-    assert result.exit_reason == "length"
-    assert len(tasks) == 2
+@pytest.mark.parametrize("given", ["", "\nThe answer is \\boxed{7}. And "])
+def test_an_answer_that_does_not_end_within_its_own_budget_is_forced_unless_it_is_given(given):
+    chain = CLOSING[:CLOSED_AT] + given + "and so forth " * 50
+    result, tasks = request(controller(CLOSED_AT + 3), chain)
+    cut = chain[: CLOSED_AT + 43]
+    forced = FAMILY.close_closed + "4" + FAMILY.answer_end
+    assert result.outputs[0].text == (cut if given else cut + forced)
+    assert (result.answer, result.exit_reason) == ("7" if given else "4", "length")
+    assert len(tasks) == (2 if given else 3)
 
 
 def test_where_even_force_gives_no_answer_there_is_none():

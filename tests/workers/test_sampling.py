@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from scaffolding_ext.workers.sampling import SamplingParams, sample, uniforms
+from scaffolding_ext.workers.sampling import _SPLITMIX_STEP, SamplingParams, sample, uniforms
 
 GREEDY = SamplingParams(0.0, 0, 1.0, 0)
 NEAR = 1e-4  # float32 may decide otherwise than float64 for numbers closer than this
@@ -37,6 +37,13 @@ def test_numbers_are_uniform(seeds, positions):
     assert 0 <= numbers.min() <= numbers.max() < 1
     assert len(np.unique(numbers)) == 20_000
     assert stats.chisquare(np.bincount((numbers * 100).astype(int), minlength=100)).pvalue > 1e-6
+
+
+def test_no_seed_gives_a_shifted_copy_of_another():
+    step = int(_SPLITMIX_STEP)  # what a position adds to the state of its row
+    base = set(drawn([7], np.arange(200)))
+    for distance in (1, -1, 5, step, -step, 5 * step):
+        assert not base & set(drawn([(7 + distance) % 2**64], np.arange(200)))
 
 
 def test_neighbours_are_uncorrelated():
