@@ -110,9 +110,9 @@ def show(runs: dict[str, Run], report: Report) -> None:
     row("how it ended", [", ".join(f"{k} {v}" for k, v in run.summary.exit_reasons.items()) for run in runs.values()])
     console.print(table)
     console.print(
-        f"The fixed cut closes thinking after {report.setting['fixed_cut']} tokens: as many decoded tokens as DynasorCoT's, "
-        "spread evenly.\nDecoded tokens hold everything generated: chains, probes, forced answers, discarded work. "
-        "Intervals are 95 %,\npaired by problem where two methods are compared."
+        f"The fixed cut closes thinking after {report.setting['fixed_cut']} tokens: it decodes as many as DynasorCoT.\n"
+        "Decoded tokens hold everything generated: chains, probes, forced answers, discarded work.\n"
+        "Intervals are 95 %, paired by problem where two methods are compared."
     )
     against = report.figures[f"{DYNASOR} over {CUT}: accuracy difference"]
     console.print(f"At equal tokens DynasorCoT is {_shown(against, 'percent')} points above the fixed cut.")
@@ -146,12 +146,12 @@ def plot(runs: dict[str, Run], path: Path) -> None:
 
 @click.command(epilog="Example: python benchmarks/demo.py --num_problems 100 --json")
 @report_options
-@click.option("--num_problems", default=400, show_default=True, help="Held-out problems; --quick takes 60.")
+@click.option("--num_problems", default=400, show_default=True, help="Held-out problems; --quick takes 60 at most.")
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
 @click.option("--plot_path", default="runs/demo/demo.png", show_default=True, type=click.Path(path_type=Path))
 def main(seed: int, quick: bool, as_json: bool, num_problems: int, model: str, plot_path: Path) -> None:
     """Plain chain of thought, fixed cut and DynasorCoT side by side: accuracy, tokens by purpose, seconds."""
-    num_problems = 60 if quick else num_problems
+    num_problems = min(60, num_problems) if quick else num_problems
     samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -68,6 +68,8 @@ def _running_task() -> asyncio.Task[Any] | None:
 class BaseController(Controller):
     """A controller with a program, prompting, capabilities, and a clone that copies nothing large.
 
+    Each sub-controller must be an attribute of its own: `clone` and `bind` do not look into lists or dicts.
+
     Attributes:
         required_tags: The workers that this controller itself sends tasks to; a stack without them is refused.
         required_tasks: Task types that must be served natively, because nothing can take their place.
@@ -89,8 +91,7 @@ class BaseController(Controller):
         for name, value in self.__dict__.items():
             if type(value) not in _PLAIN_TYPES and isinstance(value, Controller):
                 twin.__dict__[name] = value.clone()
-        if self.task_collections:
-            twin.task_collections = copy.deepcopy(self.task_collections)
+        twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from scaffolding_ext.controllers.base import BaseController, prompt_family
 from scaffolding_ext.controllers.chain import ChunkChain, conclude
-from scaffolding_ext.controllers.native_generation import apply_sampling_params, checked_sampling_params
+from scaffolding_ext.controllers.native_generation import checked_sampling_params
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompting import family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
@@ -58,10 +58,7 @@ class BudgetForcingController(BaseController):
         """Answer the task's prompt."""
         family = self.family or prompt_family()
 
-        def configure(piece: GenerationTask) -> None:
-            apply_sampling_params(piece, self.sampling_params)
-
-        chain = ChunkChain(task, self.max_thinking_tokens + self.max_answer_tokens, configure)
+        chain = ChunkChain(task, self.max_thinking_tokens + self.max_answer_tokens, self.sampling_params)
         yield chain.advance(self.max_thinking_tokens)
         chain.absorb()
         if not chain.ended and chain.contains(family.think_close):

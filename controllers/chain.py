@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.answers import extract, up_to_brace
 from scaffolding_ext.controllers.base import encode, finish
-from scaffolding_ext.controllers.native_generation import apply_sampling_params
-from scaffolding_ext.program import current_program, record
+from scaffolding_ext.controllers.native_generation import apply_sampling_params, inherit_sampling_params
+from scaffolding_ext.program import current_program, derive_seed, record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask, Task
 from scaffolding_ext.tasks import (
@@ -49,17 +48,17 @@ class Chain(ABC):
     Args:
         prompt: The task whose `input_str` (and `input_tokens`, where it has them) the chain answers.
         max_tokens: The chain's budget in tokens.
-        configure: Sets the sampling fields of a task that generates a piece of the chain.
+        sampling_params: Sampling fields of the chain; those that the prompt's task sets itself go before them.
     """
 
     runs_on: ClassVar[bool]
 
-    def __init__(self, prompt: GenerationTask, max_tokens: int, configure: Callable[[GenerationTask], None]) -> None:
+    def __init__(self, prompt: GenerationTask, max_tokens: int, sampling_params: dict[str, Any]) -> None:
         self.prompt = prompt
         self.max_tokens = max_tokens
         self.ended = False
         self.finish_reason: str | None = None
-        self._configure = configure
+        self._sampling_params = sampling_params
         self._num_scanned_characters = 0
         self._marker_found = False
 
@@ -67,6 +66,11 @@ class Chain(ABC):
     @abstractmethod
     def prefix(self) -> Prefix:
         """The chain so far."""
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The text of the chain so far."""
 
     @abstractmethod
     def advance(self, num_tokens: int) -> list[Task]:
@@ -88,11 +92,18 @@ class Chain(ABC):
     def contains(self, marker: str) -> bool:
         """Whether the marker stands in the chain; ask for one marker only (each character is looked at once)."""
         if not self._marker_found:
-            text = self.prefix.text
+            text = self.text
             start = max(0, self._num_scanned_characters - len(marker))
             self._marker_found = text.find(marker, start) >= 0
             self._num_scanned_characters = len(text)
         return self._marker_found
+
+    def _configure(self, piece: GenerationTask) -> None:
+        """Set the sampling fields of a task that generates a piece of the chain."""
+        inherit_sampling_params(piece, self.prompt)
+        if piece.seed is not None and self.prefix.num_tokens:  # a seed used twice would draw the same numbers again
+            piece.seed = derive_seed(piece.seed, self.prefix.num_tokens)
+        apply_sampling_params(piece, self._sampling_params)
 
     def discard_after(self, prefix: Prefix) -> int:
         """Count what was decoded beyond the prefix as discarded; return how many tokens that is."""
@@ -112,10 +123,10 @@ class StreamChain(Chain):
         self,
         prompt: GenerationTask,
         max_tokens: int,
-        configure: Callable[[GenerationTask], None],
+        sampling_params: dict[str, Any],
         streaming_output: bool = False,
     ) -> None:
-        super().__init__(prompt, max_tokens, configure)
+        super().__init__(prompt, max_tokens, sampling_params)
         self._task = StreamGenerationTask(
             worker_tag=WorkerTag.GENERATION,
             input_str=prompt.input_str,
@@ -124,12 +135,16 @@ class StreamChain(Chain):
             streaming_output_flag=streaming_output,
         )
         set_purpose(self._task, CHAIN_START)
-        configure(self._task)
+        self._configure(self._task)
 
     @property
     def prefix(self) -> Prefix:
-        text, ids = self._task.output_str or "", self._task.output_tokens
-        return Prefix(len(ids or ()), text, None if ids is None and text else list(ids or ()))
+        ids = self._task.output_tokens
+        return Prefix(len(ids or ()), self.text, None if ids is None and self.text else list(ids or ()))
+
+    @property
+    def text(self) -> str:
+        return self._task.output_str or ""
 
     def advance(self, num_tokens: int) -> list[Task]:
         self._task.streaming_step = max(1, num_tokens - len(self._task.output_tokens or ()))
@@ -160,8 +175,8 @@ class ChunkChain(Chain):
 
     runs_on = False
 
-    def __init__(self, prompt: GenerationTask, max_tokens: int, configure: Callable[[GenerationTask], None]) -> None:
-        super().__init__(prompt, max_tokens, configure)
+    def __init__(self, prompt: GenerationTask, max_tokens: int, sampling_params: dict[str, Any]) -> None:
+        super().__init__(prompt, max_tokens, sampling_params)
         self._num_tokens = 0
         self._text = ""
         self._ids: list[int] | None = []
@@ -171,6 +186,10 @@ class ChunkChain(Chain):
     @property
     def prefix(self) -> Prefix:
         return Prefix(self._num_tokens, self._text, None if self._ids is None else list(self._ids))
+
+    @property
+    def text(self) -> str:
+        return self._text
 
     def advance(self, num_tokens: int) -> list[Task]:
         asked = max(1, min(num_tokens, self.max_tokens) - self._num_tokens)
@@ -241,7 +260,7 @@ def conclude(
         task: Gets the output.
         chain: Has ended by itself, at its budget, or is simply left.
         family: How thinking is closed.
-        sampling_params: `max_tokens`, `temperature` and `top_p` of the forced answer.
+        sampling_params: Sampling fields of the forced answer, `max_tokens` among them.
     """
     prefix = chain.prefix
     thinking_closed = chain.contains(family.think_close)

@@ -25,7 +25,7 @@ from scaffolding_ext.controllers.chain import (
     close_with,
     conclude,
 )
-from scaffolding_ext.controllers.native_generation import apply_sampling_params, checked_sampling_params
+from scaffolding_ext.controllers.native_generation import checked_sampling_params
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily, family_named
@@ -208,18 +208,12 @@ class DynasorCoTController(BaseController):
 
     def _start_chain(self, task: GenerationTask) -> Chain:
         max_tokens = self.max_tokens if task.max_tokens is None else min(task.max_tokens, self.max_tokens)
-        params = self.sampling_params
-
-        def configure(piece: GenerationTask) -> None:
-            piece.temperature, piece.top_p, piece.top_k = task.temperature, task.top_p, task.top_k
-            apply_sampling_params(piece, params)
-
         if self.mode == "chunk":
-            return ChunkChain(task, max_tokens, configure)
+            return ChunkChain(task, max_tokens, self.sampling_params)
         if not self.can_serve(WorkerTag.GENERATION, StreamGenerationTask):
             record("lowered", task="StreamGenerationTask", to="GenerationTask", reason="the worker cannot stream")
-            return ChunkChain(task, max_tokens, configure)
-        return StreamChain(task, max_tokens, configure, self.streaming)
+            return ChunkChain(task, max_tokens, self.sampling_params)
+        return StreamChain(task, max_tokens, self.sampling_params, self.streaming)
 
     def _read(self, task: GenerationTask, prefix: Prefix, classes: AnswerClasses) -> Probe:
         answer = asked_answer(task)

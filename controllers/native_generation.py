@@ -59,6 +59,14 @@ def apply_sampling_params(task: GenerationTask, sampling_params: dict[str, Any])
             task.seed = program.next_seed()
 
 
+def inherit_sampling_params(piece: GenerationTask, task: GenerationTask) -> None:
+    """Give a piece of a task's generation what the task itself asks for, but for its number of tokens."""
+    for name in SAMPLING_FIELDS - {"max_tokens"}:
+        value = getattr(task, name)
+        if value is not None and value != _DEFAULTS[name] and value != []:
+            setattr(piece, name, value)
+
+
 class NativeGenerationController(BaseController):
     """Sends its tasks to the generation worker as they are.
 
@@ -81,7 +89,7 @@ class NativeGenerationController(BaseController):
         """Generate all tasks in one batch."""
         for task in tasks:
             task.worker_tag = WorkerTag.GENERATION
-            task.streaming_output_flag = self.streaming
+            task.streaming_output_flag |= self.streaming
             apply_sampling_params(task, self.sampling_params)
         yield tasks
         for task in tasks:

@@ -86,7 +86,7 @@ class ScaffoldingResult:
     @property
     def outputs(self) -> list[ScaffoldingOutput]:
         """The output in a list of one, as upstream has it; while streaming the part so far, if any."""
-        output = self._output or self._partial
+        output = self._partial if self._stream is not None else self._output or self._partial
         return [] if output is None else [output]
 
     @property
@@ -127,6 +127,7 @@ class ScaffoldingResult:
             RequestError: The request failed.
         """
         error = self.exception(timeout)
+        self._stream = None  # whoever asks for the result wants to see it, not the part that a stream was left at
         if error is not None:
             raise error
         return self
@@ -141,11 +142,10 @@ class ScaffoldingResult:
 
     async def __aiter__(self) -> AsyncIterator[ScaffoldingResult]:
         with _lock:
-            if self._stream is None:
-                self._stream = deque([] if self._partial is None else [self._partial])
+            parts = self._stream = deque([] if self._partial is None else [self._partial])
         while True:
-            if self._stream:
-                self._partial = self._stream.popleft()
+            if parts:
+                self._partial = parts.popleft()
                 yield self
             elif self.finished:
                 yield self.result()

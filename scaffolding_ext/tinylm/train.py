@@ -123,6 +123,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
     config = json.loads(config_file.read_text())
     config_file.write_text(json.dumps(config | {"dtype": "float32"}, indent=1) + "\n")
     tokenizer.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)  # as the other files
     (folder / "training.json").write_text(json.dumps(log, indent=1) + "\n")
 
 

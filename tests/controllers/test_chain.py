@@ -31,10 +31,6 @@ def prompt(**fields):
     return GenerationTask(**({"input_str": "Q: ", "input_tokens": PROMPT_IDS} | fields))
 
 
-def untouched(task):
-    pass
-
-
 def serve(worker, tasks):
     for task in tasks:
         asyncio.run(worker.run_task(task))
@@ -60,7 +56,7 @@ def test_chunks_carry_ids_exactly(reply, steps, data):
     """What is sent is prompt and all tokens before, by id: the ids here are no tokenizer's for their text."""
     worker = rest_of(reply)
     max_tokens = data.draw(st.integers(1, 50))
-    chain = ChunkChain(prompt(), max_tokens, untouched)
+    chain = ChunkChain(prompt(), max_tokens, {})
     position = 0
     while not chain.ended:
         before = chain.prefix
@@ -81,7 +77,7 @@ def test_chunks_carry_ids_exactly(reply, steps, data):
 
 
 def test_without_ids_the_chain_goes_on_as_text():
-    chain = ChunkChain(prompt(), 100, untouched)
+    chain = ChunkChain(prompt(), 100, {})
     for text in ("first ", "second"):
         (task,) = chain.advance(chain.prefix.num_tokens + 10)
         task.output_str = text
@@ -95,7 +91,7 @@ def test_without_ids_the_chain_goes_on_as_text():
 
 
 def test_a_prompt_without_ids_is_continued_as_text():
-    chain = ChunkChain(prompt(input_tokens=None), 100, untouched)
+    chain = ChunkChain(prompt(input_tokens=None), 100, {})
     grow(chain, ScriptedWorker(lambda task: "abcdef"[len(task.input_str) - 3 :]), 2)
     (task,) = chain.advance(4)
     assert (task.input_str, task.input_tokens) == ("Q: ab", None)
@@ -117,7 +113,7 @@ def test_a_prompt_without_ids_is_continued_as_text():
     ],
 )
 def test_ends_of_chunks_and_their_reasons(produced, reason, budget, ended, finish_reason):
-    chain = ChunkChain(prompt(), budget, untouched)
+    chain = ChunkChain(prompt(), budget, {})
     (task,) = chain.advance(10)
     task.output_str, task.output_tokens, task.finish_reason = "x" * produced, [1] * produced, reason
     chain.absorb()
@@ -127,7 +123,7 @@ def test_ends_of_chunks_and_their_reasons(produced, reason, budget, ended, finis
 
 
 def test_a_chunk_asks_for_what_the_budget_leaves_and_for_something():
-    chain = ChunkChain(prompt(), 25, untouched)
+    chain = ChunkChain(prompt(), 25, {})
     worker = rest_of("x" * 100)
     grow(chain, worker, 10, 5, 40)
     assert [task.max_tokens for task in worker.tasks] == [10, 1, 14]
@@ -135,18 +131,26 @@ def test_a_chunk_asks_for_what_the_budget_leaves_and_for_something():
 
 
 def test_a_silent_worker_is_an_error():
-    for chain in (ChunkChain(prompt(), 25, untouched), StreamChain(prompt(), 25, untouched)):
+    for chain in (ChunkChain(prompt(), 25, {}), StreamChain(prompt(), 25, {})):
         chain.advance(5)
         with pytest.raises(NoOutputError):
             chain.absorb()
 
 
-def test_pieces_are_configured():
-    def configure(task):
-        task.temperature = 0.3
+def test_pieces_take_the_prompts_own_sampling_fields_first():
+    own = {"stop": ["end"], "seed": 7, "top_p": 0.5}
+    params = {"temperature": 0.3, "top_p": 0.9}
+    for kind in (ChunkChain, StreamChain):
+        (piece,) = kind(prompt(**own), 25, params).advance(5)
+        assert (piece.temperature, piece.top_p, piece.stop, piece.seed) == (0.3, 0.5, ["end"], 7)
 
-    for chain in (ChunkChain(prompt(), 25, configure), StreamChain(prompt(), 25, configure)):
-        assert chain.advance(5)[0].temperature == 0.3
+
+def test_each_chunk_draws_from_a_seed_of_its_own():
+    worker = rest_of("x" * 100)
+    grow(ChunkChain(prompt(seed=7), 100, {}), worker, 10, 20, 30)
+    seeds = [task.seed for task in worker.tasks]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 3
 
 
 # ---- streams
@@ -154,7 +158,7 @@ def test_pieces_are_configured():
 
 def test_a_stream_is_one_task_that_grows_to_each_position():
     worker = ScriptedWorker("x" * 18)
-    chain = StreamChain(prompt(), 100, untouched)
+    chain = StreamChain(prompt(), 100, {})
     for position in (5, 7, 7, 17):
         (task,) = chain.advance(position)
         serve(worker, [task])
@@ -171,7 +175,7 @@ def test_a_stream_is_one_task_that_grows_to_each_position():
 
 def test_a_streams_prefix_is_a_snapshot():
     worker = ScriptedWorker("abcdef")
-    chain = StreamChain(prompt(), 100, untouched)
+    chain = StreamChain(prompt(), 100, {})
     assert chain.prefix == Prefix(0, "", [])
     (task,) = chain.advance(2)
     serve(worker, [task])
@@ -183,7 +187,7 @@ def test_a_streams_prefix_is_a_snapshot():
 
 def test_a_stopped_stream_is_cancelled_where_it_is():
     worker = ScriptedWorker("x" * 18)
-    chain = StreamChain(prompt(), 100, untouched)
+    chain = StreamChain(prompt(), 100, {})
     grow(chain, worker, 5)
     (task,) = chain.stop()
     assert task.cancel_flag
@@ -198,7 +202,7 @@ def test_a_stopped_stream_is_cancelled_where_it_is():
 )
 def test_ends_of_streams_and_their_reasons(reply, reported, reason):
     worker = ScriptedWorker(reply)
-    chain = StreamChain(prompt(), 10, untouched)
+    chain = StreamChain(prompt(), 10, {})
     (task,) = chain.advance(99)
     serve(worker, [task])
     task.finish_reason = reported
@@ -208,7 +212,7 @@ def test_ends_of_streams_and_their_reasons(reply, reported, reason):
 
 
 def test_a_stream_without_ids_is_probed_as_text():
-    chain = StreamChain(prompt(), 100, untouched)
+    chain = StreamChain(prompt(), 100, {})
     (task,) = chain.advance(5)
     task.output_str = "some text"
     chain.absorb()
@@ -224,7 +228,7 @@ def test_a_stream_without_ids_is_probed_as_text():
 def test_a_marker_is_found_across_pieces_as_soon_as_it_is_whole(steps, position, present):
     text = "<" * position + ("</think>" if present else "</thi nk>") + "/" * 40
     worker = rest_of(text)
-    chain = ChunkChain(prompt(), 1000, untouched)
+    chain = ChunkChain(prompt(), 1000, {})
     reached = 0
     while not chain.ended:
         reached += steps[len(worker.tasks) % len(steps)]
@@ -248,7 +252,7 @@ def inside(program, function, *args):
 def test_what_lies_beyond_a_prefix_is_discarded(make_chain):
     program = Program()
     worker = ScriptedWorker(lambda task: "x" * 100)
-    chain = make_chain(prompt(), 50, untouched)
+    chain = make_chain(prompt(), 50, {})
     prefix = chain.prefix
 
     def request():
@@ -269,7 +273,7 @@ def test_what_lies_beyond_a_prefix_is_discarded(make_chain):
 
 def test_nothing_is_discarded_of_what_nobody_counted():
     program = Program()
-    chain = ChunkChain(prompt(), 50, untouched)
+    chain = ChunkChain(prompt(), 50, {})
 
     def request():
         (task,) = chain.advance(30)

@@ -56,7 +56,7 @@ def stated_belief(chain: str) -> str | None:
     stated = STATED.findall(chain)
     if not stated:
         return None
-    return str((stated[-1][0] or stated[-1][1]).rpartition("option ")[2])
+    return re.split("=|, near ", stated[-1][0] or stated[-1][1])[-1]
 
 
 def true_answer(seed: int) -> str:

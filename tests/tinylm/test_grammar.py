@@ -50,7 +50,7 @@ def solve(question: str) -> str:
     if match[3].startswith("Work mod"):
         return str(value % int(match[3].split()[-1]))  # the residue of the whole is that of its parts
     if match[3].startswith("Choose"):
-        (letter,) = re.findall(rf"([ABCD])\){value}(?!\d)", match[3])
+        (letter,) = re.findall(rf"(?<!\d){value}=([ABCD])", match[3])
         return str(letter)
     return str(value)
 
@@ -209,14 +209,14 @@ def test_the_last_line_of_a_chain_of_sums_leads_to_the_answer(seed: int) -> None
 
 
 def test_slips_are_rare_and_happen() -> None:
-    """3 % of the first lines of chains are wrong, within four standard deviations of 2,000 draws: 0.0153."""
+    """6 % of the first lines of chains are wrong, within four standard deviations of 2,000 draws: 0.0213."""
     rng = random.Random(0)
     wrong = 0
     for _ in range(2_000):
         chain = sample_chain(sample_problem(rng, kind="sum"), rng)
         left, sign, right, result = re.findall(r" (\d+)([+-])(\d)=(-?\d+)", chain[1].text)[0]
         wrong += int(left) + int(sign + right) != int(result)
-    assert abs(wrong / 2_000 - 0.03) < 0.0153
+    assert abs(wrong / 2_000 - 0.06) < 0.0213
 
 
 def test_chains_fit_the_context() -> None:

@@ -1,0 +1,51 @@
+"""Every benchmark runs quickly on request, and prints one JSON document of the agreed shape."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if path.name != "common.py")
+EXTRA = {
+    "demo.py": ("--num_problems", "20", "--model", "tinylm/draft"),
+    "orchestration.py": ("--repetitions", "1"),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_quick_run_prints_one_document(script, tmp_path):
+    plot = ("--plot_path", str(tmp_path / "plot.png")) if script == "demo.py" else ()
+    command = [
+        sys.executable,
+        str(BENCHMARKS / script),
+        "--quick",
+        "--json",
+        "--seed",
+        "1",
+        *EXTRA.get(script, ()),
+        *plot,
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, check=False)
+    assert run.returncode == 0, run.stderr
+    document = json.loads(run.stdout)
+    assert document.keys() == {"setting", "figures", "bars"}
+    assert document["setting"]["seed"] == 1
+    assert document["figures"]
+    for figure in document["figures"].values():
+        assert figure.keys() == {"value", "low", "high"}
+    for bar in document["bars"]:
+        assert bar.keys() == {"name", "value", "bar", "holds"}
+        assert isinstance(bar["holds"], bool)
+    if plot:
+        assert (tmp_path / "plot.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_has_an_example(script):
+    run = subprocess.run(
+        [sys.executable, str(BENCHMARKS / script), "--help"], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert f"python benchmarks/{script}" in run.stdout
