@@ -46,7 +46,15 @@ setup(
         "hf": ["torch>=2.6", "transformers>=4.57,<6"],
         "train": ["torch>=2.9", "transformers>=4.57,<6"],  # torch.optim.Muon
         "plots": ["matplotlib>=3.8"],
-        "dev": ["pytest>=8", "hypothesis>=6.100", "mypy>=1.11", "ruff>=0.6", "jsonschema>=4.20", "types-PyYAML"],
+        "dev": [
+            "pytest>=8",
+            "hypothesis>=6.100",
+            "mypy>=1.11",
+            "ruff>=0.6",
+            "jsonschema>=4.20",
+            "scipy>=1.11",
+            "types-PyYAML",
+        ],
     },
     entry_points={"console_scripts": ["scaffolding-ext = scaffolding_ext.cli:main"]},
     classifiers=[
