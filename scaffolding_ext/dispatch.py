@@ -15,9 +15,10 @@ from scaffolding_ext.results import ScaffoldingResult
 class _StreamSink(list[Any]):
     """A task's `streaming_output_list` that hands each output to the caller at once."""
 
-    def __init__(self, result: ScaffoldingResult) -> None:
+    def __init__(self, result: ScaffoldingResult, outputs: Iterable[Any]) -> None:
         super().__init__()
         self._result = result
+        self.extend(outputs)  # a controller may have put some there itself
 
     def append(self, output: Any) -> None:
         self._result.push(output)
@@ -95,7 +96,7 @@ class Dispatcher:
                     f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task"
                 )
             if task.streaming_output_flag and not isinstance(task.streaming_output_list, _StreamSink):
-                task.streaming_output_list = _StreamSink(result)
+                task.streaming_output_list = _StreamSink(result, task.streaming_output_list)
         if len(tasks) == 1:
             await self._run_task(tasks[0])
         elif tasks:

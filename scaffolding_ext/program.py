@@ -100,12 +100,26 @@ class Program:
         clock: Seconds from any origin, monotonic; for the trace.
 
     Attributes:
-        id: Unique within the process.
+        id: Unique within the process, whatever the sample is called.
+        sample_id: As given.
+        epoch: As given.
         ledger: The tokens, by purpose.
         prompting: The `Prompting` that was applied to the request's prompt, or None.
     """
 
-    __slots__ = ("_clock", "_counted", "_num_draws", "_started", "_trace", "id", "ledger", "prompting", "seed")
+    __slots__ = (
+        "_clock",
+        "_counted",
+        "_num_draws",
+        "_started",
+        "_trace",
+        "epoch",
+        "id",
+        "ledger",
+        "prompting",
+        "sample_id",
+        "seed",
+    )
 
     def __init__(
         self,
@@ -114,7 +128,9 @@ class Program:
         epoch: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.id = f"program-{next(_program_ids)}" if sample_id is None else f"{sample_id}/{epoch}"
+        self.id = f"program-{next(_program_ids)}"
+        self.sample_id = sample_id
+        self.epoch = epoch
         self.seed = None if seed is None else derive_seed(seed, sample_id, epoch)
         self.ledger = Ledger()
         self._trace: list[dict[str, Any]] | None = None

@@ -7,6 +7,7 @@ The host runs on an event loop in a thread of its own, so it can be used from an
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -212,6 +213,8 @@ class ScaffoldingLlm:
             request = self._waiting.popleft()
             self._running.add(request)
             request.runner = self.loop.create_task(self._run(request))
+            # Not a `finally` in the coroutine: cancelled before its first step, it would never get there.
+            request.runner.add_done_callback(functools.partial(self._ended, request))
             self._start_scheduled = True
             self.loop.call_soon(self._start_next)
 
@@ -246,16 +249,15 @@ class ScaffoldingLlm:
             output = await self._dispatcher.drive(generator, request, ExecutionScope(request.id))
             request.task_collections = getattr(controller, "task_collections", None)
             request.finish(_checked_output(output, controller))
-        except asyncio.CancelledError:
-            request.fail(request.abort_error or RequestCancelledError(f"request {request.id} was cancelled"))
         except Exception as error:
             request.fail(error)
-        except BaseException as error:  # a KeyboardInterrupt must reach the caller, and still end the request
-            request.fail(error)
-            raise
-        finally:
-            self._forget(request)
-            self._start_waiting()
+
+    def _ended(self, request: Request, runner: asyncio.Task[None]) -> None:
+        if not request.finished:  # cancelled, or stopped by what is no Exception
+            error = None if runner.cancelled() else runner.exception()
+            request.fail(request.abort_error or error or RequestCancelledError(f"request {request.id} was cancelled"))
+        self._forget(request)
+        self._start_waiting()
 
     def _clone(self) -> Controller:
         try:

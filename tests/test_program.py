@@ -100,8 +100,10 @@ def test_the_generator_derives_from_the_next_seed():
     assert program.generator().random() != expected
 
 
-def test_programs_are_named_after_their_sample_or_uniquely():
-    assert Program(sample_id="s", epoch=2).id == "s/2"
+def test_programs_have_ids_of_their_own_and_know_their_sample():
+    program, other = Program(sample_id="s", epoch=2), Program(sample_id="s", epoch=2)
+    assert (program.sample_id, program.epoch) == ("s", 2)
+    assert program.id != other.id
     assert Program().id != Program().id
 
 

@@ -346,6 +346,36 @@ def test_cancel_while_waiting_for_a_slot():
         assert running.result(WAIT).outputs[0].text == "A"
 
 
+def test_cancel_before_the_first_step_frees_the_slot():
+    with host(max_parallel_requests=1) as llm:
+        results = []
+
+        def submit_and_cancel():  # on the host's own thread, so that nothing runs in between
+            results.extend(llm.generate_async("x") for _ in range(3))
+            llm._take_inbox()
+            for result in results:
+                llm._abort(result, RequestCancelledError("at once"))
+
+        done = threading.Event()
+        llm.loop.call_soon_threadsafe(lambda: (submit_and_cancel(), done.set()))
+        assert done.wait(WAIT)
+        for result in results:
+            with pytest.raises(RequestCancelledError, match="at once"):
+                result.result(timeout=2)  # well before the grace for stubborn workers
+        assert llm.generate("y", timeout=WAIT).outputs[0].text == "Y"
+
+
+def test_requests_of_one_name_have_scopes_of_their_own():
+    gate, worker = Gate(), EchoWorker()
+    worker.before = gate
+    with host(worker=worker) as llm:
+        first, second = (llm.generate_async("x", sample_id="same") for _ in range(2))
+        gate.wait_for(2)
+        gate.open()
+        first.result(WAIT), second.result(WAIT)
+    assert len(set(worker.ended_scopes)) == 2
+
+
 def test_timeout_of_a_request():
     with host(worker=EchoWorker(Gate())) as llm:
         with pytest.raises(RequestTimeoutError, match=r"within 0\.01 s"):
@@ -454,8 +484,9 @@ def test_branches_run_concurrently_and_scopes_end():
         gate.wait_for(4)  # all four at once
         gate.open()
         assert result.result(WAIT).outputs[0].text == "P00+P01+P10+P11"
+        scope = result.program.id
     assert sorted(scopes) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert set(worker.ended_scopes) == {f"s/0:{path}" for path in ("0", "1", "0.0", "0.1", "1.0", "1.1")} | {"s/0"}
+    assert set(worker.ended_scopes) == {f"{scope}:{path}" for path in ("0", "1", "0.0", "0.1", "1.0", "1.1")} | {scope}
 
 
 def test_a_failing_scope_listener_does_not_fail_the_request():
