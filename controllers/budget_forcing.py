@@ -10,7 +10,7 @@ from typing import Any
 
 from scaffolding_ext.controllers.base import BaseController, prompt_family
 from scaffolding_ext.controllers.chain import ChunkChain, conclude
-from scaffolding_ext.controllers.native_generation import checked_sampling_params
+from scaffolding_ext.controllers.native_generation import checked_sampling_params, set_sampling_params
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompting import family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
@@ -54,8 +54,9 @@ class BudgetForcingController(BaseController):
         self.answer_sampling_params["max_tokens"] = max_answer_tokens
         self.family = None if family is None else family_named(family)
 
-    def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
-        """Answer the task's prompt."""
+    def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
+        """Answer the task's prompt; keyword arguments are sampling fields of this request."""
+        set_sampling_params(task, sampling_params)
         family = self.family or prompt_family()
 
         chain = ChunkChain(task, self.max_thinking_tokens + self.max_answer_tokens, self.sampling_params)

@@ -25,7 +25,7 @@ from scaffolding_ext.controllers.chain import (
     close_with,
     conclude,
 )
-from scaffolding_ext.controllers.native_generation import checked_sampling_params
+from scaffolding_ext.controllers.native_generation import checked_sampling_params, set_sampling_params
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily, family_named
@@ -171,8 +171,9 @@ class DynasorCoTController(BaseController):
         words = "|".join(map(re.escape, hedge_words))
         self._hedge = re.compile(f"{border}(?:{words}){border}", re.IGNORECASE) if words else None
 
-    def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
-        """Answer the task's prompt."""
+    def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
+        """Answer the task's prompt; keyword arguments are sampling fields of this request."""
+        set_sampling_params(task, sampling_params)
         family = self.family or prompt_family()
         chain = self._start_chain(task)
         classes = AnswerClasses()

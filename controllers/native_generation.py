@@ -59,6 +59,16 @@ def apply_sampling_params(task: GenerationTask, sampling_params: dict[str, Any])
             task.seed = program.next_seed()
 
 
+def set_sampling_params(task: GenerationTask, sampling_params: dict[str, Any]) -> None:
+    """Set sampling fields that a request brought as keyword arguments; they go before everything else.
+
+    Raises:
+        ConfigError: A name is no sampling field.
+    """
+    for name, value in checked_sampling_params(sampling_params, "request").items():
+        setattr(task, name, value)
+
+
 def inherit_sampling_params(piece: GenerationTask, task: GenerationTask) -> None:
     """Give a piece of a task's generation what the task itself asks for, but for its number of tokens."""
     for name in SAMPLING_FIELDS - {"max_tokens"}:
@@ -85,9 +95,10 @@ class NativeGenerationController(BaseController):
         self.sampling_params = checked_sampling_params(sampling_params)
         self.streaming = streaming
 
-    def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
-        """Generate all tasks in one batch."""
+    def process(self, tasks: list[Any], **sampling_params: Any) -> ControllerGenerator:
+        """Generate all tasks in one batch; keyword arguments are sampling fields of this request."""
         for task in tasks:
+            set_sampling_params(task, sampling_params)
             task.worker_tag = WorkerTag.GENERATION
             task.streaming_output_flag |= self.streaming
             apply_sampling_params(task, self.sampling_params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, NoReturn
@@ -10,6 +11,8 @@ from typing import Any, NoReturn
 from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
 from scaffolding_ext.protocol import ExecutionScope, ParallelProcess, Task, TaskStatus, Worker, current_scope
 from scaffolding_ext.results import ScaffoldingResult
+
+_MAX_TURNS = 256  # of one generator, until others get theirs: workers that answer at once never suspend it
 
 
 class _StreamSink(list[Any]):
@@ -57,7 +60,9 @@ class Dispatcher:
         """
         current_scope.set(scope)
         try:
-            while True:
+            for turn in itertools.count(1):
+                if turn % _MAX_TURNS == 0:
+                    await asyncio.sleep(0)
                 try:
                     work = next(generator)
                 except StopIteration as stop:

@@ -110,9 +110,8 @@ class ScaffoldingResult:
             TimeoutError: The request has not ended in that time; it goes on.
         """
         ended = threading.Event()
-        if not self._call_when_changed(ended.set, only_at_end=True):
-            ended.set()
-        if not ended.wait(timeout):
+        if self._call_when_changed(ended.set, only_at_end=True) and not ended.wait(timeout):
+            self._call_no_more(ended.set)
             raise TimeoutError(f"request {self.id} has not ended within {timeout} s; it goes on: cancel() stops it")
         return self._error
 
@@ -127,7 +126,6 @@ class ScaffoldingResult:
             RequestError: The request failed.
         """
         error = self.exception(timeout)
-        self._stream = None  # whoever asks for the result wants to see it, not the part that a stream was left at
         if error is not None:
             raise error
         return self
@@ -142,22 +140,32 @@ class ScaffoldingResult:
 
     async def __aiter__(self) -> AsyncIterator[ScaffoldingResult]:
         with _lock:
+            if self._stream is not None:
+                raise RuntimeError(f"request {self.id} is being streamed already; only one `async for` at a time")
             parts = self._stream = deque([] if self._partial is None else [self._partial])
-        while True:
-            if parts:
-                self._partial = parts.popleft()
-                yield self
-            elif self.finished:
-                yield self.result()
-                return
-            else:
-                await self._changed(only_at_end=False)
+        try:
+            while parts or not self.finished:
+                if parts:
+                    self._partial = parts.popleft()
+                    yield self
+                else:
+                    await self._changed(only_at_end=False)
+        finally:
+            self._stream = None
+        yield self.result()
 
     async def _changed(self, only_at_end: bool) -> None:
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
-        if self._call_when_changed(lambda: loop.call_soon_threadsafe(woken.set), only_at_end):
-            await woken.wait()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        if self._call_when_changed(wake, only_at_end):
+            try:
+                await woken.wait()
+            finally:
+                self._call_no_more(wake)
 
     def _call_when_changed(self, waker: Callable[[], object], only_at_end: bool) -> bool:
         """Have the waker called once, at the end or at the next part before it; False if there is no need to wait."""
@@ -166,6 +174,10 @@ class ScaffoldingResult:
                 return False
             self._wakers = (*self._wakers, _Waker(waker, only_at_end))
             return True
+
+    def _call_no_more(self, wake: Callable[[], object]) -> None:
+        with _lock:
+            self._wakers = tuple(waker for waker in self._wakers if waker.wake != wake)
 
     def _wake(self) -> None:
         if not self._wakers:  # only a waiter that sees the change already could register from here on

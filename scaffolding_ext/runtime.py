@@ -69,6 +69,7 @@ class ScaffoldingLlm:
         self._waiting: deque[Request] = deque()
         self._running: set[Request] = set()
         self._start_scheduled = False
+        self._closer: asyncio.Task[None] | None = None
         self._closed = False
         self._close_lock = threading.Lock()
         self.loop = asyncio.new_event_loop()
@@ -183,6 +184,10 @@ class ScaffoldingLlm:
             self.loop.run_forever()
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
+            with self._close_lock:  # already so after a shutdown; not where something broke the loop
+                self._closed = True
+            for request in (*self._inbox, *self._waiting, *self._running):
+                request.fail(ShutdownError("the host's event loop has stopped"))
             self.loop.close()
 
     def _start_closing(self) -> None:
@@ -251,6 +256,11 @@ class ScaffoldingLlm:
             request.finish(_checked_output(output, controller))
         except Exception as error:
             request.fail(error)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a KeyboardInterrupt stops the loop, and the callback below with it
+            request.fail(error)
+            raise
 
     def _ended(self, request: Request, runner: asyncio.Task[None]) -> None:
         if not request.finished:  # cancelled, or stopped by what is no Exception
