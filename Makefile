@@ -4,6 +4,7 @@
 #
 # Each sets up .venv once. Packages come from the index that pip is configured for. Without a GPU, torch's CPU build is
 # smaller by gigabytes: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# (torch alone comes from there; what it depends on comes with everything else)
 
 PYTHON ?= python3
 VENV := .venv
@@ -31,7 +32,7 @@ format: $(VENV)/.installed
 
 $(VENV)/.installed: setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	$(PIP) --editable '.[hf,train,plots,dev]'
 	touch $@
 

@@ -11,10 +11,10 @@ import contextvars
 import copy
 import weakref
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.program import Program, current_program, enter_program
+from scaffolding_ext.program import Program, current_program, enter_program, record
 from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, family_named
 from scaffolding_ext.protocol import (
     Controller,
@@ -65,6 +65,21 @@ def _running_task() -> asyncio.Task[Any] | None:
         return None
 
 
+class Capabilities(NamedTuple):
+    """What a controller knows of a worker.
+
+    Attributes:
+        tasks: Task types that it serves natively.
+        context_len: Prompt and generated tokens that one of its tasks may have; None where it does not say.
+    """
+
+    tasks: frozenset[type[Any]]
+    context_len: int | None
+
+
+_UNBOUND = Capabilities(frozenset({GenerationTask}), None)
+
+
 class BaseController(Controller):
     """A controller with a program, prompting, capabilities, and a clone that copies nothing large.
 
@@ -82,7 +97,7 @@ class BaseController(Controller):
 
     def __init__(self) -> None:
         super().__init__()
-        self._capabilities: dict[str, frozenset[type[Any]]] = {}
+        self._capabilities: dict[str, Capabilities] = {}
 
     def clone(self) -> BaseController:
         """A copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
@@ -114,10 +129,10 @@ class BaseController(Controller):
                         f"{type(worker).__name__} cannot serve {task_type.__name__}, which {type(self).__name__} needs",
                         f"workers.{tag.value}",
                     )
-            self._capabilities[tag.value] = served
+            self._capabilities[tag.value] = Capabilities(served, getattr(worker, "max_seq_len", None))
         compare = workers.get(WorkerTag.COMPARE)
         if compare is not None:
-            self._capabilities[WorkerTag.COMPARE.value] = frozenset(type(compare).task_handlers)
+            self._capabilities[WorkerTag.COMPARE.value] = Capabilities(frozenset(type(compare).task_handlers), None)
         for value in self.__dict__.values():
             bind = getattr(value, "bind", None) if isinstance(value, Controller) else None
             if bind is not None:
@@ -125,7 +140,32 @@ class BaseController(Controller):
 
     def can_serve(self, tag: WorkerTag, task_type: type[Task]) -> bool:
         """Whether the worker of that tag serves the task type natively; unbound, plain generation alone is assumed."""
-        return task_type in self._capabilities.get(tag.value, frozenset({GenerationTask}))
+        return task_type in self._capabilities.get(tag.value, _UNBOUND).tasks
+
+    def budget_within_context(self, tag: WorkerTag, task: GenerationTask, budget: int, reserved: int) -> int:
+        """The budget, lowered to what the worker's context leaves after the prompt and some reserved tokens.
+
+        Args:
+            tag: The worker that continues the prompt.
+            task: Its `input_tokens` are the prompt; where they are None, or the context unknown, the budget stays.
+            budget: Tokens wanted.
+            reserved: Tokens that must fit beyond it: a suffix and what it asks for.
+
+        Raises:
+            ConfigError: The prompt leaves no room at all.
+        """
+        context_len = self._capabilities.get(tag.value, _UNBOUND).context_len
+        if context_len is None or task.input_tokens is None:
+            return budget
+        room = context_len - len(task.input_tokens) - reserved
+        if room < 1:
+            raise ConfigError(
+                f"the prompt has {len(task.input_tokens)} tokens, and asking for the answer needs {reserved}; "
+                f"the worker's context is {context_len}: shorten the prompt or raise the worker's max_seq_len"
+            )
+        if room < budget:
+            record("lowered", what="budget", asked=budget, given=room, reason="the worker's context")
+        return min(room, budget)
 
     def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
         """Run one request; under a host that opens no program, one is opened here."""
@@ -191,3 +231,15 @@ def encode(text: str) -> list[int] | None:
     program = current_program()
     prompting: Prompting | None = program.prompting if program is not None else None
     return None if prompting is None else prompting.encode(text)
+
+
+def decode(token_ids: list[int]) -> str | None:
+    """The text of token ids by the running request's prompting; None where it has none."""
+    program = current_program()
+    prompting: Prompting | None = program.prompting if program is not None else None
+    return None if prompting is None else prompting.decode(token_ids)
+
+
+def longest_len(*texts: str) -> int:
+    """Tokens of the longest of some texts; where the running request has no prompting, at most its UTF-8 bytes."""
+    return max(len(text.encode()) if (ids := encode(text)) is None else len(ids) for text in texts)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffolding_ext.controllers.base import BaseController, prompt_family
+from scaffolding_ext.controllers.base import BaseController, longest_len, prompt_family
 from scaffolding_ext.controllers.chain import ChunkChain, conclude
 from scaffolding_ext.controllers.native_generation import checked_sampling_params, set_sampling_params
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompting import family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.tasks import WorkerTag
 
 
 class BudgetForcingController(BaseController):
@@ -59,8 +60,11 @@ class BudgetForcingController(BaseController):
         set_sampling_params(task, sampling_params)
         family = self.family or prompt_family()
 
-        chain = ChunkChain(task, self.max_thinking_tokens + self.max_answer_tokens, self.sampling_params)
-        yield chain.advance(self.max_thinking_tokens)
+        reserved = longest_len(family.close, family.close_closed) + self.max_answer_tokens
+        wanted = self.max_thinking_tokens if task.max_tokens is None else min(task.max_tokens, self.max_thinking_tokens)
+        budget = self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
+        chain = ChunkChain(task, budget + self.max_answer_tokens, self.sampling_params)
+        yield chain.advance(budget)
         chain.absorb()
         if not chain.ended and chain.contains(family.think_close):
             yield chain.advance(chain.max_tokens)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from scaffolding_ext.answers import AnswerClasses
-from scaffolding_ext.controllers.base import BaseController, prompt_family
+from scaffolding_ext.controllers.base import BaseController, longest_len, prompt_family
 from scaffolding_ext.controllers.chain import (
     Chain,
     ChunkChain,
@@ -78,7 +78,7 @@ class DynasorCoTController(BaseController):
         max_tokens: Budget of the chain in tokens; at its end an answer is forced.
         certainty_threshold: How many probes in a row must agree.
         chunk_size: Tokens between probes, and before the first unless `first_probe` says otherwise.
-        effort: Preset for the two above: mild, low, mid, high or crazy.
+        effort: Preset for the two above, instead of them: mild, low, mid, high or crazy.
         mode: `"stream"` or `"chunk"`.
         rule: `"consecutive"` (the last `certainty_threshold` answers are equal, none empty, none hedged) or `"window"`
             (the share C_k of the last `certainty_threshold` answers that equal the newest is at least `window_share`,
@@ -126,6 +126,8 @@ class DynasorCoTController(BaseController):
         if effort is not None:
             if effort not in EFFORTS:
                 raise ConfigError(f"{effort!r} is no effort; choose one of {', '.join(EFFORTS)}", "effort")
+            if (certainty_threshold, chunk_size) != (3, 64):
+                raise ConfigError("sets certainty_threshold and chunk_size; give either it or them", "effort")
             certainty_threshold, chunk_size = EFFORTS[effort]
         first_probe = chunk_size if first_probe is None else first_probe
         for key, value, low in (
@@ -175,7 +177,7 @@ class DynasorCoTController(BaseController):
         """Answer the task's prompt; keyword arguments are sampling fields of this request."""
         set_sampling_params(task, sampling_params)
         family = self.family or prompt_family()
-        chain = self._start_chain(task)
+        chain = self._start_chain(task, family)
         classes = AnswerClasses()
         probes: list[Probe] = []
         overlap = self.overlap and not chain.runs_on  # a stream runs on beside its probes by itself
@@ -207,8 +209,11 @@ class DynasorCoTController(BaseController):
                 chain.absorb()
         yield from conclude(task, chain, family, self.probe_sampling_params)
 
-    def _start_chain(self, task: GenerationTask) -> Chain:
-        max_tokens = self.max_tokens if task.max_tokens is None else min(task.max_tokens, self.max_tokens)
+    def _start_chain(self, task: GenerationTask, family: PromptFamily) -> Chain:
+        wanted = self.max_tokens if task.max_tokens is None else min(task.max_tokens, self.max_tokens)
+        asking_len = longest_len(family.probe, family.close, family.close_closed)
+        reserved = asking_len + self.probe_sampling_params["max_tokens"]
+        max_tokens = self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
         if self.mode == "chunk":
             return ChunkChain(task, max_tokens, self.sampling_params)
         if not self.can_serve(WorkerTag.GENERATION, StreamGenerationTask):

@@ -20,7 +20,11 @@ _SPACES = re.compile(r"(?:\\[,;:> ]|\s)+")
 _LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")  # between two digits it stays: "3 1/2" is not 31/2
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]+")
-_PHRASE = re.compile(r"(?:final answer|the answer)\s*(?:is|:)[\s:*]*([^\n]+)", re.IGNORECASE)
+_OPTIONS = "ABCDEabcde"
+# What follows an answer phrase, up to the end of its sentence or line; the full stop of a decimal ends nothing.
+_PHRASE = re.compile(
+    r"(?:final answer|the answer)\s*(?:is|:)[\s:*]*([^\n]+?)(?=\.\**\s+(?-i:[A-Z])|\n|\Z)", re.IGNORECASE
+)
 _CUT = re.compile(r"(?:\A\$+|\A\\[(\[]|\\(?:b(?:o(?:x(?:ed?)?)?)?)?)\Z")  # an answer that has only just been opened
 _LONGEST_FAST = 1_000  # characters; longer answers are left to a worker
 
@@ -34,7 +38,7 @@ class Verdict(Enum):
 
 
 def extract(text: str) -> str | None:
-    r"""The final answer in a text: the last `\boxed{...}`, else what follows the last answer phrase, else None.
+    r"""The final answer in a text: the last `\boxed{...}`, else what the last answer phrase's sentence says, else None.
 
     A last box that is empty or that nothing closes gives None, and so does a phrase that ends in half a box: the text
     was cut while the answer was written.
@@ -67,13 +71,15 @@ def compare(a: str, b: str) -> Verdict:
     """Decide equality without symbolic algebra, in time linear in the length.
 
     Numbers (integers, decimals, fractions, thousands separators) are compared exactly; a percentage equals no plain
-    number.
+    number. Plain words are compared without regard to case, single letters only where they can be options (A to E).
     """
     if len(a) > _LONGEST_FAST or len(b) > _LONGEST_FAST:
         return Verdict.EQUAL if a == b else Verdict.UNDETERMINED
     left, right = normalize(a), normalize(b)
     if left == right:
         return Verdict.EQUAL if left else Verdict.UNDETERMINED
+    if _WORD.fullmatch(left) and left.lower() == right.lower() and (len(left) > 1 or left in _OPTIONS):
+        return Verdict.EQUAL
     if left.endswith("%") and right.endswith("%"):
         left, right = left[:-1], right[:-1]
     left_number, right_number = to_number(left), to_number(right)

@@ -41,9 +41,17 @@ class _Group(click.Group):
             raise _PackageError(" ".join(str(error).split())) from error
 
 
-config_option = click.option(
-    "--config", "source", required=True, metavar="FILE", help="Stack file, or configs:NAME for one of the package's."
-)
+class _ConfigOption(click.Option):
+    """Names the packaged stacks in its help; they are looked up when somebody asks for it."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from scaffolding_ext.config import packaged_stacks
+
+        self.help = f"Stack file, or one of the package's: {', '.join(f'configs:{name}' for name in packaged_stacks())}."
+        return super().get_help_record(ctx)
+
+
+config_option = click.option("--config", "source", cls=_ConfigOption, required=True, metavar="FILE")
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a key of the stack file; may be repeated."
 )
@@ -57,7 +65,7 @@ def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""
 
 
-@main.command()
+@main.command(short_help="Run one prompt and print answer and tokens.")
 @click.argument("prompt")
 @config_option
 @set_option
@@ -89,7 +97,7 @@ def run(
         click.echo(f"{purpose!s:<13}{figures}")
 
 
-@main.command("eval")
+@main.command("eval", short_help="Run a dataset: accuracy, tokens, time.")
 @config_option
 @set_option
 @click.option("--dataset", metavar="SPEC", help="JSONL file or tinylm:held_out, instead of the stack file's dataset.")
@@ -136,7 +144,7 @@ def evaluate(
 
     \b
     Example:
-      scaffolding-ext eval --config configs:dynasor_cot --dataset problems.jsonl --limit 100 --output_path runs/a
+      scaffolding-ext eval --config configs:dynasor_cot --limit 20 --output_path runs/dynasor
     """
     if output_path is not None and (output_path / _SAMPLES).exists():
         raise click.UsageError(f"{output_path} holds a {_SAMPLES}; runs do not mix: name another --output_path")
@@ -185,7 +193,9 @@ def evaluate(
 
         records = run_evaluation(llm, samples, epochs, request_timeout, on_record)
     summary = summarize(records)
-    document["summary"] = summary.to_json()
+    failed = next((record for record in records if record.error is not None), None)
+    first_error = None if failed is None or failed.error is None else f"{failed.id}: {failed.error.message}"
+    document |= {"summary": summary.to_json(), "first_error": first_error}
     if output_path is not None:
         (output_path / "summary.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     if as_json:
@@ -197,7 +207,7 @@ def evaluate(
         console.print(f"decoded tokens a sample: {_counted(decoded)}")
         console.print(f"exit reasons: {_counted(summary.exit_reasons)}")
         console.print(f"no answer: {summary.num_unanswered}; undetermined answers: {summary.num_undetermined}")
-        console.print(f"errors: {_counted(summary.errors)}")
+        console.print(f"errors: {_counted(summary.errors)}" + (f"; the first, {first_error}" if first_error else ""))
     if summary.num_failed > fail_on_error * summary.num_samples:
         click.echo(f"{summary.num_failed} of {summary.num_samples} samples failed", err=True)
         ctx.exit(1)

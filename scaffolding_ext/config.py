@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.resources
 import os
 import re
@@ -127,6 +128,12 @@ def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
     return validated(StackConfig, stack)
 
 
+def packaged_stacks() -> dict[str, Path]:
+    """The stack files that ship with the package, by the names that `configs:NAME` takes."""
+    folder = Path(str(importlib.resources.files("scaffolding_ext.configs")))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
 def validated(section: type[S], value: Any, path: str = "") -> S:
     """The value as a section of a stack file that stands at `path`.
 
@@ -168,7 +175,10 @@ def _read_yaml(source: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the stack file {name}: {error}") from error
+        message = f"cannot read the stack file {name}: {error}"
+        close = difflib.get_close_matches(path.stem, packaged_stacks(), n=1)
+        hint = f" (did you mean {_PACKAGED}{close[0]}?)" if close and isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(message + hint) from error
     stack = _parse_yaml(text, name)
     if not isinstance(stack, dict):
         raise ConfigError(f"{name} holds no mapping; a stack file has the keys {', '.join(StackConfig.model_fields)}")
@@ -176,11 +186,10 @@ def _read_yaml(source: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _packaged(name: str) -> Path:
-    folder = Path(str(importlib.resources.files("scaffolding_ext.configs")))
-    paths = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-    if name not in paths:
-        raise UnknownNameError(unknown_name("packaged stack", name, tuple(paths)))
-    return paths[name]
+    known = packaged_stacks()
+    if name not in known:
+        raise UnknownNameError(unknown_name("packaged stack", name, tuple(known)))
+    return known[name]
 
 
 def _containers_copied(value: Any) -> Any:

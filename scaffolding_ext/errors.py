@@ -51,7 +51,10 @@ class MissingDependencyError(ScaffoldingExtError, ImportError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; install it with: pip install 'scaffolding-ext[{extra}]'")
+        super().__init__(
+            f"{package} is not installed; install it with: pip install 'scaffolding-ext[{extra}]', "
+            f"or in a clone of the repository: pip install '.[{extra}]'"
+        )
 
 
 class UnsupportedHostError(ScaffoldingExtError):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
+from scaffolding_ext.tinylm import grammar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -46,12 +47,12 @@ FAMILIES = {
         close_closed="\n\n Oh, I have got the answer to the whole problem\n**Final Answer:**\n\\[\n \\boxed{",
         answer_end="}\n\\]",
     ),
-    # What the embedded models were trained on (scaffolding_ext/tinylm/grammar.py).
+    # What the embedded models were trained on.
     "tinylm": PromptFamily(
         think_close="</think>",
-        probe="\nFinal Answer: \\boxed{",
-        close="</think>\nThe answer is \\boxed{",
-        close_closed="\nThe answer is \\boxed{",
+        probe=grammar.PROBE,
+        close=grammar.CLOSE,
+        close_closed=grammar.CLOSE.removeprefix("</think>"),
         answer_end="}.",
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -12,13 +13,18 @@ from scaffolding_ext import registry
 from scaffolding_ext.config import ComponentConfig, Source, StackConfig, load_config, validated
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.native_generation import checked_sampling_params
-from scaffolding_ext.errors import ConfigError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.registry import Factory, Registry, unknown_name
 from scaffolding_ext.runtime import ScaffoldingLlm
 
 _PROMPTED_TAGS = ("generation", "target", "draft")  # the workers whose models read the user's prompts
 _NOT_BUILT = object()
+# What the types of scalar annotations take of a stack file; an integer is a fine float, but true is no number.
+_SCALARS = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,), "None": (type(None),)}
+_FROM_YAML = (int, float, str, bool, type(None), list, dict)
+# What the package's own classes import when they are built, by the extra of the package that brings it.
+_NEEDED = {"scaffolding_ext.workers.huggingface.HuggingFaceWorker": ("hf", ("torch", "transformers"))}
 
 
 def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> ScaffoldingLlm:
@@ -48,6 +54,7 @@ def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None
 
     Raises:
         ConfigError: As `build_stack`, except for what only a constructor itself finds wrong.
+        MissingDependencyError: A worker needs a package that is not installed.
     """
     checked_sampling_params(config.sampling, "sampling")
     builder = _Builder(references or {}, config.sampling, undo=None)
@@ -114,6 +121,7 @@ class _Builder:
             own = args.get("sampling_params") or {}
             args["sampling_params"] = {**self._sampling, **own} if isinstance(own, Mapping) else own
         _check_arguments(component.type, signature, args, f"{path}.args")
+        _check_packages(factory)
         if self._undo is None:
             return _NOT_BUILT
         built = _constructed(component.type, factory, args, f"{path}.args")
@@ -162,6 +170,28 @@ def _check_arguments(name: str, signature: _Signature, args: Mapping[str, Any], 
     missing = [key for key, p in signature.parameters.items() if p.default is p.empty and key not in args]
     if missing:
         raise ConfigError(f"{name} needs {', '.join(map(repr, missing))}; it accepts: {accepted}", path)
+    for key, value in args.items():
+        if key in signature.parameters:
+            _check_scalar(value, signature.parameters[key], f"{path}.{key}")
+
+
+def _check_scalar(value: Any, parameter: inspect.Parameter, path: str) -> None:
+    """Refuse a value of a stack file that is of none of the scalar types of an annotation; others are not judged."""
+    annotation = parameter.annotation
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    expected = [name.strip() for name in text.split("|")]
+    if type(value) not in _FROM_YAML or value is parameter.default or not _SCALARS.keys() >= set(expected):
+        return
+    if not any(type(value) in _SCALARS[name] for name in expected):
+        raise ConfigError(f"is {value!r}; it must be of type {text}", path)
+
+
+def _check_packages(factory: Factory) -> None:
+    for kind in inspect.getmro(factory) if isinstance(factory, type) else ():
+        extra, packages = _NEEDED.get(f"{kind.__module__}.{kind.__qualname__}", ("", ()))
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        if missing:
+            raise MissingDependencyError(" and ".join(missing), extra)
 
 
 def _constructed(name: str, factory: Factory, args: Mapping[str, Any], path: str) -> Any:

@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "protocol": ("errors", "standins"),
     "tasks": ("errors", "protocol"),
     "program": ("errors", "protocol", "tasks"),
-    "prompting": ("errors", "protocol"),
+    "prompting": ("errors", "protocol", "tinylm"),
     "results": ("errors", "protocol", "program", "tasks"),
     "controllers": (*FOUNDATION, "controllers"),
     "scheduling": (*FOUNDATION, "scheduling"),

@@ -467,6 +467,80 @@ def test_streaming_raises_the_requests_error():
         asyncio.run(read())
 
 
+def test_one_stream_at_a_time_and_its_parts_give_way_to_the_result():
+    gate = Gate()
+
+    class Parts(EchoWorker):
+        async def _generate(self, task):
+            task.streaming_output_list.append(ScaffoldingOutput("part", None))
+            await gate(task)
+            task.output_str = "whole"
+
+        task_handlers: ClassVar = {GenerationTask: _generate}
+
+    async def read():
+        result = llm.generate_async("x")
+        first = aiter_of(result)
+        await first.__anext__()
+        assert result.outputs[0].text == "part"
+        with pytest.raises(RuntimeError, match="one `async for` at a time"):
+            await aiter_of(result).__anext__()
+        await first.aclose()
+        gate.open()
+        return (await result).outputs[0].text
+
+    def aiter_of(result):
+        return result.__aiter__()
+
+    with host(NativeGenerationController(streaming=True), Parts()) as llm:
+        assert asyncio.run(read()) == "whole"
+
+
+def test_polling_leaves_nothing_behind():
+    gate = Gate()
+    with host(worker=EchoWorker(gate)) as llm:
+        result = llm.generate_async("x")
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                result.result(timeout=0)
+        assert result._wakers == ()
+        gate.open()
+        assert result.result(WAIT).outputs[0].text == "X"
+
+
+def test_what_stops_the_loop_still_ends_every_request(monkeypatch):
+    crashes = []
+    monkeypatch.setattr(threading, "excepthook", lambda info: crashes.append(info.exc_type))
+    gate = Gate()
+
+    async def before(task):
+        if task.input_str == "stop":
+            raise KeyboardInterrupt
+        await gate(task)
+
+    llm = host(worker=EchoWorker(before))
+    other = llm.generate_async("other")
+    gate.wait_for(1)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate("stop")
+    with pytest.raises(ShutdownError):
+        other.result(WAIT)
+    llm.shutdown()
+    assert crashes == [KeyboardInterrupt]
+    with pytest.raises(ShutdownError):
+        llm.generate("x")
+
+
+def test_a_controller_over_an_instant_worker_leaves_others_their_turn():
+    class Busy(BaseController):
+        def run(self, task, **kwargs):
+            while True:
+                yield [GenerationTask(worker_tag="generation", input_str="x")]
+
+    with host(Busy()) as llm, pytest.raises(RequestTimeoutError):
+        llm.generate("x", timeout=0.05)
+
+
 # ---- branches, scopes, other tasks
 
 

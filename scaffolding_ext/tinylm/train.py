@@ -1,4 +1,4 @@
-"""Train an embedded model from scratch on CPU: `python -m scaffolding_ext.tinylm.train target --output_path DIR`.
+"""Train the embedded models from scratch on CPU: `python -m scaffolding_ext.tinylm.train --output_path DIR`.
 
 A run is a pure function of its options: batches are drawn from (seed, round), and a checkpoint holds everything that a
 resumed run needs to go on exactly where it stopped.
@@ -10,7 +10,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,6 +43,7 @@ class Shape(NamedTuple):
 
 
 SHAPES = {"target": Shape(128, 384, 4, 4), "draft": Shape(64, 192, 3, 2)}
+NUM_STEPS = {"target": 8000, "draft": 4000}  # where the command names none
 
 
 def build_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
@@ -205,8 +206,15 @@ def run_batches(
         first_step_of_round += len(batches)
 
 
-def train(run: Run, batches: Iterator[Batch], pad_id: int, checkpoint_file: Path, checkpoint_every: int) -> None:
-    """Take the steps that are left of a run, with a checkpoint now and then and at the end."""
+def train(
+    run: Run,
+    batches: Iterator[Batch],
+    pad_id: int,
+    checkpoint_file: Path,
+    checkpoint_every: int,
+    report: Callable[[str], None] = click.echo,
+) -> None:
+    """Take the steps that are left of a run, with a checkpoint and a line of progress now and then and at the end."""
     num_steps = run.options["num_steps"]
     started = time.process_time() - run.cpu_seconds
     losses: list[float] = []
@@ -218,47 +226,72 @@ def train(run: Run, batches: Iterator[Batch], pad_id: int, checkpoint_file: Path
             run.cpu_seconds, run.mean_loss = time.process_time() - started, sum(losses) / len(losses)
             losses.clear()
             run.save(checkpoint_file)
-            click.echo(
-                f"step {run.step}/{num_steps} loss {run.mean_loss:.4f} tokens {run.num_tokens:,} "
+            report(
+                f"{run.options['model']} step {run.step}/{num_steps} loss {run.mean_loss:.4f} tokens {run.num_tokens:,} "
                 f"cpu {run.cpu_seconds:.0f} s"
             )
 
 
-@click.command(
-    epilog="Example: python -m scaffolding_ext.tinylm.train target --output_path runs/target --num_steps 8000"
+@click.command(epilog="Example: python -m scaffolding_ext.tinylm.train --output_path runs/tinylm")
+@click.argument("model_name", metavar="[MODEL]", type=click.Choice(list(SHAPES)), required=False)
+@click.option(
+    "--output_path",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs/tinylm"),
+    show_default=True,
+    help="Folder in which each model gets a folder of its name.",
 )
-@click.argument("model_name", metavar="MODEL", type=click.Choice(sorted(SHAPES)))
-@click.option("--output_path", type=click.Path(path_type=Path), required=True, help="Folder for model and checkpoint.")
-@click.option("--num_steps", default=8000, show_default=True, help="Optimisation steps of the whole run.")
+@click.option(
+    "--num_steps",
+    type=click.IntRange(min=1),
+    show_default=", ".join(f"{name} {number}" for name, number in NUM_STEPS.items()),
+    help="Optimisation steps of the whole run.",
+)
 @click.option("--batch_tokens", default=3072, show_default=True, help="Tokens in a batch, padding included.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights and of the data.")
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
 @click.option("--checkpoint_every", default=250, show_default=True, help="Steps between checkpoints.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output, progress to error.")
 def main(
-    model_name: str,
+    model_name: str | None,
     output_path: Path,
-    num_steps: int,
+    num_steps: int | None,
     batch_tokens: int,
     seed: int,
     threads: int,
     checkpoint_every: int,
+    as_json: bool,
 ) -> None:
-    """Train MODEL (target or draft); started again on the same folder, the run goes on from its last checkpoint."""
+    """Train the tokenizer and MODEL (target or draft; both where none is named) into a folder of its name.
+
+    Started again with the same options, a run goes on from its last checkpoint.
+    """
     import torch
 
+    def report(line: str) -> None:
+        click.echo(line, err=as_json)
+
     torch.set_num_threads(threads)
-    output_path.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
-    model = build_model(SHAPES[model_name], tokenizer, seed)
-    options = {"model": model_name, "num_steps": num_steps, "batch_tokens": batch_tokens, "seed": seed}
-    run = Run(options | {"grammar_version": GRAMMAR_VERSION}, model, build_optimizers(model))
-    checkpoint_file = output_path / "checkpoint.pt"
-    if checkpoint_file.exists():
-        run.load(checkpoint_file)
-    batches = run_batches(ExampleStream(tokenizer), seed, num_steps, batch_tokens, run.step)
-    train(run, batches, tokenizer.pad_token_id, checkpoint_file, checkpoint_every)
-    save(model, tokenizer, output_path, run.log())
-    click.echo(f"saved {output_path}")
+    models = []
+    for name in [model_name] if model_name else SHAPES:
+        folder = output_path / name
+        folder.mkdir(parents=True, exist_ok=True)
+        steps = num_steps or NUM_STEPS[name]
+        model = build_model(SHAPES[name], tokenizer, seed)
+        options = {"model": name, "num_steps": steps, "batch_tokens": batch_tokens, "seed": seed}
+        run = Run(options | {"grammar_version": GRAMMAR_VERSION}, model, build_optimizers(model))
+        checkpoint_file = folder / "checkpoint.pt"
+        if checkpoint_file.exists():
+            run.load(checkpoint_file)
+        batches = run_batches(ExampleStream(tokenizer), seed, steps, batch_tokens, run.step)
+        train(run, batches, tokenizer.pad_token_id, checkpoint_file, checkpoint_every, report)
+        save(model, tokenizer, folder, run.log())
+        report(f"saved {folder}")
+        models.append(run.log() | {"path": str(folder)})
+    if as_json:
+        options = {"batch_tokens": batch_tokens, "seed": seed, "threads": threads, "checkpoint_every": checkpoint_every}
+        click.echo(json.dumps({"options": options, "models": models}))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from scaffolding_ext.controllers.chain import (
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.prompting import Prompting, family_named
-from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.tasks import CHAIN, CHAIN_START, PROBE, Purpose, TokenCounts, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 
@@ -333,3 +334,50 @@ def test_closing_writes_prefix_and_answer(token_ids):
     assert task.output_tokens == (token_ids and [97, 98, *program.prompting.encode(ending)])
     assert task.customized_result_fields["answer"] == "5"
     assert task.customized_result_fields["exit_reason"] == "certain"
+
+
+# ---- text that chunks split
+
+
+class SplittingWorker(Worker):
+    """Writes given token ids, chunk by chunk, each decoded by itself as an engine would."""
+
+    def __init__(self, prompting, text):
+        self.prompting = prompting
+        self.ids = prompting.encode(text)
+
+    async def _generate(self, task):
+        written = len(task.input_tokens) - len(PROMPT_IDS)
+        task.output_tokens = self.ids[written : written + task.max_tokens]
+        task.output_str = self.prompting.decode(task.output_tokens)
+        task.finish_reason = "stop" if written + task.max_tokens >= len(self.ids) else "length"
+
+    task_handlers: ClassVar = {GenerationTask: _generate}
+
+
+@pytest.mark.parametrize("chunk_len", [1, 2, 3, 5, 100])
+def test_characters_that_chunks_split_are_whole(chunk_len):
+    text = "So x\u00b2 \u2265 \u03c0/3 \u2192 5 \u65e5\u672c."
+
+    def in_a_request():
+        program = Program()
+        program.prompting = Prompting.for_model("tinylm/draft")
+        enter_program(program)
+        worker = SplittingWorker(program.prompting, text)
+        assert len(worker.ids) > len(text)  # several tokens a character
+        chain = ChunkChain(prompt(), 1000, {})
+        while not chain.ended:
+            serve(worker, chain.advance(chain.prefix.num_tokens + chunk_len))
+            chain.absorb()
+        assert chain.text == text
+
+    contextvars.copy_context().run(in_a_request)
+
+
+@pytest.mark.parametrize("chunk_len", [1, 4, 7, 50])
+def test_a_stop_string_ends_the_chain_wherever_chunks_split_it(chunk_len):
+    worker = rest_of("first second third fourth")
+    chain = ChunkChain(prompt(stop=["third"]), 1000, {})
+    while not chain.ended:
+        grow(chain, worker, chain.prefix.num_tokens + chunk_len)
+    assert (chain.text, chain.finish_reason) == ("first second ", "stop")

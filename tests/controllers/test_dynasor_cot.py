@@ -654,3 +654,29 @@ def test_cancelling_a_request_frees_its_rows(worker):
         asyncio.run(HuggingFaceWorker.run_task(held, GenerationTask(input_tokens=[5, 6], max_tokens=1)))
         assert held._streams == {}
         assert held.metrics.num_running == 0
+
+
+@pytest.mark.parametrize("mode", ["stream", "chunk"])
+def test_the_budget_is_lowered_to_the_workers_context(mode):
+    controller = DynasorCoTController(mode=mode, probe_tokens=8, certainty_threshold=50)  # wants 8,192
+    controller.prompting = Prompting.for_model("tinylm/draft")
+    worker = HuggingFaceWorker("tinylm/draft", max_seq_len=150)
+    with ScaffoldingLlm(controller, {"generation": worker}, seed=0, owns_workers=True) as llm:
+        result = llm.generate("Start with 5. Apply a+3,b-2,c+4,d+5,e-2,f+3,g+9,h-4. Find the total.")
+        assert any(event["event"] == "lowered" for event in result.program.trace)
+        with pytest.raises(ConfigError, match="shorten the prompt"):
+            llm.generate("Start with 5. Apply " + "a+3," * 40 + ". Find the total.")
+
+
+def test_a_request_brings_sampling_fields_and_nothing_unknown():
+    worker = ScriptedWorker("no answer here")
+    with ScaffoldingLlm(DynasorCoTController(), {"generation": worker}) as llm:
+        llm.generate("q", temperature=0.2, max_tokens=5)
+        assert (worker.tasks[0].temperature, worker.tasks[0].max_tokens) == (0.2, 5)
+        with pytest.raises(ConfigError, match="'temprature' is no sampling field"):
+            llm.generate("q", temprature=0.2)
+
+
+def test_an_effort_goes_with_nothing_that_it_sets():
+    with pytest.raises(ConfigError, match="give either it or them"):
+        DynasorCoTController(effort="mid", chunk_size=16)

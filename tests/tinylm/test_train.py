@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,10 @@ def small_runs(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(folder: Path, **options: Any) -> Result:
+    """Train the draft model into a folder, which must bear its name."""
+    assert folder.name == "draft"
     given = OPTIONS | {f"--{name}": value for name, value in options.items()}
-    arguments = ["draft", "--output_path", str(folder), *map(str, itertools.chain(*given.items()))]
+    arguments = ["draft", "--output_path", str(folder.parent), *map(str, itertools.chain(*given.items()))]
     return CliRunner().invoke(train.main, arguments)
 
 
@@ -75,10 +78,16 @@ def assert_equal(one: Any, other: Any) -> None:
         assert one == other
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the draft model goes."""
+    return tmp_path / "draft"
+
+
 @pytest.fixture(scope="module")
 def finished(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nothing interrupted."""
-    folder = tmp_path_factory.mktemp("finished")
+    folder = tmp_path_factory.mktemp("finished") / "draft"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "EXAMPLES_PER_ROUND", 6)
         patch.setattr(train, "build_tokenizer", lambda: tokenizer)
@@ -102,41 +111,41 @@ def test_a_run_says_how_far_it_is_and_leaves_a_log(finished: Path) -> None:
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 5, 6])
 def test_a_resumed_run_equals_an_uninterrupted_one(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_steps: int
+    finished: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, num_steps: int
 ) -> None:
     with monkeypatch.context() as patch:
         interrupt_after(num_steps, patch)
-        assert call(tmp_path).exit_code == 1
+        assert call(folder).exit_code == 1
     kept = num_steps - num_steps % 2  # checkpoints are two steps apart
-    assert (tmp_path / "checkpoint.pt").exists() == (kept > 0)
-    result = call(tmp_path)
+    assert (folder / "checkpoint.pt").exists() == (kept > 0)
+    result = call(folder)
     assert result.exit_code == 0, result.output
-    resumed, uninterrupted = checkpoint(tmp_path), checkpoint(finished)
+    resumed, uninterrupted = checkpoint(folder), checkpoint(finished)
     for state in (resumed, uninterrupted):
         del state["cpu_seconds"]
     assert_equal(resumed, uninterrupted)
-    assert (tmp_path / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()
+    assert (folder / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()
 
 
 def test_a_run_that_was_interrupted_twice_equals_an_uninterrupted_one(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):
         with monkeypatch.context() as patch:
             interrupt_after(3, patch)
-            assert call(tmp_path).exit_code == 1
-    assert checkpoint(tmp_path)["step"] == 4
-    assert call(tmp_path).exit_code == 0
-    assert_equal(checkpoint(tmp_path)["model"], checkpoint(finished)["model"])
+            assert call(folder).exit_code == 1
+    assert checkpoint(folder)["step"] == 4
+    assert call(folder).exit_code == 0
+    assert_equal(checkpoint(folder)["model"], checkpoint(finished)["model"])
 
 
-def test_a_run_that_is_over_only_saves_its_model_again(tokenizer: Any, tmp_path: Path) -> None:
-    assert call(tmp_path, num_steps=2).exit_code == 0
-    files = {name: (tmp_path / name).read_bytes() for name in ("checkpoint.pt", "model.safetensors", "training.json")}
-    (tmp_path / "model.safetensors").unlink()
-    result = call(tmp_path, num_steps=2)
+def test_a_run_that_is_over_only_saves_its_model_again(tokenizer: Any, folder: Path) -> None:
+    assert call(folder, num_steps=2).exit_code == 0
+    files = {name: (folder / name).read_bytes() for name in ("checkpoint.pt", "model.safetensors", "training.json")}
+    (folder / "model.safetensors").unlink()
+    result = call(folder, num_steps=2)
     assert result.exit_code == 0, result.output
-    assert {name: (tmp_path / name).read_bytes() for name in files} == files
+    assert {name: (folder / name).read_bytes() for name in files} == files
 
 
 @pytest.mark.parametrize("changed", [{"seed": 4}, {"num_steps": 8}, {"batch_tokens": 400}])
@@ -150,16 +159,51 @@ def test_other_options_on_the_same_folder_are_refused(finished: Path, changed: d
     assert (finished / "checkpoint.pt").read_bytes() == before
 
 
-def test_another_model_on_the_same_folder_is_refused(finished: Path) -> None:
-    arguments = ["target", "--output_path", str(finished), *map(str, itertools.chain(*OPTIONS.items()))]
+def test_the_checkpoint_of_another_model_is_refused(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    shutil.copy(finished / "checkpoint.pt", tmp_path / "target")
+    arguments = ["target", "--output_path", str(tmp_path), *map(str, itertools.chain(*OPTIONS.items()))]
     result = CliRunner().invoke(train.main, arguments)
     assert result.exit_code == 1
     assert "'model': 'target'" in " ".join(result.output.split())
 
 
-def test_another_seed_gives_other_weights(finished: Path, tmp_path: Path) -> None:
-    assert call(tmp_path, seed=4, num_steps=1).exit_code == 0
-    ours, theirs = checkpoint(tmp_path)["model"], checkpoint(finished)["model"]
+def test_without_a_name_both_models_are_trained_with_steps_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "NUM_STEPS", {"target": 2, "draft": 1})
+    arguments = ["--output_path", str(tmp_path), "--batch_tokens", "300", "--json"]
+    result = CliRunner().invoke(train.main, arguments)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["options"] == {"batch_tokens": 300, "seed": 0, "threads": 1, "checkpoint_every": 250}
+    expected = [("target", 2, str(tmp_path / "target")), ("draft", 1, str(tmp_path / "draft"))]
+    assert [(model["model"], model["num_steps"], model["path"]) for model in document["models"]] == expected
+    for model in document["models"]:
+        assert model["final_loss"] > 0
+        assert model["num_tokens"] > 0
+        assert {"model.safetensors", "tokenizer.json"} <= {path.name for path in Path(model["path"]).iterdir()}
+    told = [line for line in result.stderr.splitlines() if line.startswith(("target step", "draft step", "saved"))]
+    assert [line.split()[0] for line in told] == ["target", "saved", "draft", "saved"]  # beside transformers' own bars
+
+
+def test_one_name_trains_that_model_alone_and_progress_is_on_standard_output(folder: Path) -> None:
+    result = call(folder, num_steps=1)
+    assert result.stdout.splitlines()[-1] == f"saved {folder}"
+    assert "draft step 1/1 loss" in result.stdout
+    assert [path.name for path in folder.parent.iterdir()] == ["draft"]
+
+
+def test_the_steps_of_each_model_are_told_by_the_help() -> None:
+    assert train.NUM_STEPS == {"target": 8000, "draft": 4000}
+    text = " ".join(CliRunner().invoke(train.main, ["--help"]).stdout.split())
+    assert "[default: (target 8000, draft 4000)" in text
+    assert "runs/tinylm" in text
+
+
+def test_another_seed_gives_other_weights(finished: Path, folder: Path) -> None:
+    assert call(folder, seed=4, num_steps=1).exit_code == 0
+    ours, theirs = checkpoint(folder)["model"], checkpoint(finished)["model"]
     assert not torch.equal(ours["model.embed_tokens.weight"], theirs["model.embed_tokens.weight"])
 
 
