@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.answers import extract, up_to_brace
-from scaffolding_ext.controllers.base import decode, encode, finish
+from scaffolding_ext.controllers.base import encode, finish
+from scaffolding_ext.controllers.chunk_text import ChunkText
 from scaffolding_ext.controllers.native_generation import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.program import current_program, derive_seed, record
 from scaffolding_ext.prompting import PromptFamily
@@ -21,8 +22,6 @@ from scaffolding_ext.tasks import (
     set_purpose,
     token_counts_of,
 )
-
-_SPLIT = "\ufffd"  # what a decoder writes for a part of a character
 
 
 class Prefix(NamedTuple):
@@ -180,21 +179,18 @@ class ChunkChain(Chain):
     def __init__(self, prompt: GenerationTask, max_tokens: int, sampling_params: dict[str, Any]) -> None:
         super().__init__(prompt, max_tokens, sampling_params)
         self._num_tokens = 0
-        self._text = ""
+        self._text = ChunkText()
         self._ids: list[int] | None = []
-        self._num_whole = 0  # ids whose text is in `_text`
-        self._context_start = 0  # of ids that give the next ones their context when they are decoded
-        self._held_back = ""  # the worker's text of the ids after `_num_whole`: they end inside a character
         self._num_decoded = 0
         self._chunk: GenerationTask | None = None
 
     @property
     def prefix(self) -> Prefix:
-        return Prefix(self._num_tokens, self._text, None if self._ids is None else list(self._ids))
+        return Prefix(self._num_tokens, self.text, None if self._ids is None else list(self._ids))
 
     @property
     def text(self) -> str:
-        return self._text
+        return self._text.text
 
     def advance(self, num_tokens: int) -> list[Task]:
         asked = max(1, min(num_tokens, self.max_tokens) - self._num_tokens)
@@ -218,35 +214,12 @@ class ChunkChain(Chain):
             self._ids = None
         elif self._ids is not None:
             self._ids += chunk.output_tokens
-        stopped = self._append(text, chunk.output_tokens, chunk.stop) or chunk.finish_reason not in (None, "length")
+        stopped = self._text.add(text, chunk.output_tokens, chunk.stop) or chunk.finish_reason not in (None, "length")
         self.ended = stopped or produced < asked or self._num_tokens >= self.max_tokens
         if stopped or produced < asked:
             self.finish_reason = chunk.finish_reason if chunk.finish_reason not in (None, "length") else "stop"
         elif self.ended:
             self.finish_reason = "length"
-
-    def _append(self, text: str, token_ids: list[int] | None, stop: str | list[str] | None) -> bool:
-        """Add a chunk's text; returns whether it completes a stop string, which is cut off."""
-        searched = len(self._text)
-        alone = None if token_ids is None else decode(token_ids)
-        if self._ids is None or alone is None or _whole(alone) != _whole(text):
-            self._text += self._held_back + text  # no tokenizer here, or another than the worker's
-            self._held_back = ""
-            self._context_start = self._num_whole = 0 if self._ids is None else len(self._ids)
-        else:  # in the context of what was before: chunk by chunk, characters that chunks split would be lost
-            known = decode(self._ids[self._context_start : self._num_whole]) or ""
-            together = decode(self._ids[self._context_start :]) or ""
-            if together.endswith(_SPLIT):
-                self._held_back += text
-            else:
-                self._text += together[len(known) :]
-                self._held_back = ""
-                self._context_start, self._num_whole = self._num_whole, len(self._ids)
-        stops = [stop] if isinstance(stop, str) else stop or []
-        found = [at for s in stops if s and (at := self._text.find(s, max(0, searched - len(s)))) >= 0]
-        if found:
-            self._text = self._text[: min(found)]
-        return bool(found)
 
     def stop(self) -> list[Task]:
         return []
@@ -254,11 +227,6 @@ class ChunkChain(Chain):
     @property
     def num_decoded(self) -> int:
         return self._num_decoded
-
-
-def _whole(text: str) -> str:
-    """The text without what stands for parts of characters."""
-    return text.replace(_SPLIT, "")
 
 
 def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix: str = "") -> GenerationTask:

@@ -1,0 +1,60 @@
+"""The text of a chain that is generated in chunks, put together so that nothing is lost at their borders."""
+
+from __future__ import annotations
+
+from scaffolding_ext.controllers.base import decode
+
+_SPLIT = "\ufffd"  # what a decoder writes for a part of a character
+
+
+class ChunkText:
+    """Text that grows chunk by chunk.
+
+    Each chunk's text was decoded by itself, so a character whose tokens two chunks share is lost in it, and a stop
+    string that two chunks share was not seen. Where the running request has a tokenizer that agrees with the worker's,
+    token ids are decoded again in the context of those before, each a bounded number of times.
+
+    Attributes:
+        text: The text so far.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._context: list[int] = []  # ids whose text is in `text`: the next ones are decoded behind them
+        self._pending: list[int] = []  # ids behind them that end inside a character
+        self._pending_text = ""  # the worker's text of those
+
+    def add(self, text: str, token_ids: list[int] | None, stop: str | list[str] | None) -> bool:
+        """Add a chunk.
+
+        Args:
+            text: As the worker decoded it.
+            token_ids: Its ids, or None where the worker gives none.
+            stop: The request's stop strings.
+
+        Returns:
+            Whether the text now holds a stop string; it and what follows are cut off.
+        """
+        searched = len(self.text)
+        alone = None if token_ids is None else decode(token_ids)
+        if token_ids is None or alone is None or _whole(alone) != _whole(text):
+            self.text += self._pending_text + text
+            self._context, self._pending, self._pending_text = [], [], ""
+        else:
+            self._pending += token_ids
+            self._pending_text += text
+            known = decode(self._context) or ""
+            together = decode(self._context + self._pending) or ""
+            if not together.endswith(_SPLIT):
+                self.text += together[len(known) :]
+                self._context, self._pending, self._pending_text = self._pending, [], ""
+        stops = [stop] if isinstance(stop, str) else stop or []
+        found = [at for s in stops if s and (at := self.text.find(s, max(0, searched - len(s)))) >= 0]
+        if found:
+            self.text = self.text[: min(found)]
+        return bool(found)
+
+
+def _whole(text: str) -> str:
+    """The text without what stands for parts of characters."""
+    return text.replace(_SPLIT, "")
