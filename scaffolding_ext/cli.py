@@ -47,7 +47,9 @@ class _ConfigOption(click.Option):
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         from scaffolding_ext.config import packaged_stacks
 
-        self.help = f"Stack file, or one of the package's: {', '.join(f'configs:{name}' for name in packaged_stacks())}."
+        self.help = (
+            f"Stack file, or one of the package's: {', '.join(f'configs:{name}' for name in packaged_stacks())}."
+        )
         return super().get_help_record(ctx)
 
 

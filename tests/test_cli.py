@@ -222,7 +222,36 @@ def test_a_slow_request_fails_by_its_time_out(folder: Path) -> None:
     assert json.loads(evaluated.stdout)["summary"]["errors"] == {"RequestTimeoutError": 4}
 
 
+def test_the_first_error_is_told(folder: Path) -> None:
+    arguments = ["eval", "--config", "stack.yaml", "--dataset", "data.jsonl"]
+    (line,) = (line for line in call(*arguments).stdout.splitlines() if line.startswith("errors: "))
+    assert line.startswith(
+        "errors: TaskError 1; the first, row3: GenerationTask for worker 'generation' (Sayer) failed"
+    )
+    first = json.loads(call(*arguments, "--json").stdout)["first_error"]
+    assert first.startswith("row3: GenerationTask for worker")
+    assert json.loads(call(*arguments, "--json", "--limit", "2").stdout)["first_error"] is None
+
+
+@pytest.mark.parametrize("json_flag", [[], ["--json"]])
+def test_a_dry_run_finds_that_a_package_is_missing(monkeypatch: pytest.MonkeyPatch, json_flag: list[str]) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = call("eval", "--config", "configs:native", "--dry_run", *json_flag)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Error: torch is not installed")
+
+
 # ---- all commands
+
+
+def test_the_help_of_the_program_cuts_nothing_off() -> None:
+    assert "..." not in call("--help").stdout.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("command", ["run", "eval"])
+def test_the_help_of_a_command_names_the_packaged_stacks(command: str) -> None:
+    text = " ".join(call(command, "--help").stdout.split())
+    assert "configs:budget_forcing, configs:dynasor_cot, configs:native." in text
 
 
 @pytest.mark.parametrize("command", ["run", "eval"])

@@ -127,6 +127,15 @@ def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
         load_config(tmp_path / "none.yaml")
 
 
+@pytest.mark.parametrize("name", ["dynasor_cot", "dynasor_cot.yaml", "dynasorcot", "configs/dynasor_cot.yml"])
+def test_a_packaged_name_without_its_prefix_is_recognised(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"did you mean configs:dynasor_cot\?"):
+        load_config(name)
+
+
 def test_floats_in_scientific_notation_are_floats(tmp_path: Path) -> None:
     path = tmp_path / "stack.yaml"
     path.write_text(
@@ -293,6 +302,40 @@ def test_wrong_arguments_list_the_accepted_ones() -> None:
         load_stack(stack(controller={"type": "BudgetForcingController"}))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("max_tokens", "foo", "int"),
+        ("max_tokens", 1.5, "int"),
+        ("max_tokens", True, "int"),
+        ("max_tokens", None, "int"),
+        ("max_tokens", [8], "int"),
+        ("first_probe", "8", "int | None"),
+        ("window_share", "half", "float"),
+        ("streaming", 1, "bool"),
+        ("effort", 3, "str | None"),
+    ],
+)
+def test_a_scalar_argument_of_a_wrong_type_is_named(key: str, value: Any, expected: str) -> None:
+    config = load_config(stack(controller={"type": "DynasorCoTController", "args": {key: value}}))
+    with pytest.raises(ConfigError) as caught:
+        check_stack(config)
+    assert caught.value.key == f"controller.args.{key}"
+    assert caught.value.message == f"is {value!r}; it must be of type {expected}"
+
+
+def test_an_integer_is_a_float_and_what_is_no_scalar_is_left_to_the_constructor(helpers: Any) -> None:
+    args = {"window_share": 1, "first_probe": None, "effort": "mild", "sampling_params": {"temperature": 1}}
+    check_stack(load_config(stack(controller={"type": "DynasorCoTController", "args": args})))
+    args = {"generation_controller": native(), "others": 3, "more": "x"}
+    check_stack(load_config(stack(controller={"type": f"{HERE}:Outer", "args": args})))
+    helpers.Named.__init__.__annotations__.update(name=str, model="int | None")  # a class, and a text
+    with pytest.raises(ConfigError, match=r"workers.generation.args.name: is 3; it must be of type str"):
+        check_stack(load_config(stack(workers={"generation": {"type": f"{HERE}:Named", "args": {"name": 3}}})))
+    reference = {"generation": {"type": f"{HERE}:Named", "args": {"name": {"$ref": "live"}}}}
+    check_stack(load_config(stack(workers=reference)), {"live": object()})
+
+
 def test_an_unknown_type_keeps_its_error_class() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'NativeGenerationController'") as caught:
         load_stack(stack(controller={"type": "NativeController"}))
@@ -309,6 +352,29 @@ def test_a_failing_constructor_is_a_config_error_at_its_path(helpers: Any) -> No
 def test_a_missing_package_keeps_its_own_error(helpers: Any) -> None:
     with pytest.raises(MissingDependencyError):
         load_stack(stack(workers={"generation": named("uninstalled")}))
+
+
+def test_checking_finds_what_a_worker_needs_and_nobody_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = {"type": "HuggingFaceWorker", "args": {"model": "tinylm/draft"}}
+    config = load_config(stack(workers={"generation": worker}))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        check_stack(config)
+    assert str(caught.value) == (
+        "torch is not installed; install it with: pip install 'scaffolding-ext[hf]', "
+        "or in a clone of the repository: pip install '.[hf]'"
+    )
+    check_stack(load_config(stack()))
+
+
+def test_a_class_built_on_such_a_worker_needs_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "from scaffolding_ext import HuggingFaceWorker\nclass Mine(HuggingFaceWorker):\n    pass\n"
+    (tmp_path / "my_worker.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = load_config(stack(workers={"generation": {"type": "my_worker:Mine", "args": {"model": "tinylm/draft"}}}))
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingDependencyError, match="transformers is not installed"):
+        check_stack(config)
 
 
 def test_checking_builds_nothing(helpers: Any) -> None:

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -164,6 +164,7 @@ def test_copies_share_the_tokenizer():
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60))
 def test_encode_and_decode_are_inverse(text):
+    assume(not any(token in text for token in load_tokenizer(MODEL).all_special_tokens))  # decoding leaves those out
     prompting = Prompting.for_model(MODEL)
     ids = prompting.encode(text)
     assert prompting.decode(ids) == text

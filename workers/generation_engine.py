@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,7 @@ from scaffolding_ext.workers.kv_cache import KVRows, PrefixIndex
 from scaffolding_ext.workers.metrics import EngineMetrics
 from scaffolding_ext.workers.model_runner import ModelRunner
 from scaffolding_ext.workers.sampling import sample
-from scaffolding_ext.workers.sequence import Sequence, TokenLogprob
+from scaffolding_ext.workers.sequence import Sequence, reported_logprobs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,6 +64,8 @@ class GenerationEngine:
         self._inbox: deque[Sequence] = deque()
         self._wake = threading.Condition()
         self._closed = False
+        self._cause: BaseException | None = None  # what closed the engine, where it was not shut down
+        self._unfinished: set[Sequence] = set()
         self._num_reused = 0
         self._thread = threading.Thread(target=self._run, name="generation-engine", daemon=True)
         self._thread.start()
@@ -71,11 +74,14 @@ class GenerationEngine:
         """Queue a request; from any thread.
 
         Raises:
-            EngineError: The engine is shut down.
+            EngineError: The engine is shut down, or has failed.
         """
         with self._wake:
+            if self._cause is not None:
+                raise _caused_by(self._cause, "the engine has failed, make a new worker: ")
             if self._closed:
                 raise EngineError("the worker is shut down; make a new one")
+            self._unfinished.add(sequence)
             self._inbox.append(sequence)
             self._wake.notify()
 
@@ -109,24 +115,46 @@ class GenerationEngine:
     # ---- on the engine's thread
 
     def _run(self) -> None:
-        torch.set_num_threads(self._threads)
-        with torch.inference_mode():
-            while True:
-                with self._wake:
-                    while not (self._inbox or self._rows or self._waiting or self._closed):
-                        self._wake.wait()
-                    self._waiting.extend(self._inbox)
-                    self._inbox.clear()
-                    if self._closed:
-                        break
-                self._drop_cancelled()
-                self._admit()
-                if self._rows:
-                    self._step()
-        for sequence in (*self._rows, *self._waiting):
-            sequence.error = EngineError("the worker was shut down before the task ended")
-            sequence.finish_reason = "error"
-            sequence.notify(sequence)
+        cause: BaseException | None = None
+        try:
+            torch.set_num_threads(self._threads)
+            with torch.inference_mode():
+                self._serve()
+        except BaseException as error:  # nobody else would hear of it, and every request would wait for ever
+            cause = error
+        self._close(cause)
+
+    def _serve(self) -> None:
+        """Step until the engine is shut down."""
+        while True:
+            with self._wake:
+                while not (self._inbox or self._rows or self._waiting or self._closed):
+                    self._wake.wait()
+                self._waiting.extend(self._inbox)
+                self._inbox.clear()
+                if self._closed:
+                    return
+            self._drop_cancelled()
+            self._admit()
+            if self._rows:
+                self._step()
+
+    def _close(self, cause: BaseException | None) -> None:
+        """Refuse further requests and fail those that have not ended."""
+        with self._wake:
+            self._closed, self._cause = True, cause
+            unfinished = list(self._unfinished)
+            self._unfinished.clear()
+            self._rows.clear()
+            self._waiting.clear()
+            self._inbox.clear()
+        for sequence in unfinished:
+            if sequence.ended:  # complete; only its row was not free yet
+                sequence.notify(sequence)
+            elif cause is None:
+                sequence.end("error", EngineError("the worker was shut down before the task ended"))
+            else:
+                sequence.end("error", _caused_by(cause, "the engine has failed: "))
 
     def _drop_cancelled(self) -> None:
         for sequence in [s for s in self._waiting if s.cancelled]:
@@ -138,7 +166,7 @@ class GenerationEngine:
     def _admit(self) -> None:
         """Give waiting requests a row each, with the longest cached prefix of their prompt already in it."""
         while self._waiting and len(self._rows) < self._kv.num_rows:
-            sequence = self._waiting.popleft()
+            sequence = self._waiting[0]
             holder = sequence.holder
             holder.row = len(self._rows)
             limit = sequence.prompt_len - 1  # the last token is computed in any case: its logits are needed
@@ -152,7 +180,7 @@ class GenerationEngine:
                     self._kv.load(holder.row, match.holder.tensors, match.num_tokens)
                 holder.num_kv = sequence.num_reused = match.num_tokens
                 self._num_reused += match.num_tokens
-            self._rows.append(sequence)
+            self._rows.append(self._waiting.popleft())
 
     def _step(self) -> None:
         """One forward pass: over the rows that read, or over those that decode, in turn where there are both."""
@@ -165,10 +193,8 @@ class GenerationEngine:
             finished = self._take(batch, logits)
         except Exception as error:  # an out-of-memory or a model's bug: these requests fail, the engine lives
             for sequence in batch:
-                sequence.error = EngineError(f"{type(error).__name__}: {error}")
-                sequence.error.__cause__ = error
                 sequence.keep = False
-                self._release(sequence, "error")
+                self._release(sequence, "error", _caused_by(error))
             return
         for sequence in finished:
             self._release(sequence, sequence.finish_reason or "stop")
@@ -208,43 +234,10 @@ class GenerationEngine:
         for row, sequence in enumerate(sequences):
             if sequence.first_token_at is None:
                 sequence.first_token_at = now
-            if sequence.num_logprobs and sampled.logprobs and sampled.top_ids and sampled.top_logprobs:
-                entry = {
-                    token: TokenLogprob(value, rank + 1)
-                    for rank, (token, value) in enumerate(
-                        zip(sampled.top_ids[row][: sequence.num_logprobs], sampled.top_logprobs[row], strict=False)
-                    )
-                }
-                entry.setdefault(sampled.token_ids[row], TokenLogprob(sampled.logprobs[row]))
-                sequence.logprobs.append(entry)
-            if self._accept(sequence, sampled.token_ids[row]):
+            logprobs = reported_logprobs(sampled, row, sequence.num_logprobs)
+            if sequence.accept(sampled.token_ids[row], logprobs, self._tokenizer, self._end_ids):
                 finished.append(sequence)
         return finished
-
-    def _accept(self, sequence: Sequence, token_id: int) -> bool:
-        """Append a drawn token; returns whether the sequence ends with it."""
-        sequence.holder.token_ids.append(token_id)
-        if token_id in self._end_ids and not sequence.ignore_end:
-            sequence.finish_reason = "stop"
-            return True
-        sequence.append_text(self._tokenizer, token_id)
-        if sequence.stop and self._cut_at_stop(sequence):
-            sequence.finish_reason = "stop"
-        elif sequence.num_decoded >= sequence.max_tokens:
-            sequence.finish_reason = "length"
-        return sequence.ended
-
-    def _cut_at_stop(self, sequence: Sequence) -> bool:
-        """Whether the newest text completes a stop string; then the text is cut before it."""
-        longest = max(map(len, sequence.stop))
-        tail, index = "", len(sequence.text_parts)
-        while index and len(tail) < longest + len(sequence.text_parts[-1]):
-            index -= 1
-            tail = sequence.text_parts[index] + tail
-        found = [position for stop in sequence.stop if (position := tail.find(stop)) >= 0]
-        if found:
-            sequence.text_parts[index:] = [tail[: min(found)]]
-        return bool(found)
 
     def _promote(self, sequence: Sequence) -> None:
         """Move a row that has read its prompt to the end of the decoding rows."""
@@ -260,20 +253,24 @@ class GenerationEngine:
         self._rows[row], self._rows[other] = self._rows[other], self._rows[row]
         self._rows[row].holder.row, self._rows[other].holder.row = row, other
 
-    def _release(self, sequence: Sequence, reason: str) -> None:
+    def _release(self, sequence: Sequence, reason: str, error: EngineError | None = None) -> None:
         """Free a sequence's row: the last rows move up, and its KV is stored if it is worth it."""
         holder, row = sequence.holder, sequence.holder.row
+        tensors = None
         if sequence.keep and holder.hashes:
-            self._index.store(holder, self._kv.export(row, holder.num_kv))
-        else:
+            with suppress(RuntimeError, MemoryError):  # no memory for the copy: then it is not kept
+                tensors = self._kv.export(row, holder.num_kv)
+        if tensors is None:
             self._index.forget(holder)
+        else:
+            self._index.store(holder, tensors)
         if row < self._num_decoding:
             self._num_decoding -= 1
             self._fill(row, self._num_decoding)
             row = self._num_decoding
         self._fill(row, len(self._rows) - 1)
         self._rows.pop()
-        self._end(sequence, reason)
+        self._end(sequence, reason, error)
 
     def _fill(self, hole: int, source: int) -> None:
         """Move a row into a hole."""
@@ -283,6 +280,12 @@ class GenerationEngine:
             self._rows[hole] = moved
             moved.holder.row = hole
 
-    def _end(self, sequence: Sequence, reason: str) -> None:
-        sequence.finish_reason = reason
-        sequence.notify(sequence)
+    def _end(self, sequence: Sequence, reason: str, error: EngineError | None = None) -> None:
+        self._unfinished.discard(sequence)
+        sequence.end(reason, error)
+
+
+def _caused_by(cause: BaseException, where: str = "") -> EngineError:
+    error = EngineError(f"{where}{type(cause).__name__}: {cause}")
+    error.__cause__ = cause
+    return error

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import numpy as np
-
-from scaffolding_ext.errors import ConfigError, InvalidTaskError, MissingDependencyError
+from scaffolding_ext.errors import ConfigError, MissingDependencyError
 from scaffolding_ext.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import (
     GenerationTask,
     ScaffoldingOutput,
     StreamGenerationTask,
+    Task,
     TaskStatus,
     Worker,
     current_scope,
 )
-from scaffolding_ext.tasks import Purpose, ScoreTask, purpose_of, set_token_counts
-from scaffolding_ext.workers.sampling import SamplingParams
+from scaffolding_ext.tasks import ScoreTask, set_token_counts
+from scaffolding_ext.workers.model_limits import check_attention, fitting_rows
+from scaffolding_ext.workers.request import RequestBuilder, fill
 from scaffolding_ext.workers.waiter import NEVER, Waiter
 
 if TYPE_CHECKING:
@@ -31,21 +29,13 @@ if TYPE_CHECKING:
     from scaffolding_ext.workers.metrics import EngineMetrics
     from scaffolding_ext.workers.sequence import Sequence
 
-# Fields that this worker cannot honour, with the values that ask for nothing.
-_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
-    {
-        "best_of": (None, 1),
-        "echo": (None, False),
-        "frequency_penalty": (None, 0.0),
-        "logit_bias": (None, {}),
-        "n": (None, 1),
-        "presence_penalty": (None, 0.0),
-        "suffix": (None, ""),
-        "return_context_logits": (None, False),
-        "skip_tokenizer": (False,),
-        "skip_detokenizer": (False,),
-    }
-)
+
+class _Stream(NamedTuple):
+    """What a streaming task keeps between its steps."""
+
+    sequence: Sequence
+    waiter: Waiter
+    scope_id: str
 
 
 class HuggingFaceWorker(Worker):
@@ -53,7 +43,7 @@ class HuggingFaceWorker(Worker):
 
     A sampled text depends on its seed and its prompt, not on what else runs. Where a task gives neither temperature,
     top-p nor top-k, it is decoded greedily. `input_tokens` go before `input_str`. Stop strings are cut off the text,
-    not off the token ids.
+    not off the token ids; while a text is streamed, an end that may be the beginning of one is held back.
 
     Args:
         model: A folder, a hub name, or `tinylm/NAME` for an embedded model.
@@ -61,16 +51,20 @@ class HuggingFaceWorker(Worker):
         device: A torch device.
         threads: Threads of each torch operation. It is a setting of the whole process; where other work shares the
             cores, 1 is often fastest.
-        max_batch_size: Requests that run at once.
+        max_batch_size: Requests that run at once, where `kv_cache_bytes` suffices; `metrics.num_rows` tells.
         max_seq_len: Prompt and generated tokens of one request; None takes the model's context length.
         prefill_chunk: Prompt tokens of one request that one step computes at most.
         prefix_cache_bytes: Memory for the KV of ended requests, which later ones reuse.
+        kv_cache_bytes: Memory for the KV of running requests, each of which takes that of `max_seq_len` tokens; where
+            `max_batch_size` of them do not fit, fewer run at once. None takes 4 GiB, or on a CUDA device 80 % of what
+            is free once the model is loaded.
         seed: Seeds the tasks that bring none; None draws fresh entropy.
         attn_implementation: How attention is computed, as transformers names it.
 
     Raises:
         MissingDependencyError: torch or transformers is not installed.
-        ConfigError: An argument is outside its range.
+        ConfigError: An argument is outside its range, the model's attention is not full within `max_seq_len`, or not
+            even one request of that length fits into `kv_cache_bytes`.
     """
 
     def __init__(
@@ -84,16 +78,19 @@ class HuggingFaceWorker(Worker):
         max_seq_len: int | None = None,
         prefill_chunk: int = 256,
         prefix_cache_bytes: int = 256 * 2**20,
+        kv_cache_bytes: int | None = None,
         seed: int | None = None,
         attn_implementation: str = "sdpa",
     ) -> None:
         for key, value, low in (
             ("threads", threads, 1),
             ("max_batch_size", max_batch_size, 1),
+            ("max_seq_len", max_seq_len, 1),
             ("prefill_chunk", prefill_chunk, 1),
             ("prefix_cache_bytes", prefix_cache_bytes, 0),
+            ("kv_cache_bytes", kv_cache_bytes, 1),
         ):
-            if value < low:
+            if value is not None and value < low:
                 raise ConfigError(f"is {value}; it must be at least {low}", key)
         if dtype not in ("float32", "bfloat16", "float16"):
             raise ConfigError(f"is {dtype!r}; choose float32, bfloat16 or float16", "dtype")
@@ -104,24 +101,28 @@ class HuggingFaceWorker(Worker):
             raise MissingDependencyError("torch with transformers", "hf") from error
         from scaffolding_ext.workers.generation_engine import GenerationEngine
 
-        self._tokenizer = load_tokenizer(model)
+        tokenizer = load_tokenizer(model)
         with _no_progress_bars():
             network = AutoModelForCausalLM.from_pretrained(
                 model_folder(model), dtype=getattr(torch, dtype), attn_implementation=attn_implementation
             )
         network.to(device).eval()
-        context_len = getattr(network.config, "max_position_embeddings", None)
+        config = network.config.get_text_config()
+        context_len = getattr(config, "max_position_embeddings", None)
         self.max_seq_len = max_seq_len or context_len or 4096
         if context_len is not None and self.max_seq_len > context_len:
             raise ConfigError(f"is {max_seq_len}; the model's context is {context_len} tokens", "max_seq_len")
-        self._backend = self._tokenizer.backend_tokenizer
-        self._rng = np.random.default_rng(seed)
+        check_attention(config, self.max_seq_len)
+        num_rows = fitting_rows(network, max_batch_size, self.max_seq_len, kv_cache_bytes)
+        backend = tokenizer.backend_tokenizer
+        vocab_size = network.get_input_embeddings().weight.shape[0]
+        self._requests = RequestBuilder(backend, vocab_size, self.max_seq_len, seed)
         self._streams: dict[str, set[Sequence]] = {}
         self._engine: GenerationEngine = GenerationEngine(
             network,
-            self._backend,
-            _end_ids(network, self._tokenizer),
-            max_batch_size=max_batch_size,
+            backend,
+            frozenset(token for token in _end_ids(network, tokenizer) if token < vocab_size),
+            max_batch_size=num_rows,
             max_seq_len=self.max_seq_len,
             prefill_chunk=prefill_chunk,
             prefix_cache_bytes=prefix_cache_bytes,
@@ -144,16 +145,18 @@ class HuggingFaceWorker(Worker):
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         waiter = Waiter()
-        sequence = self._sequence(task, waiter)
+        sequence = self._requests.generation(task, waiter.notify)
+        task.output_tokens = None
         self._engine.submit(sequence)
         if not task.streaming_output_flag:
-            await self._wait(sequence, waiter, NEVER)
-        else:
-            while not sequence.ended:
-                await self._wait(sequence, waiter, sequence.num_decoded + 1)
-                _fill(task, sequence)
-                task.streaming_output_list.append(ScaffoldingOutput(task.output_str, task.output_tokens))
-        _fill(task, sequence)
+            await self._wait(task, sequence, waiter, NEVER)
+            fill(task, sequence)
+            return TaskStatus.SUCCESS
+        ended = False
+        while not ended:
+            await self._wait(task, sequence, waiter, len(task.output_tokens or ()) + 1)
+            ended = fill(task, sequence)
+            task.streaming_output_list.append(_output(task))
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
@@ -163,46 +166,43 @@ class HuggingFaceWorker(Worker):
             if task.cancel_flag:
                 task.end_flag = True
                 return TaskStatus.SUCCESS
-            waiter = Waiter()
-            task.request_handle = (self._sequence(task, waiter), waiter)
-            self._streams.setdefault(_scope_id(), set()).add(task.request_handle[0])
-            self._engine.submit(task.request_handle[0])
-        sequence, waiter = task.request_handle
+            self._open_stream(task)
+        stream: _Stream = task.request_handle
+        num_tokens = len(task.output_tokens or ()) + max(1, task.streaming_step or 1)
         if task.cancel_flag:
-            self._engine.cancel(sequence)
-            await self._wait(sequence, waiter, NEVER)
-        else:
-            await self._wait(sequence, waiter, len(task.output_tokens or ()) + (task.streaming_step or 0))
-        _fill(task, sequence)
-        if task.streaming_output_flag and not sequence.ended:
-            task.streaming_output_list.append(ScaffoldingOutput(task.output_str, task.output_tokens))
-        if sequence.ended:
-            task.end_flag = True
-            self._forget_stream(sequence)
+            self._engine.cancel(stream.sequence)
+            num_tokens = NEVER
+        try:
+            await self._wait(task, stream.sequence, stream.waiter, num_tokens)
+            task.end_flag = fill(task, stream.sequence)
+        except BaseException:
+            self._forget_stream(stream)
+            raise
+        if task.end_flag:
+            self._forget_stream(stream)
+        elif task.streaming_output_flag:
+            task.streaming_output_list.append(_output(task))
         return TaskStatus.SUCCESS
 
-    def _forget_stream(self, sequence: Sequence) -> None:
-        streams = self._streams.get(_scope_id(), set())
-        streams.discard(sequence)
+    def _open_stream(self, task: StreamGenerationTask) -> None:
+        waiter = Waiter()
+        sequence = self._requests.generation(task, waiter.notify)
+        self._engine.submit(sequence)
+        task.output_tokens = None
+        task.request_handle = _Stream(sequence, waiter, _scope_id())
+        self._streams.setdefault(task.request_handle.scope_id, set()).add(sequence)
+
+    def _forget_stream(self, stream: _Stream) -> None:
+        streams = self._streams.get(stream.scope_id, set())
+        streams.discard(stream.sequence)
         if not streams:
-            self._streams.pop(_scope_id(), None)
+            self._streams.pop(stream.scope_id, None)
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
-        given = self._ids(task.input_tokens, task.input_str, "input")
-        continuation = task.continuation_tokens
-        if continuation is None:
-            if task.continuation_str is None:
-                raise InvalidTaskError("continuation_tokens and continuation_str are both None; give one")
-            continuation = self._backend.encode(task.continuation_str, add_special_tokens=False).ids
         waiter = Waiter()
-        from scaffolding_ext.workers.sequence import Sequence
-
-        prompt = given + continuation
-        self._check_len(len(prompt), 0)
-        greedy = SamplingParams(0.0, 0, 1.0, 0)
-        sequence = Sequence(prompt, 0, greedy, score_from=len(given), notify=waiter.notify)
+        sequence = self._requests.score(task, waiter.notify)
         self._engine.submit(sequence)
-        await self._wait(sequence, waiter, NEVER)
+        await self._wait(task, sequence, waiter, NEVER)
         task.logprobs = sequence.scores
         set_token_counts(task, sequence.counts)
         return TaskStatus.SUCCESS
@@ -213,71 +213,16 @@ class HuggingFaceWorker(Worker):
         ScoreTask: _score,
     }
 
-    async def _wait(self, sequence: Sequence, waiter: Waiter, num_tokens: int) -> None:
+    async def _wait(self, task: Task, sequence: Sequence, waiter: Waiter, num_tokens: int) -> None:
         """Until the sequence has that many tokens or has ended; a cancelled wait cancels the sequence."""
         try:
             await waiter.wait(sequence, num_tokens)
         except asyncio.CancelledError:
             self._engine.cancel(sequence)
+            set_token_counts(task, sequence.counts)
             raise
         if sequence.error is not None:
             raise sequence.error
-
-    def _sequence(self, task: GenerationTask, waiter: Waiter) -> Sequence:
-        from scaffolding_ext.workers.sequence import Sequence
-
-        for name, neutral in _REFUSED.items():
-            value = getattr(task, name)
-            if value not in neutral:
-                raise InvalidTaskError(
-                    f"{name} is {value!r}; HuggingFaceWorker cannot honour it: leave it at {neutral[0]!r}"
-                )
-        prompt = self._ids(task.input_tokens, task.input_str, "input")
-        room = self.max_seq_len - len(prompt)
-        max_tokens = room if task.max_tokens is None else task.max_tokens
-        if max_tokens < 1 and room >= 1:
-            raise InvalidTaskError(f"max_tokens is {max_tokens}; it must be at least 1")
-        self._check_len(len(prompt), max_tokens)
-        stop = (task.stop,) if isinstance(task.stop, str) else tuple(task.stop or ())
-        return Sequence(
-            prompt,
-            max_tokens,
-            self._sampling(task),
-            stop=tuple(filter(None, stop)),
-            num_logprobs=task.num_logprobs or 0,
-            keep=purpose_of(task).written is not Purpose.PROBE,  # nothing continues a probe
-            ignore_end=bool(getattr(task, "ignore_eos", None)),  # younger than 1.2
-            min_tokens=getattr(task, "min_tokens", None) or 0,
-            notify=waiter.notify,
-        )
-
-    def _sampling(self, task: GenerationTask) -> SamplingParams:
-        unset = task.temperature is None and task.top_p is None and task.top_k is None
-        temperature = 0.0 if unset else 1.0 if task.temperature is None else task.temperature
-        top_p, top_k = 1.0 if task.top_p is None else task.top_p, task.top_k or 0
-        if temperature < 0 or not 0 < top_p <= 1 or top_k < 0:
-            raise InvalidTaskError(
-                f"temperature {temperature}, top_p {top_p}, top_k {top_k}: temperature must be >= 0, top_p in (0, 1], "
-                "top_k >= 0"
-            )
-        seed = int(self._rng.integers(1 << 63)) if task.seed is None else task.seed
-        return SamplingParams(temperature, top_k, top_p, seed)
-
-    def _ids(self, token_ids: list[int] | None, text: str | None, name: str) -> list[int]:
-        if token_ids is None:
-            if text is None:
-                raise InvalidTaskError(f"{name}_tokens and {name}_str are both None; give one")
-            token_ids = self._backend.encode(text, add_special_tokens=True).ids
-        if not token_ids:
-            raise InvalidTaskError(f"{name} is empty; a prompt needs at least one token")
-        return token_ids
-
-    def _check_len(self, prompt_len: int, max_tokens: int) -> None:
-        if prompt_len + max_tokens > self.max_seq_len or prompt_len >= self.max_seq_len + (max_tokens == 0):
-            raise InvalidTaskError(
-                f"the prompt has {prompt_len} tokens and max_tokens is {max_tokens}, but a request may have "
-                f"{self.max_seq_len} in all: shorten one of them"
-            )
 
 
 @contextmanager
@@ -299,22 +244,9 @@ def _scope_id() -> str:
     return "" if scope is None else scope.scope_id
 
 
-def _fill(task: GenerationTask, sequence: Sequence) -> None:
-    """Write into the task what the sequence has so far, or in the end."""
-    if task.output_tokens is None:
-        task.output_tokens = []
-    task.output_tokens += sequence.holder.token_ids[sequence.prompt_len + len(task.output_tokens) :]
-    task.output_str = "".join(sequence.text_parts)
-    task.finish_reason = sequence.finish_reason
-    if sequence.num_logprobs:
-        task.logprobs = list(sequence.logprobs)
-    counts = sequence.counts
-    set_token_counts(task, counts._replace(decoded=len(task.output_tokens)))
-    if hasattr(task, "ttft_s"):  # younger than 1.2
-        started = sequence.submitted_at
-        task.ttft_s = None if sequence.first_token_at is None else sequence.first_token_at - started
-        task.latency_s = time.monotonic() - started
-        task.usage_prompt_tokens, task.usage_completion_tokens = sequence.prompt_len, len(task.output_tokens)
+def _output(task: GenerationTask) -> ScaffoldingOutput:
+    """What the task has so far, for a reader who looks at it later."""
+    return ScaffoldingOutput(task.output_str, list(task.output_tokens or ()))
 
 
 def _end_ids(network: Any, tokenizer: Any) -> frozenset[int]:

@@ -55,9 +55,12 @@ class KVRows(Cache):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write one layer's new keys and values, shape (rows, heads, tokens, head size); return all that is visible."""
         while len(self.keys) <= layer_idx:
-            for buffers in (self.keys, self.values):
-                _, num_heads, _, head_size = key_states.shape
-                buffers.append(key_states.new_zeros(self.num_rows, num_heads, self.capacity + 1, head_size))
+            new_keys, new_values = (  # both, before either is kept: one of them may not fit into the memory
+                states.new_zeros(self.num_rows, states.shape[1], self.capacity + 1, states.shape[3])
+                for states in (key_states, value_states)
+            )
+            self.keys.append(new_keys)
+            self.values.append(new_values)
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         keys[self._row_index, :, self._positions] = key_states.transpose(1, 2)
         values[self._row_index, :, self._positions] = value_states.transpose(1, 2)
@@ -122,19 +125,20 @@ class PrefixIndex:
 
     Args:
         max_bytes: Cap on the stored prefixes; the least recently used leave first. Running rows do not count.
+
+    Attributes:
+        num_bytes: Memory of the stored prefixes.
+        num_stored_tokens: Tokens whose KV is stored outside of running rows.
+        num_evicted: Stored prefixes that left under the cap.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.num_bytes = 0
+        self.num_stored_tokens = 0
         self.num_evicted = 0
         self._by_hash: dict[int, dict[Holder, None]] = {}
         self._stored: OrderedDict[Holder, int] = OrderedDict()
-
-    @property
-    def num_stored_tokens(self) -> int:
-        """Tokens whose KV is stored outside of running rows."""
-        return sum(holder.num_kv for holder in self._stored)
 
     def extend(self, holder: Holder) -> None:
         """Register the blocks that the holder has completed since the last call."""
@@ -173,6 +177,7 @@ class PrefixIndex:
             return
         self._stored[holder] = size
         self.num_bytes += size
+        self.num_stored_tokens += holder.num_kv
         while self.num_bytes > self.max_bytes:
             oldest = next(iter(self._stored))
             self.forget(oldest)
@@ -187,5 +192,7 @@ class PrefixIndex:
                 if not holders:
                     del self._by_hash[key]
         holder.hashes.clear()
-        self.num_bytes -= self._stored.pop(holder, 0)
+        if holder in self._stored:
+            self.num_bytes -= self._stored.pop(holder)
+            self.num_stored_tokens -= holder.num_kv
         holder.tensors = None

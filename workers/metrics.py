@@ -11,7 +11,7 @@ class EngineMetrics(NamedTuple):
     Attributes:
         num_running: Requests that hold a row.
         num_waiting: Requests that wait for one.
-        num_rows: Rows in all.
+        num_rows: Rows in all: `max_batch_size`, or fewer where the memory for keys and values holds no more.
         num_stored_tokens: Tokens whose KV is stored for reuse, running rows not counted.
         num_decoded: Generated tokens whose KV was computed since the start (the last of a text needs none).
         num_prefilled: Prompt tokens whose KV was computed since the start.

@@ -227,8 +227,8 @@ def train(
             losses.clear()
             run.save(checkpoint_file)
             report(
-                f"{run.options['model']} step {run.step}/{num_steps} loss {run.mean_loss:.4f} tokens {run.num_tokens:,} "
-                f"cpu {run.cpu_seconds:.0f} s"
+                f"{run.options['model']} step {run.step}/{num_steps} loss {run.mean_loss:.4f} "
+                f"tokens {run.num_tokens:,} cpu {run.cpu_seconds:.0f} s"
             )
 
 
