@@ -23,12 +23,7 @@ from scaffolding_ext.errors import (
     ShutdownError,
 )
 from scaffolding_ext.program import Program, enter_program
-from scaffolding_ext.protocol import (
-    Controller,
-    ExecutionScope,
-    ScaffoldingOutput,
-    Worker,
-)
+from scaffolding_ext.protocol import Controller, ExecutionScope, ScaffoldingOutput, Worker
 from scaffolding_ext.results import Request, ScaffoldingResult
 
 _ABORT_GRACE_SECONDS = 5.0  # how long a worker may take to react to cancellation before the caller is told anyway
