@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaffolding_ext.tinylm.grammar import CLOSE, PROBE, sample_chain, sample_problem
@@ -55,6 +56,17 @@ def build_tokenizer(seed: int = 1, vocab_size: int = 512, num_texts: int = 6000)
         model_max_length=CONTEXT_LEN,
         chat_template=CHAT_TEMPLATE,
     )
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write the tokenizer so that transformers 4.57 and 5 both load it (5 writes names that 4 does not know)."""
+    tokenizer.save_pretrained(folder)
+    config_file = folder / "tokenizer_config.json"
+    config = json.loads(config_file.read_text())
+    config.pop("backend", None)
+    special = config.pop("extra_special_tokens", None) or config.get("additional_special_tokens")
+    config |= {"additional_special_tokens": special, "tokenizer_class": "PreTrainedTokenizerFast"}
+    config_file.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _with_visible_thinking(tokenizer: Tokenizer) -> Tokenizer:

@@ -19,7 +19,7 @@ import click
 
 from scaffolding_ext.tinylm.data import IGNORED, Batch, ExampleStream
 from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION, MAX_NUM_STEPS
-from scaffolding_ext.tinylm.tokenizer import CONTEXT_LEN, build_tokenizer
+from scaffolding_ext.tinylm.tokenizer import CONTEXT_LEN, build_tokenizer, save_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -123,7 +123,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
     config_file = folder / "config.json"
     config = json.loads(config_file.read_text())
     config_file.write_text(json.dumps(config | {"dtype": "float32"}, indent=1) + "\n")
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
     (folder / "model.safetensors").chmod(0o644)  # as the other files
     (folder / "training.json").write_text(json.dumps(log, indent=1) + "\n")
 
