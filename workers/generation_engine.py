@@ -1,24 +1,27 @@
 """The engine behind HuggingFaceWorker: continuous batching of a transformers causal LM in a thread of its own.
 
-Requests join and leave between steps. Rows `[0, num_decoding)` decode one token a step; rows behind them still read
-their prompt, in chunks of bounded length, so that a long prompt delays the others by a chunk at most.
+Requests join and leave between steps. A step computes one token of every request that decodes and, in the same pass, a
+bounded number of prompt tokens of those that still read, so that a long prompt delays the others by little.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+import traceback
+from collections import OrderedDict, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from scaffolding_ext.errors import EngineError
-from scaffolding_ext.workers.kv_cache import KVRows, PrefixIndex
+from scaffolding_ext.workers.kv_cache import KVRows
 from scaffolding_ext.workers.metrics import EngineMetrics
-from scaffolding_ext.workers.model_runner import ModelRunner
-from scaffolding_ext.workers.sampling import sample
+from scaffolding_ext.workers.model_runner import ModelRunner, Work
+from scaffolding_ext.workers.prefix_index import PrefixIndex
+from scaffolding_ext.workers.row_order import RowOrder
+from scaffolding_ext.workers.sampling import Sampled, SamplingParams, sample
 from scaffolding_ext.workers.sequence import Sequence, reported_logprobs
 
 if TYPE_CHECKING:
@@ -34,9 +37,10 @@ class GenerationEngine:
         end_ids: Token ids that end a text.
         max_batch_size: Rows.
         max_seq_len: Prompt and generated tokens of one request at most.
-        prefill_chunk: Prompt tokens of one row that one step computes at most.
+        prefill_chunk: Prompt tokens that one step computes at most.
         prefix_cache_bytes: Cap on stored prefixes.
-        threads: Threads of each torch operation (it is a setting of the whole process).
+        enable_block_reuse: Whether prefixes are reused at all.
+        threads: Threads of each torch operation of this engine.
     """
 
     def __init__(
@@ -49,24 +53,29 @@ class GenerationEngine:
         max_seq_len: int,
         prefill_chunk: int,
         prefix_cache_bytes: int,
+        enable_block_reuse: bool,
         threads: int,
     ) -> None:
         self._tokenizer = tokenizer
         self._end_ids = end_ids
         self._kv = KVRows(max_batch_size, max_seq_len)
-        self._index = PrefixIndex(prefix_cache_bytes)
-        self._runner = ModelRunner(model, self._kv, prefill_chunk)
+        self._index = PrefixIndex(prefix_cache_bytes, enable_block_reuse)
+        self._runner = ModelRunner(model, self._kv)
+        self._prefill_chunk = prefill_chunk
         self._threads = threads
-        self._rows: list[Sequence] = []
-        self._num_decoding = 0
-        self._prefilled_last = False
-        self._waiting: deque[Sequence] = deque()
+        self._rows = RowOrder(self._kv)
+        self._reading: dict[Sequence, None] = {}  # those that have not read their prompt, the oldest first
+        self._waiting: OrderedDict[Sequence, None] = OrderedDict()
         self._inbox: deque[Sequence] = deque()
+        self._cancelled: deque[Sequence] = deque()
         self._wake = threading.Condition()
         self._closed = False
         self._cause: BaseException | None = None  # what closed the engine, where it was not shut down
         self._unfinished: set[Sequence] = set()
-        self._num_reused = 0
+        self._num_decoded = self._num_prefilled = self._num_reused = 0
+        self._busy_s = 0.0
+        with torch.inference_mode():
+            self._warm_up()
         self._thread = threading.Thread(target=self._run, name="generation-engine", daemon=True)
         self._thread.start()
 
@@ -88,7 +97,7 @@ class GenerationEngine:
     def cancel(self, sequence: Sequence) -> None:
         """End a request before its next step; from any thread. What it has generated stays in it."""
         with self._wake:
-            sequence.cancelled = True
+            self._cancelled.append(sequence)
             self._wake.notify()
 
     def shutdown(self) -> None:
@@ -106,11 +115,19 @@ class GenerationEngine:
             len(self._waiting) + len(self._inbox),
             self._kv.num_rows,
             self._index.num_stored_tokens,
-            self._runner.num_decoded,
-            self._runner.num_prefilled,
+            self._num_decoded,
+            self._num_prefilled,
             self._num_reused,
             self._index.num_evicted,
+            self._busy_s,
         )
+
+    def _warm_up(self) -> None:
+        """Run the model once, so that one that does not fit or cannot be served fails now."""
+        sequence = Sequence([0], 0, SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
+        self._rows.add(sequence, 0)
+        self._runner.forward([Work(sequence, 1)], self._rows.class_of_row)
+        self._rows.remove(sequence)
 
     # ---- on the engine's thread
 
@@ -128,15 +145,18 @@ class GenerationEngine:
         """Step until the engine is shut down."""
         while True:
             with self._wake:
-                while not (self._inbox or self._rows or self._waiting or self._closed):
+                while not (self._inbox or self._cancelled or len(self._rows) or self._waiting or self._closed):
                     self._wake.wait()
-                self._waiting.extend(self._inbox)
+                self._waiting.update(dict.fromkeys(self._inbox))
                 self._inbox.clear()
+                cancelled = list(self._cancelled)
+                self._cancelled.clear()
                 if self._closed:
                     return
-            self._drop_cancelled()
+            for sequence in cancelled:
+                self._drop(sequence)
             self._admit()
-            if self._rows:
+            if len(self._rows):
                 self._step()
 
     def _close(self, cause: BaseException | None) -> None:
@@ -145,7 +165,7 @@ class GenerationEngine:
             self._closed, self._cause = True, cause
             unfinished = list(self._unfinished)
             self._unfinished.clear()
-            self._rows.clear()
+            self._rows.sequences.clear()
             self._waiting.clear()
             self._inbox.clear()
         for sequence in unfinished:
@@ -156,129 +176,159 @@ class GenerationEngine:
             else:
                 sequence.end("error", _caused_by(cause, "the engine has failed: "))
 
-    def _drop_cancelled(self) -> None:
-        for sequence in [s for s in self._waiting if s.cancelled]:
-            self._waiting.remove(sequence)
+    def _drop(self, sequence: Sequence) -> None:
+        """End a cancelled request, unless it has ended already."""
+        if sequence in self._waiting:
+            del self._waiting[sequence]
             self._end(sequence, "cancelled")
-        for sequence in [s for s in self._rows if s.cancelled]:
+        elif sequence in self._unfinished:
             self._release(sequence, "cancelled")
 
     def _admit(self) -> None:
-        """Give waiting requests a row each, with the longest cached prefix of their prompt already in it."""
-        while self._waiting and len(self._rows) < self._kv.num_rows:
-            sequence = self._waiting[0]
-            holder = sequence.holder
-            holder.row = len(self._rows)
-            limit = sequence.prompt_len - 1  # the last token is computed in any case: its logits are needed
-            if sequence.score_from is not None:
-                limit = min(limit, sequence.score_from - 1)
-            match = self._index.find(holder.token_ids, limit)
-            if match is not None:
-                if match.holder.tensors is None:
-                    self._kv.move(match.holder.row, holder.row, match.num_tokens)
-                else:
-                    self._kv.load(holder.row, match.holder.tensors, match.num_tokens)
-                holder.num_kv = sequence.num_reused = match.num_tokens
-                self._num_reused += match.num_tokens
-            self._rows.append(self._waiting.popleft())
+        """Give waiting requests a row each, as many as the next steps can begin to read."""
+        room = self._prefill_chunk - sum(sequence.num_pending for sequence in self._reading)
+        deferred = []
+        while self._waiting and room > 0 and len(self._rows) + len(deferred) < self._kv.num_rows:
+            sequence, _ = self._waiting.popitem(last=False)
+            if self._place(sequence):
+                room -= sequence.num_pending
+            else:
+                deferred.append(sequence)
+        for sequence in reversed(deferred):
+            self._waiting[sequence] = None
+            self._waiting.move_to_end(sequence, last=False)
+
+    def _place(self, sequence: Sequence) -> bool:
+        """Give a request a row with the longest cached prefix of its prompt, unless a longer one is on its way."""
+        holder = sequence.holder
+        limit = sequence.prompt_len - 1  # the last token is computed in any case: its logits are needed
+        if sequence.score_from is not None:
+            limit = min(limit, sequence.score_from - 1)
+        match = self._index.find(holder, limit)
+        num_cached = 0 if match is None else match.num_tokens
+        if self._index.promised(holder, num_cached, limit):
+            return False
+        self._rows.add(sequence, num_cached)
+        if match is not None:
+            if match.holder.tensors is None:
+                self._kv.move(match.holder.row, holder.row, num_cached)
+            else:
+                self._kv.load(holder.row, match.holder.tensors, num_cached)
+            holder.num_kv = sequence.num_reused = num_cached
+            self._num_reused += num_cached
+        self._index.promise(holder)
+        self._reading[sequence] = None
+        return True
 
     def _step(self) -> None:
-        """One forward pass: over the rows that read, or over those that decode, in turn where there are both."""
-        prefill = self._num_decoding == 0 or (len(self._rows) > self._num_decoding and not self._prefilled_last)
-        self._prefilled_last = prefill
-        first = self._num_decoding if prefill else 0
-        batch = self._rows[first:] if prefill else self._rows[: self._num_decoding]
-        try:
-            logits = self._runner.forward(batch, first)
-            finished = self._take(batch, logits)
-        except Exception as error:  # an out-of-memory or a model's bug: these requests fail, the engine lives
-            for sequence in batch:
-                sequence.keep = False
-                self._release(sequence, "error", _caused_by(error))
-            return
-        for sequence in finished:
-            self._release(sequence, sequence.finish_reason or "stop")
-        for sequence in batch:
-            if not sequence.ended and sequence.num_decoded >= sequence.wanted:
-                sequence.notify(sequence)
+        """Compute one token of every row that decodes, and as much of the prompts as fits the bound."""
+        started = time.monotonic()
+        room = self._prefill_chunk
+        reads: dict[Sequence, int] = {}
+        for sequence in self._reading:
+            reads[sequence] = min(sequence.num_pending, room)
+            room -= reads[sequence]
+        works = [Work(sequence, reads.get(sequence, 1)) for sequence in self._rows.sequences]
+        self._compute([work for work in works if work.num_tokens])
+        self._busy_s += time.monotonic() - started
 
-    def _take(self, batch: list[Sequence], logits: torch.Tensor) -> list[Sequence]:
-        """Draw the next token of every row that has read its prompt; returns the sequences that have ended."""
-        ready = [row for row, s in enumerate(batch) if s.holder.num_kv == len(s.holder.token_ids)]
-        for row in ready:
-            self._index.extend(batch[row].holder)
-            if batch[row].holder.row >= self._num_decoding:
-                self._promote(batch[row])
-        finished = []
-        drawing = []
-        for row in ready:
-            if batch[row].max_tokens == 0:
-                batch[row].finish_reason = "length"
-                finished.append(batch[row])
+    def _compute(self, works: list[Work]) -> None:
+        """Run the model on these tokens; where that fails, on halves of them, until it is known whose fault it is."""
+        works = sorted(works, key=lambda work: work.sequence.holder.row)
+        try:
+            logits = self._runner.forward(works, self._rows.class_of_row)
+            completed = [work.sequence for work in works if work.completes]
+            sampled = self._sample(completed, logits)
+        except Exception as error:  # an out-of-memory or a model's bug: the engine lives
+            failure = error
+        else:
+            self._take(works, completed, sampled)
+            return
+        traceback.clear_frames(failure.__traceback__)  # they hold the pass's tensors
+        if len(works) > 1:
+            for half in (works[: len(works) // 2], works[len(works) // 2 :]):
+                self._compute(half)
+        else:
+            works[0].sequence.keep = False
+            self._release(works[0].sequence, "error", _caused_by(failure))
+
+    def _take(self, works: list[Work], completed: list[Sequence], sampled: Sampled | None) -> None:
+        """Note what a pass has computed and drawn, and let go of the sequences that end with it."""
+        for work in works:
+            self._advance(work)
+        self._accept(completed, sampled)
+        for sequence, _ in works:
+            if sequence.finish_reason is not None:
+                self._release(sequence, sequence.finish_reason)
             else:
-                drawing.append(row)
-        if not drawing:
-            return finished
-        sequences = [batch[row] for row in drawing]
-        chosen = logits if len(drawing) == len(batch) else logits[drawing]
+                self._rows.refile(sequence)
+                if sequence.num_decoded >= sequence.wanted:
+                    sequence.notify(sequence)
+
+    def _sample(self, sequences: list[Sequence], logits: torch.Tensor) -> Sampled | None:
+        """Draw the next token of each sequence that generates.
+
+        Args:
+            sequences: Those that have read all their tokens.
+            logits: Of their next tokens, shape (sequences, vocabulary).
+        """
+        drawing = [row for row, sequence in enumerate(sequences) if sequence.max_tokens]
         for row, sequence in enumerate(sequences):
+            if sequence.choices:
+                sequence.choice_logits = logits[row, list(sequence.choices)].tolist()
             if sequence.num_decoded < sequence.min_tokens:
-                chosen[row, list(self._end_ids)] = -torch.inf
-        sampled = sample(
-            chosen,
-            [sequence.sampling for sequence in sequences],
-            [len(sequence.holder.token_ids) for sequence in sequences],
-            max(sequence.num_logprobs for sequence in sequences),
+                logits[row, list(self._end_ids)] = -torch.inf
+        if not drawing:
+            return None
+        chosen = [sequences[row] for row in drawing]
+        return sample(
+            logits if len(drawing) == len(sequences) else logits[drawing],
+            [sequence.sampling for sequence in chosen],
+            [len(sequence.holder.token_ids) for sequence in chosen],
+            max(sequence.num_logprobs for sequence in chosen),
         )
+
+    def _advance(self, work: Work) -> None:
+        """Note that a sequence's tokens are computed."""
+        sequence, num_tokens = work
+        if sequence in self._reading:
+            sequence.num_prefilled += num_tokens
+            self._num_prefilled += num_tokens
+            if work.completes:
+                del self._reading[sequence]
+        else:
+            self._num_decoded += num_tokens
+        sequence.holder.num_kv += num_tokens
+        self._index.extend(sequence.holder)
+
+    def _accept(self, sequences: list[Sequence], sampled: Sampled | None) -> None:
+        """Append the drawn tokens to the sequences that generate; the others have ended."""
         now = time.monotonic()
-        for row, sequence in enumerate(sequences):
+        row = 0
+        for sequence in sequences:
+            if sampled is None or not sequence.max_tokens:
+                sequence.finish_reason = "length"
+                continue
             if sequence.first_token_at is None:
                 sequence.first_token_at = now
             logprobs = reported_logprobs(sampled, row, sequence.num_logprobs)
-            if sequence.accept(sampled.token_ids[row], logprobs, self._tokenizer, self._end_ids):
-                finished.append(sequence)
-        return finished
-
-    def _promote(self, sequence: Sequence) -> None:
-        """Move a row that has read its prompt to the end of the decoding rows."""
-        self._swap(sequence.holder.row, self._num_decoding)
-        self._num_decoding += 1
-
-    def _swap(self, row: int, other: int) -> None:
-        if row == other:
-            return
-        spare = self._kv.export(row, self._rows[row].holder.num_kv)
-        self._kv.move(other, row, self._rows[other].holder.num_kv)
-        self._kv.load(other, spare, self._rows[row].holder.num_kv)
-        self._rows[row], self._rows[other] = self._rows[other], self._rows[row]
-        self._rows[row].holder.row, self._rows[other].holder.row = row, other
+            sequence.accept(sampled.token_ids[row], logprobs, self._tokenizer, self._end_ids)
+            row += 1
 
     def _release(self, sequence: Sequence, reason: str, error: EngineError | None = None) -> None:
-        """Free a sequence's row: the last rows move up, and its KV is stored if it is worth it."""
-        holder, row = sequence.holder, sequence.holder.row
+        """Free a sequence's row; its KV is stored if it is worth it."""
+        holder = sequence.holder
         tensors = None
-        if sequence.keep and holder.hashes:
+        if sequence.keep and holder.num_indexed:
             with suppress(RuntimeError, MemoryError):  # no memory for the copy: then it is not kept
-                tensors = self._kv.export(row, holder.num_kv)
+                tensors = self._kv.export(holder.row, holder.num_kv)
+        self._rows.remove(sequence)
+        self._reading.pop(sequence, None)
         if tensors is None:
             self._index.forget(holder)
         else:
             self._index.store(holder, tensors)
-        if row < self._num_decoding:
-            self._num_decoding -= 1
-            self._fill(row, self._num_decoding)
-            row = self._num_decoding
-        self._fill(row, len(self._rows) - 1)
-        self._rows.pop()
         self._end(sequence, reason, error)
-
-    def _fill(self, hole: int, source: int) -> None:
-        """Move a row into a hole."""
-        if hole != source:
-            moved = self._rows[source]
-            self._kv.move(source, hole, moved.holder.num_kv)
-            self._rows[hole] = moved
-            moved.holder.row = hole
 
     def _end(self, sequence: Sequence, reason: str, error: EngineError | None = None) -> None:
         self._unfinished.discard(sequence)

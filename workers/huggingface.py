@@ -49,17 +49,19 @@ class HuggingFaceWorker(Worker):
         model: A folder, a hub name, or `tinylm/NAME` for an embedded model.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
         device: A torch device.
-        threads: Threads of each torch operation. It is a setting of the whole process; where other work shares the
-            cores, 1 is often fastest.
+        threads: Threads of each torch operation of this worker. Where other work shares the cores, another worker's
+            included, 1 is often fastest.
         max_batch_size: Requests that run at once, where `kv_cache_bytes` suffices; `metrics.num_rows` tells.
         max_seq_len: Prompt and generated tokens of one request; None takes the model's context length.
-        prefill_chunk: Prompt tokens of one request that one step computes at most.
+        prefill_chunk: Prompt tokens that one step computes at most, all requests together.
         prefix_cache_bytes: Memory for the KV of ended requests, which later ones reuse.
+        enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.
         kv_cache_bytes: Memory for the KV of running requests, each of which takes that of `max_seq_len` tokens; where
             `max_batch_size` of them do not fit, fewer run at once. None takes 4 GiB, or on a CUDA device 80 % of what
             is free once the model is loaded.
         seed: Seeds the tasks that bring none; None draws fresh entropy.
-        attn_implementation: How attention is computed, as transformers names it.
+        attn_implementation: How attention is computed, as transformers names it (`"eager"`, `"sdpa"`); None takes
+            this package's own, which is faster, where the model lets it be chosen.
 
     Raises:
         MissingDependencyError: torch or transformers is not installed.
@@ -78,9 +80,10 @@ class HuggingFaceWorker(Worker):
         max_seq_len: int | None = None,
         prefill_chunk: int = 256,
         prefix_cache_bytes: int = 256 * 2**20,
+        enable_block_reuse: bool = True,
         kv_cache_bytes: int | None = None,
         seed: int | None = None,
-        attn_implementation: str = "sdpa",
+        attn_implementation: str | None = None,
     ) -> None:
         for key, value, low in (
             ("threads", threads, 1),
@@ -99,20 +102,24 @@ class HuggingFaceWorker(Worker):
             from transformers import AutoModelForCausalLM
         except ImportError as error:
             raise MissingDependencyError("torch with transformers", "hf") from error
+        from scaffolding_ext.workers.attention import ATTENTION, register
         from scaffolding_ext.workers.generation_engine import GenerationEngine
 
         tokenizer = load_tokenizer(model)
+        chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
         with _no_progress_bars():
-            network = AutoModelForCausalLM.from_pretrained(
-                model_folder(model), dtype=getattr(torch, dtype), attn_implementation=attn_implementation
-            )
+            network = AutoModelForCausalLM.from_pretrained(model_folder(model), dtype=getattr(torch, dtype), **chosen)
         network.to(device).eval()
+        takes_ours = attn_implementation is None and network._supports_attention_backend
+        if takes_ours:
+            register()
+            network.set_attn_implementation(ATTENTION)
         config = network.config.get_text_config()
         context_len = getattr(config, "max_position_embeddings", None)
         self.max_seq_len = max_seq_len or context_len or 4096
         if context_len is not None and self.max_seq_len > context_len:
             raise ConfigError(f"is {max_seq_len}; the model's context is {context_len} tokens", "max_seq_len")
-        check_attention(config, self.max_seq_len)
+        check_attention(config, self.max_seq_len, serves_windows=takes_ours)
         num_rows = fitting_rows(network, max_batch_size, self.max_seq_len, kv_cache_bytes)
         backend = tokenizer.backend_tokenizer
         vocab_size = network.get_input_embeddings().weight.shape[0]
@@ -126,6 +133,7 @@ class HuggingFaceWorker(Worker):
             max_seq_len=self.max_seq_len,
             prefill_chunk=prefill_chunk,
             prefix_cache_bytes=prefix_cache_bytes,
+            enable_block_reuse=enable_block_reuse,
             threads=threads,
         )
 

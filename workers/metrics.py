@@ -17,6 +17,7 @@ class EngineMetrics(NamedTuple):
         num_prefilled: Prompt tokens whose KV was computed since the start.
         num_reused: Prompt tokens taken from cached KV since the start.
         num_evicted: Stored prefixes that left under the memory cap.
+        busy_s: Seconds spent in steps since the start; the engine idles the rest.
     """
 
     num_running: int
@@ -27,8 +28,19 @@ class EngineMetrics(NamedTuple):
     num_prefilled: int
     num_reused: int
     num_evicted: int
+    busy_s: float
 
     @property
     def num_computed(self) -> int:
         """Positions whose KV was computed since the start."""
         return self.num_decoded + self.num_prefilled
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the prompt tokens that were taken from cached KV, 0 to 1; 0 before the first."""
+        return self.num_reused / max(1, self.num_reused + self.num_prefilled)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Generated tokens a second while the engine was busy; 0 before the first."""
+        return self.num_decoded / self.busy_s if self.busy_s else 0.0

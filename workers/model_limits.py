@@ -10,31 +10,32 @@ DEFAULT_KV_BYTES = 4 * 2**30  # where the device does not tell its free memory
 _SHARE_OF_FREE = 0.8  # of a CUDA device's free memory; the rest is for activations and stored prefixes
 
 
-def check_attention(config: Any, max_seq_len: int) -> None:
-    """Refuse a model whose layers would not see the whole of a request.
+def check_attention(config: Any, max_seq_len: int, serves_windows: bool) -> None:
+    """Refuse a model whose layers would not see what they were trained to see.
 
     Args:
         config: The text part of the model's config.
         max_seq_len: Tokens of a request at most.
+        serves_windows: Whether attention to a sliding window shorter than a request can be computed.
 
     Raises:
-        ConfigError: The attention window is shorter than a request, or there are layers without full attention.
+        ConfigError: The attention window is shorter than a request, or there are layers of another kind.
     """
     window = getattr(config, "sliding_window", None)
     if getattr(config, "use_sliding_window", None) is False:
         window = None
-    if window is not None and window < max_seq_len:
+    if window is not None and window < max_seq_len and not serves_windows:
         raise ConfigError(
-            f"is {max_seq_len}, but the model attends to a sliding window of {window} tokens and this worker serves "
-            f"full attention only: lower max_seq_len to the window, {window}",
+            f"is {max_seq_len}, but the model attends to a sliding window of {window} tokens, which this "
+            f"attn_implementation cannot serve: lower max_seq_len to the window, {window}",
             "max_seq_len",
         )
     served = {"full_attention"} if window is None else {"full_attention", "sliding_attention"}
     refused = set(getattr(config, "layer_types", None) or ()) - served
     if refused:
         raise ConfigError(
-            f"has layers of type {', '.join(sorted(refused))}; this worker serves full_attention only (and "
-            "sliding_attention with max_seq_len lowered to the window): choose another model",
+            f"has layers of type {', '.join(sorted(refused))}; this worker serves full_attention and "
+            "sliding_attention: choose another model",
             "model",
         )
 

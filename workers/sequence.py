@@ -11,7 +11,7 @@ from tokenizers.decoders import DecodeStream
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.tasks import TokenCounts
-from scaffolding_ext.workers.kv_cache import Holder
+from scaffolding_ext.workers.prefix_index import Holder
 from scaffolding_ext.workers.sampling import Sampled, SamplingParams
 
 
@@ -60,6 +60,7 @@ class Sequence:
         stop: Strings that end the text (they are cut off).
         num_logprobs: Alternatives whose log-probabilities are reported for each token; 0 reports none.
         score_from: Position of the first prompt token whose log-probability is wanted, or None.
+        choices: Token ids whose logits behind the prompt are wanted.
         keep: Whether the KV is worth storing when the request ends.
         ignore_end: Whether end-of-sequence tokens do not end the text.
         min_tokens: Tokens before which an end-of-sequence token cannot be drawn.
@@ -75,6 +76,7 @@ class Sequence:
         stop: tuple[str, ...] = (),
         num_logprobs: int = 0,
         score_from: int | None = None,
+        choices: tuple[int, ...] = (),
         keep: bool = True,
         ignore_end: bool = False,
         min_tokens: int = 0,
@@ -87,17 +89,18 @@ class Sequence:
         self.stop = stop
         self.num_logprobs = num_logprobs
         self.score_from = score_from
+        self.choices = choices
         self.keep = keep
         self.ignore_end = ignore_end
         self.min_tokens = min_tokens
         self.notify = notify
         self.wanted = max_tokens + 1
-        self.cancelled = False
         self.finish_reason: str | None = None
         self.error: EngineError | None = None
         self.text_parts: list[str] = []
         self.logprobs: list[dict[int, TokenLogprob]] = []
         self.scores: list[float] = []
+        self.choice_logits: list[float] = []
         self.num_reused = 0
         self.num_prefilled = 0
         self.submitted_at = time.monotonic()
@@ -109,6 +112,11 @@ class Sequence:
     def num_decoded(self) -> int:
         """Tokens generated so far."""
         return len(self.holder.token_ids) - self.prompt_len
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that are there but not computed."""
+        return len(self.holder.token_ids) - self.holder.num_kv
 
     @property
     def ended(self) -> bool:

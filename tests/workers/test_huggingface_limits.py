@@ -12,7 +12,7 @@ from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.workers.huggingface import HuggingFaceWorker
-from scaffolding_ext.workers.kv_cache import KVRows
+from scaffolding_ext.workers.kv_cache import KVRows, Slots
 from scaffolding_ext.workers.model_limits import check_attention
 
 MODEL = "tinylm/draft"
@@ -90,15 +90,14 @@ def test_kv_that_cannot_be_stored_is_not_kept(worker, monkeypatch):
 
 def test_a_layer_has_both_buffers_or_none():
     class Unallocatable:
-        shape = (1, 2, 1, 4)
+        shape = (2, 1, 4)
         new_zeros = exhausted
 
-    rows = KVRows(1, 8)
-    rows.aim(0, torch.tensor([[0]]), 1)
+    rows, place = KVRows(1, 8), Slots(torch.tensor([0]), torch.tensor([0]))
     with pytest.raises(torch.OutOfMemoryError):
-        rows.update(torch.ones(1, 2, 1, 4), Unallocatable(), 0)
-    assert (rows.keys, rows.values) == ([], [])
-    keys, values = rows.update(torch.ones(1, 2, 1, 4), torch.ones(1, 2, 1, 3), 0)
+        rows.write(0, torch.ones(2, 1, 4), Unallocatable(), place)
+    rows.write(0, torch.ones(2, 1, 4), torch.ones(2, 1, 3), place)
+    keys, values = rows.read(0, 0, 1, 1)
     assert (keys.shape, values.shape) == ((1, 2, 1, 4), (1, 2, 1, 3))
 
 

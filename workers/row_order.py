@@ -1,0 +1,97 @@
+"""Which row each running request has: rows of like length lie side by side.
+
+Attention reads the rows of one stretch up to the longest of them. So the rows are kept in classes by length (up to 128
+tokens, 256, 512, ...), the longest first, and a stretch never crosses the border of a class.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from scaffolding_ext.workers.kv_cache import KVRows
+
+if TYPE_CHECKING:
+    from scaffolding_ext.workers.sequence import Sequence
+
+_SHORTEST = 128  # tokens: the class of the shortest rows
+_NUM_CLASSES = 24  # the longest class begins beyond any model's context
+
+
+def _class_of(num_tokens: int) -> int:
+    """Number of a row's class; 0 holds the longest."""
+    return _NUM_CLASSES - 1 - min((max(num_tokens - 1, 0) // _SHORTEST).bit_length(), _NUM_CLASSES - 1)
+
+
+class RowOrder:
+    """The running sequences in consecutive rows from 0 on, ordered by class.
+
+    Args:
+        kv: Their keys and values, which move with them.
+
+    Attributes:
+        sequences: The sequence of each row.
+    """
+
+    def __init__(self, kv: KVRows) -> None:
+        self.sequences: list[Sequence] = []
+        self._kv = kv
+        self._ends = [0] * _NUM_CLASSES  # the row behind the last one of each class
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def class_of_row(self, row: int) -> int:
+        """The class in which a row lies."""
+        return bisect_right(self._ends, row)
+
+    def add(self, sequence: Sequence, num_tokens: int) -> None:
+        """Give a sequence a row in the class of that many tokens; their KV is still to be written."""
+        hole = len(self.sequences)
+        self.sequences.append(sequence)
+        self._ends[-1] += 1
+        self._put(sequence, self._shift(hole, _NUM_CLASSES - 1, _class_of(num_tokens)))
+
+    def refile(self, sequence: Sequence) -> None:
+        """Move a sequence into the class of its present length."""
+        row, num_kv = sequence.holder.row, sequence.holder.num_kv
+        old, new = self.class_of_row(row), _class_of(num_kv)
+        if old == new:
+            return
+        kept = self._kv.export(row, num_kv)
+        target = self._shift(row, old, new)
+        if target != row:
+            self._kv.load(target, kept, num_kv)
+        self._put(sequence, target)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out; the rows behind close the gap."""
+        row = sequence.holder.row
+        self._shift(row, self.class_of_row(row), _NUM_CLASSES - 1, leaves=True)
+        self._ends[-1] -= 1
+        self.sequences.pop()
+
+    def _put(self, sequence: Sequence, row: int) -> None:
+        self.sequences[row] = sequence
+        sequence.holder.row = row
+
+    def _shift(self, hole: int, old: int, new: int, leaves: bool = False) -> int:
+        """Carry a hole from one class to another, by one move in each class between; returns where it ends."""
+        for number in range(old - 1, new - 1, -1):  # towards the longer: the first of each class goes behind its last
+            first = self._ends[number]
+            self._move(first, hole)
+            self._ends[number] += 1
+            hole = first
+        for number in range(old, new):  # towards the shorter: the last of each class fills the hole
+            self._ends[number] -= 1
+            self._move(self._ends[number], hole)
+            hole = self._ends[number]
+        if leaves:
+            self._move(len(self.sequences) - 1, hole)
+        return hole
+
+    def _move(self, source: int, target: int) -> None:
+        if source != target:
+            moved = self.sequences[source]
+            self._kv.move(source, target, moved.holder.num_kv)
+            self._put(moved, target)
