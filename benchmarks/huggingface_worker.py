@@ -28,6 +28,7 @@ from scaffolding_ext.workers.huggingface import HuggingFaceWorker
 
 TEMPERATURE = 0.7
 BATCH = 64
+SHORT_DRAWS = 3  # of the settings that take a second, for one of whole chains
 MAX_CHAIN_LEN = 1536  # tokens; with its prompt a chain fits the context
 Prompts = list[list[int]]
 
@@ -142,7 +143,9 @@ def measure_throughput(
     theirs = num_tokens / seconds
     seconds, num_tokens = seconds_of(lambda: sides.run(sides.worker, prompts, max_tokens, ends))
     ours = num_tokens / seconds
-    ratios.add(**{f"{name}_generate_tokens_per_s": theirs, f"{name}_tokens_per_s": ours, f"{name}_ratio": ours / theirs})
+    ratios.add(
+        **{f"{name}_generate_tokens_per_s": theirs, f"{name}_tokens_per_s": ours, f"{name}_ratio": ours / theirs}
+    )
     if reuse_matters:
         seconds, num_tokens = seconds_of(lambda: sides.run(sides.without_reuse, prompts, max_tokens, ends))
         without = num_tokens / seconds
@@ -181,15 +184,16 @@ def main(seed: int, quick: bool, as_json: bool, model: str, repetitions: int) ->
     sides.run(sides.worker, sides.prompts(BATCH, seed), 4, False)
     sides.generate(sides.prompts(BATCH, seed), 4, False)
     rounds = range(seed * 1000, seed * 1000 + repetitions)
-    for draw in track(rounds, "repetitions", console=console, disable=not sys.stderr.isatty()):
-        alike = sides.prompts(BATCH, draw)
-        measure_throughput(sides, ratios, "in_step", alike, 64, ends=False, reuse_matters=False)
-        mixed = sides.prompts(num_chains, draw)
+    for repetition in track(rounds, "repetitions", console=console, disable=not sys.stderr.isatty()):
+        mixed = sides.prompts(num_chains, repetition)
         measure_throughput(sides, ratios, "chains", mixed, MAX_CHAIN_LEN, ends=True, reuse_matters=False)
-        prefix = sides.tokenizer.decode(sides.filler(prefix_len, draw))
-        shared = sides.prompts(BATCH, draw, prefix)
-        measure_throughput(sides, ratios, "prefix", shared, 64, ends=False, reuse_matters=True)
-        measure_first_token(sides, ratios, 1024, 16, draw)
+        for draw in range(repetition * SHORT_DRAWS, (repetition + 1) * SHORT_DRAWS):
+            alike = sides.prompts(BATCH, draw)
+            measure_throughput(sides, ratios, "in_step", alike, 64, ends=False, reuse_matters=False)
+            prefix = sides.tokenizer.decode(sides.filler(prefix_len, draw))
+            shared = sides.prompts(BATCH, draw, prefix)
+            measure_throughput(sides, ratios, "prefix", shared, 64, ends=False, reuse_matters=True)
+            measure_first_token(sides, ratios, 1024, 16, draw)
     sides.shutdown()
     ratios.report(report)
     report.bar(Bar.at_least("64 requests of 64 tokens, to padded generate", ratios.median("in_step_ratio"), 1.2))

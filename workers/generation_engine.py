@@ -1,28 +1,20 @@
-"""The engine behind HuggingFaceWorker: continuous batching of a transformers causal LM in a thread of its own.
-
-Requests join and leave between steps. A step computes one token of every request that decodes and, in the same pass, a
-bounded number of prompt tokens of those that still read, so that a long prompt delays the others by little.
-"""
+"""The engine behind HuggingFaceWorker: a thread that steps a continuous batch while there are requests."""
 
 from __future__ import annotations
 
 import threading
-import time
-import traceback
-from collections import OrderedDict, deque
-from contextlib import suppress
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from scaffolding_ext.errors import EngineError
+from scaffolding_ext.workers.continuous_batch import ContinuousBatch, caused_by
 from scaffolding_ext.workers.kv_cache import KVRows
 from scaffolding_ext.workers.metrics import EngineMetrics
-from scaffolding_ext.workers.model_runner import ModelRunner, Work
+from scaffolding_ext.workers.model_runner import ModelRunner
 from scaffolding_ext.workers.prefix_index import PrefixIndex
-from scaffolding_ext.workers.row_order import RowOrder
-from scaffolding_ext.workers.sampling import Sampled, SamplingParams, sample
-from scaffolding_ext.workers.sequence import Sequence, reported_logprobs
+from scaffolding_ext.workers.sequence import Sequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,26 +48,20 @@ class GenerationEngine:
         enable_block_reuse: bool,
         threads: int,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._end_ids = end_ids
-        self._kv = KVRows(max_batch_size, max_seq_len)
-        self._index = PrefixIndex(prefix_cache_bytes, enable_block_reuse)
-        self._runner = ModelRunner(model, self._kv)
-        self._prefill_chunk = prefill_chunk
+        kv = KVRows(max_batch_size, max_seq_len)
+        index = PrefixIndex(prefix_cache_bytes, enable_block_reuse)
+        self._unfinished: set[Sequence] = set()
+        self._batch = ContinuousBatch(
+            ModelRunner(model, kv), kv, index, tokenizer, end_ids, prefill_chunk, self._unfinished.discard
+        )
         self._threads = threads
-        self._rows = RowOrder(self._kv)
-        self._reading: dict[Sequence, None] = {}  # those that have not read their prompt, the oldest first
-        self._waiting: OrderedDict[Sequence, None] = OrderedDict()
         self._inbox: deque[Sequence] = deque()
         self._cancelled: deque[Sequence] = deque()
         self._wake = threading.Condition()
         self._closed = False
         self._cause: BaseException | None = None  # what closed the engine, where it was not shut down
-        self._unfinished: set[Sequence] = set()
-        self._num_decoded = self._num_prefilled = self._num_reused = 0
-        self._busy_s = 0.0
         with torch.inference_mode():
-            self._warm_up()
+            self._batch.warm_up()
         self._thread = threading.Thread(target=self._run, name="generation-engine", daemon=True)
         self._thread.start()
 
@@ -87,7 +73,7 @@ class GenerationEngine:
         """
         with self._wake:
             if self._cause is not None:
-                raise _caused_by(self._cause, "the engine has failed, make a new worker: ")
+                raise caused_by(self._cause, "the engine has failed, make a new worker: ")
             if self._closed:
                 raise EngineError("the worker is shut down; make a new one")
             self._unfinished.add(sequence)
@@ -110,31 +96,16 @@ class GenerationEngine:
     @property
     def metrics(self) -> EngineMetrics:
         """A snapshot; from any thread."""
-        return EngineMetrics(
-            len(self._rows),
-            len(self._waiting) + len(self._inbox),
-            self._kv.num_rows,
-            self._index.num_stored_tokens,
-            self._num_decoded,
-            self._num_prefilled,
-            self._num_reused,
-            self._index.num_evicted,
-            self._busy_s,
-        )
-
-    def _warm_up(self) -> None:
-        """Run the model once, so that one that does not fit or cannot be served fails now."""
-        sequence = Sequence([0], 0, SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
-        self._rows.add(sequence, 0)
-        self._runner.forward([Work(sequence, 1)], self._rows.class_of_row)
-        self._rows.remove(sequence)
+        metrics = self._batch.metrics
+        return metrics._replace(num_waiting=metrics.num_waiting + len(self._inbox))
 
     # ---- on the engine's thread
 
     def _run(self) -> None:
         cause: BaseException | None = None
         try:
-            torch.set_num_threads(self._threads)
+            torch.set_num_threads(self._threads)  # both are settings of this thread
+            torch.set_flush_denormal(True)  # tokens that are next to impossible are many, and slow to calculate with
             with torch.inference_mode():
                 self._serve()
         except BaseException as error:  # nobody else would hear of it, and every request would wait for ever
@@ -145,19 +116,20 @@ class GenerationEngine:
         """Step until the engine is shut down."""
         while True:
             with self._wake:
-                while not (self._inbox or self._cancelled or len(self._rows) or self._waiting or self._closed):
+                while self._batch.idle and not (self._inbox or self._cancelled or self._closed):
                     self._wake.wait()
-                self._waiting.update(dict.fromkeys(self._inbox))
-                self._inbox.clear()
-                cancelled = list(self._cancelled)
-                self._cancelled.clear()
                 if self._closed:
                     return
+                arrived, cancelled = list(self._inbox), list(self._cancelled)
+                self._inbox.clear()
+                self._cancelled.clear()
+            for sequence in arrived:
+                self._batch.add(sequence)
             for sequence in cancelled:
-                self._drop(sequence)
-            self._admit()
-            if len(self._rows):
-                self._step()
+                if sequence in self._unfinished:
+                    self._batch.drop(sequence)
+            if not self._batch.idle:
+                self._batch.step()
 
     def _close(self, cause: BaseException | None) -> None:
         """Refuse further requests and fail those that have not ended."""
@@ -165,177 +137,12 @@ class GenerationEngine:
             self._closed, self._cause = True, cause
             unfinished = list(self._unfinished)
             self._unfinished.clear()
-            self._rows.sequences.clear()
-            self._waiting.clear()
             self._inbox.clear()
+            self._batch.clear()
         for sequence in unfinished:
             if sequence.ended:  # complete; only its row was not free yet
                 sequence.notify(sequence)
             elif cause is None:
                 sequence.end("error", EngineError("the worker was shut down before the task ended"))
             else:
-                sequence.end("error", _caused_by(cause, "the engine has failed: "))
-
-    def _drop(self, sequence: Sequence) -> None:
-        """End a cancelled request, unless it has ended already."""
-        if sequence in self._waiting:
-            del self._waiting[sequence]
-            self._end(sequence, "cancelled")
-        elif sequence in self._unfinished:
-            self._release(sequence, "cancelled")
-
-    def _admit(self) -> None:
-        """Give waiting requests a row each, as many as the next steps can begin to read."""
-        room = self._prefill_chunk - sum(sequence.num_pending for sequence in self._reading)
-        deferred = []
-        while self._waiting and room > 0 and len(self._rows) + len(deferred) < self._kv.num_rows:
-            sequence, _ = self._waiting.popitem(last=False)
-            if self._place(sequence):
-                room -= sequence.num_pending
-            else:
-                deferred.append(sequence)
-        for sequence in reversed(deferred):
-            self._waiting[sequence] = None
-            self._waiting.move_to_end(sequence, last=False)
-
-    def _place(self, sequence: Sequence) -> bool:
-        """Give a request a row with the longest cached prefix of its prompt, unless a longer one is on its way."""
-        holder = sequence.holder
-        limit = sequence.prompt_len - 1  # the last token is computed in any case: its logits are needed
-        if sequence.score_from is not None:
-            limit = min(limit, sequence.score_from - 1)
-        match = self._index.find(holder, limit)
-        num_cached = 0 if match is None else match.num_tokens
-        if self._index.promised(holder, num_cached, limit):
-            return False
-        self._rows.add(sequence, num_cached)
-        if match is not None:
-            if match.holder.tensors is None:
-                self._kv.move(match.holder.row, holder.row, num_cached)
-            else:
-                self._kv.load(holder.row, match.holder.tensors, num_cached)
-            holder.num_kv = sequence.num_reused = num_cached
-            self._num_reused += num_cached
-        self._index.promise(holder)
-        self._reading[sequence] = None
-        return True
-
-    def _step(self) -> None:
-        """Compute one token of every row that decodes, and as much of the prompts as fits the bound."""
-        started = time.monotonic()
-        room = self._prefill_chunk
-        reads: dict[Sequence, int] = {}
-        for sequence in self._reading:
-            reads[sequence] = min(sequence.num_pending, room)
-            room -= reads[sequence]
-        works = [Work(sequence, reads.get(sequence, 1)) for sequence in self._rows.sequences]
-        self._compute([work for work in works if work.num_tokens])
-        self._busy_s += time.monotonic() - started
-
-    def _compute(self, works: list[Work]) -> None:
-        """Run the model on these tokens; where that fails, on halves of them, until it is known whose fault it is."""
-        works = sorted(works, key=lambda work: work.sequence.holder.row)
-        try:
-            logits = self._runner.forward(works, self._rows.class_of_row)
-            completed = [work.sequence for work in works if work.completes]
-            sampled = self._sample(completed, logits)
-        except Exception as error:  # an out-of-memory or a model's bug: the engine lives
-            failure = error
-        else:
-            self._take(works, completed, sampled)
-            return
-        traceback.clear_frames(failure.__traceback__)  # they hold the pass's tensors
-        if len(works) > 1:
-            for half in (works[: len(works) // 2], works[len(works) // 2 :]):
-                self._compute(half)
-        else:
-            works[0].sequence.keep = False
-            self._release(works[0].sequence, "error", _caused_by(failure))
-
-    def _take(self, works: list[Work], completed: list[Sequence], sampled: Sampled | None) -> None:
-        """Note what a pass has computed and drawn, and let go of the sequences that end with it."""
-        for work in works:
-            self._advance(work)
-        self._accept(completed, sampled)
-        for sequence, _ in works:
-            if sequence.finish_reason is not None:
-                self._release(sequence, sequence.finish_reason)
-            else:
-                self._rows.refile(sequence)
-                if sequence.num_decoded >= sequence.wanted:
-                    sequence.notify(sequence)
-
-    def _sample(self, sequences: list[Sequence], logits: torch.Tensor) -> Sampled | None:
-        """Draw the next token of each sequence that generates.
-
-        Args:
-            sequences: Those that have read all their tokens.
-            logits: Of their next tokens, shape (sequences, vocabulary).
-        """
-        drawing = [row for row, sequence in enumerate(sequences) if sequence.max_tokens]
-        for row, sequence in enumerate(sequences):
-            if sequence.choices:
-                sequence.choice_logits = logits[row, list(sequence.choices)].tolist()
-            if sequence.num_decoded < sequence.min_tokens:
-                logits[row, list(self._end_ids)] = -torch.inf
-        if not drawing:
-            return None
-        chosen = [sequences[row] for row in drawing]
-        return sample(
-            logits if len(drawing) == len(sequences) else logits[drawing],
-            [sequence.sampling for sequence in chosen],
-            [len(sequence.holder.token_ids) for sequence in chosen],
-            max(sequence.num_logprobs for sequence in chosen),
-        )
-
-    def _advance(self, work: Work) -> None:
-        """Note that a sequence's tokens are computed."""
-        sequence, num_tokens = work
-        if sequence in self._reading:
-            sequence.num_prefilled += num_tokens
-            self._num_prefilled += num_tokens
-            if work.completes:
-                del self._reading[sequence]
-        else:
-            self._num_decoded += num_tokens
-        sequence.holder.num_kv += num_tokens
-        self._index.extend(sequence.holder)
-
-    def _accept(self, sequences: list[Sequence], sampled: Sampled | None) -> None:
-        """Append the drawn tokens to the sequences that generate; the others have ended."""
-        now = time.monotonic()
-        row = 0
-        for sequence in sequences:
-            if sampled is None or not sequence.max_tokens:
-                sequence.finish_reason = "length"
-                continue
-            if sequence.first_token_at is None:
-                sequence.first_token_at = now
-            logprobs = reported_logprobs(sampled, row, sequence.num_logprobs)
-            sequence.accept(sampled.token_ids[row], logprobs, self._tokenizer, self._end_ids)
-            row += 1
-
-    def _release(self, sequence: Sequence, reason: str, error: EngineError | None = None) -> None:
-        """Free a sequence's row; its KV is stored if it is worth it."""
-        holder = sequence.holder
-        tensors = None
-        if sequence.keep and holder.num_indexed:
-            with suppress(RuntimeError, MemoryError):  # no memory for the copy: then it is not kept
-                tensors = self._kv.export(holder.row, holder.num_kv)
-        self._rows.remove(sequence)
-        self._reading.pop(sequence, None)
-        if tensors is None:
-            self._index.forget(holder)
-        else:
-            self._index.store(holder, tensors)
-        self._end(sequence, reason, error)
-
-    def _end(self, sequence: Sequence, reason: str, error: EngineError | None = None) -> None:
-        self._unfinished.discard(sequence)
-        sequence.end(reason, error)
-
-
-def _caused_by(cause: BaseException, where: str = "") -> EngineError:
-    error = EngineError(f"{where}{type(cause).__name__}: {cause}")
-    error.__cause__ = cause
-    return error
+                sequence.end("error", caused_by(cause, "the engine has failed: "))

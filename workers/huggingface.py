@@ -18,9 +18,9 @@ from scaffolding_ext.protocol import (
     Worker,
     current_scope,
 )
-from scaffolding_ext.tasks import ScoreTask, set_token_counts
+from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_counts
 from scaffolding_ext.workers.model_limits import check_attention, fitting_rows
-from scaffolding_ext.workers.request import RequestBuilder, fill
+from scaffolding_ext.workers.request import RequestBuilder, fill, probability_of_first
 from scaffolding_ext.workers.waiter import NEVER, Waiter
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class _Stream(NamedTuple):
 
 
 class HuggingFaceWorker(Worker):
-    """Serves generation, streaming and scoring from a transformers model in this process.
+    """Serves generation, streaming, scoring and verification from a transformers model in this process.
 
     A sampled text depends on its seed and its prompt, not on what else runs. Where a task gives neither temperature,
     top-p nor top-k, it is decoded greedily. `input_tokens` go before `input_str`. Stop strings are cut off the text,
@@ -78,7 +78,7 @@ class HuggingFaceWorker(Worker):
         threads: int = 1,
         max_batch_size: int = 64,
         max_seq_len: int | None = None,
-        prefill_chunk: int = 256,
+        prefill_chunk: int = 512,
         prefix_cache_bytes: int = 256 * 2**20,
         enable_block_reuse: bool = True,
         kv_cache_bytes: int | None = None,
@@ -215,10 +215,28 @@ class HuggingFaceWorker(Worker):
         set_token_counts(task, sequence.counts)
         return TaskStatus.SUCCESS
 
+    async def _verify(self, task: VerifyTask) -> TaskStatus:
+        waiters = [Waiter() for _ in task.branches]
+        sequences = self._requests.verify(task, [waiter.notify for waiter in waiters])
+        for sequence in sequences:
+            self._engine.submit(sequence)
+        try:
+            for sequence, waiter in zip(sequences, waiters, strict=True):
+                await self._wait(task, sequence, waiter, NEVER)
+        except BaseException:
+            for sequence in sequences:
+                self._engine.cancel(sequence)
+            raise
+        finally:
+            set_token_counts(task, TokenCounts(*map(sum, zip(*[s.counts for s in sequences], strict=True))))
+        task.scores = [probability_of_first(sequence.choice_logits) for sequence in sequences]
+        return TaskStatus.SUCCESS
+
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
         GenerationTask: _generate,
         StreamGenerationTask: _stream,
         ScoreTask: _score,
+        VerifyTask: _verify,
     }
 
     async def _wait(self, task: Task, sequence: Sequence, waiter: Waiter, num_tokens: int) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import Purpose, ScoreTask, purpose_of, set_token_counts
-from scaffolding_ext.workers.sampling import SamplingParams
+from scaffolding_ext.tasks import Purpose, ScoreTask, VerifyTask, purpose_of, set_token_counts
+from scaffolding_ext.workers.sampling import GREEDY, SamplingParams
 
 if TYPE_CHECKING:
     from scaffolding_ext.workers.sequence import Sequence
@@ -102,8 +102,37 @@ class RequestBuilder:
                 f"prompt and continuation have {len(prompt)} tokens, but a request may have {self._max_seq_len} in "
                 "all: shorten one of them"
             )
-        greedy = SamplingParams(0.0, 0, 1.0, 0)
-        return Sequence(prompt, 0, greedy, score_from=len(given), notify=notify)
+        return Sequence(prompt, 0, GREEDY, score_from=len(given), notify=notify)
+
+    def verify(self, task: VerifyTask, notify: list[Callable[[Sequence], None]]) -> list[Sequence]:
+        """The requests of a verify task, one a branch.
+
+        Args:
+            task: The task.
+            notify: What each branch's request calls.
+
+        Raises:
+            InvalidTaskError: A field is unusable.
+        """
+        from scaffolding_ext.workers.sequence import Sequence
+
+        if task.max_layer is not None:
+            raise InvalidTaskError(f"max_layer is {task.max_layer}; HuggingFaceWorker reads the last layer: leave None")
+        choices = tuple(self._checked([task.yes_token, task.no_token], "yes_token and no_token"))
+        if choices[0] == choices[1]:
+            raise InvalidTaskError(f"yes_token and no_token are both {choices[0]}; they must differ")
+        if not task.branches:
+            raise InvalidTaskError("branches is empty; give at least one")
+        sequences = []
+        for number, (branch, word) in enumerate(zip(task.branches, notify, strict=True)):
+            prompt = self._ids(branch, None, f"branches[{number}]")
+            if len(prompt) > self._max_seq_len:
+                raise InvalidTaskError(
+                    f"branches[{number}] has {len(prompt)} tokens, but a request may have {self._max_seq_len} in all: "
+                    "shorten it"
+                )
+            sequences.append(Sequence(prompt, 0, GREEDY, choices=choices, keep=False, notify=word))
+        return sequences
 
     def _max_tokens(self, task: GenerationTask, prompt_len: int) -> int:
         room = self._max_seq_len - prompt_len
@@ -181,6 +210,12 @@ def fill(task: GenerationTask, sequence: Sequence) -> bool:
         task.latency_s = time.monotonic() - started
         task.usage_prompt_tokens, task.usage_completion_tokens = sequence.prompt_len, len(task.output_tokens)
     return snapshot.finish_reason is not None
+
+
+def probability_of_first(logits: list[float]) -> float:
+    """Softmax over two logits, of the first."""
+    first, second = logits
+    return 1.0 / (1.0 + math.exp(min(second - first, 700.0)))
 
 
 def _integer(name: str, value: Any, low: int | None, default: int) -> int:

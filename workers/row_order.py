@@ -1,7 +1,7 @@
 """Which row each running request has: rows of like length lie side by side.
 
-Attention reads the rows of one stretch up to the longest of them. So the rows are kept in classes by length (up to 128
-tokens, 256, 512, ...), the longest first, and a stretch never crosses the border of a class.
+Attention reads the rows of one stretch up to the longest of them. So the rows are kept in classes by length (up to 64
+tokens, 128, 256, ...), the longest first, and a stretch never crosses the border of a class.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scaffolding_ext.workers.kv_cache import KVRows
 if TYPE_CHECKING:
     from scaffolding_ext.workers.sequence import Sequence
 
-_SHORTEST = 128  # tokens: the class of the shortest rows
+_SHORTEST = 64  # tokens: the class of the shortest rows
 _NUM_CLASSES = 24  # the longest class begins beyond any model's context
 
 

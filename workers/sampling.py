@@ -33,6 +33,9 @@ class SamplingParams(NamedTuple):
     seed: int
 
 
+GREEDY = SamplingParams(0.0, 0, 1.0, 0)
+
+
 class Sampled(NamedTuple):
     """One new token for each row of a batch.
 
@@ -84,7 +87,7 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], positions: list[i
         scaled = logits / temperatures[:, None]
         if any(p.top_k or p.top_p < 1 for p in params):
             scaled = _keep_likeliest(scaled, params)
-        cumulative = torch.softmax(scaled, -1, dtype=torch.float64).cumsum(-1)
+        cumulative = torch.softmax(scaled, -1).cumsum(-1, dtype=torch.float64)
         seeds = np.array([p.seed & 0xFFFFFFFFFFFFFFFF for p in params], np.uint64)
         draws = torch.from_numpy(uniforms(seeds, np.array(positions, np.uint64))).to(logits.device)
         thresholds = draws * cumulative[:, -1]

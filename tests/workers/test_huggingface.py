@@ -250,7 +250,7 @@ def test_a_failing_step_fails_its_requests_and_the_engine_lives(worker, monkeypa
 
     task = GenerationTask(input_tokens=[5, 6], max_tokens=3)
     with monkeypatch.context() as patch:
-        patch.setattr(worker._engine._runner, "forward", exhausted)
+        patch.setattr(worker._engine._batch._runner, "forward", exhausted)
         with pytest.raises(EngineError, match="MemoryError: no room"):
             run(worker, [task])
     run(worker, [task])

@@ -43,7 +43,7 @@ def exhausted(*args, **kwargs):
 # ---- an engine that fails
 
 
-@pytest.mark.parametrize("method", ["_admit", "_drop_cancelled"])
+@pytest.mark.parametrize("method", ["_admit", "step"])
 def test_a_failure_between_steps_fails_every_request_and_refuses_more(worker, monkeypatch, method):
     async def fail():
         stream = StreamGenerationTask(input_tokens=[5, 6], max_tokens=1900, ignore_eos=True)
@@ -51,7 +51,7 @@ def test_a_failure_between_steps_fails_every_request_and_refuses_more(worker, mo
         plain = [GenerationTask(input_tokens=[5, i], max_tokens=1900, ignore_eos=True) for i in range(8)]
         waiting = [asyncio.ensure_future(worker.run_task(task)) for task in plain]
         await asyncio.sleep(0)
-        monkeypatch.setattr(worker._engine, method, exhausted)
+        monkeypatch.setattr(worker._engine._batch, method, exhausted)
         stream.streaming_step = 1900
         return await asyncio.wait_for(asyncio.gather(worker.run_task(stream), *waiting, return_exceptions=True), WAIT)
 
@@ -71,17 +71,42 @@ def test_no_request_is_lost_where_its_row_is_made_or_freed(worker, monkeypatch, 
     ids = list(range(5, 45))
     first = GenerationTask(input_tokens=ids, max_tokens=8, ignore_eos=True)
     assert run(worker, [first]) == [TaskStatus.SUCCESS]
-    monkeypatch.setattr(getattr(worker._engine, part), method, exhausted)
+    monkeypatch.setattr(getattr(worker._engine._batch, part), method, exhausted)
     tasks = [GenerationTask(input_tokens=ids, max_tokens=8 + 9 * i, ignore_eos=True) for i in range(3)]
     results = run(worker, tasks)
     assert all(isinstance(result, EngineError) or result is TaskStatus.SUCCESS for result in results)
     assert any(isinstance(result, EngineError) for result in results)
 
 
+def test_out_of_memory_fails_the_task_whose_fault_it_is_and_no_other(worker, monkeypatch):
+    runner, forward = worker._engine._batch._runner, worker._engine._batch._runner.forward
+    num_passes = []
+
+    def limited(works, class_of_row):
+        num_passes.append(len(works))
+        if any(work.sequence.prompt_len == 7 for work in works):
+            exhausted()
+        return forward(works, class_of_row)
+
+    tasks = [GenerationTask(input_tokens=[5 + i, 6], max_tokens=30, ignore_eos=True, seed=i) for i in range(3)]
+    assert run(worker, tasks) == [TaskStatus.SUCCESS] * 3
+    expected = [task.output_tokens for task in tasks]
+    monkeypatch.setattr(runner, "forward", limited)
+    tasks.append(GenerationTask(input_tokens=list(range(5, 12)), max_tokens=30))
+    *good, bad = run(worker, tasks)
+    assert good == [TaskStatus.SUCCESS] * 3
+    assert isinstance(bad, EngineError)
+    assert str(bad) == "OutOfMemoryError: no room"
+    assert [task.output_tokens for task in tasks[:3]] == expected
+    assert max(num_passes) == 4  # they did run together
+    assert all(task.customized_result_fields["token_counts"].decoded == 30 for task in tasks[:3])
+    assert (worker.metrics.num_running, worker.metrics.num_waiting) == (0, 0)
+
+
 def test_kv_that_cannot_be_stored_is_not_kept(worker, monkeypatch):
     task = GenerationTask(input_tokens=list(range(5, 45)), max_tokens=3)
     with monkeypatch.context() as patch:
-        patch.setattr(worker._engine._kv, "export", exhausted)
+        patch.setattr(worker._engine._batch._kv, "export", exhausted)
         assert run(worker, [task]) == [TaskStatus.SUCCESS]
     assert worker.metrics.num_stored_tokens == 0
     assert run(worker, [task]) == [TaskStatus.SUCCESS]
@@ -120,18 +145,21 @@ def windowed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("max_seq_len", [None, 33])
-def test_a_window_shorter_than_a_request_is_refused(windowed, max_seq_len):
+def test_the_fallback_refuses_a_window_shorter_than_a_request(windowed, max_seq_len):
     with pytest.raises(ConfigError, match="lower max_seq_len to the window, 32") as caught:
-        HuggingFaceWorker(windowed, max_seq_len=max_seq_len)
+        HuggingFaceWorker(windowed, max_seq_len=max_seq_len, attn_implementation="sdpa")
     assert caught.value.key == "max_seq_len"
 
 
-def test_within_its_window_a_model_is_served_exactly(windowed):
-    worker = HuggingFaceWorker(windowed, max_seq_len=32)
-    task = GenerationTask(input_tokens=[5, 6, 7], max_tokens=29, ignore_eos=True)
+@pytest.mark.parametrize(("attn_implementation", "max_seq_len"), [("sdpa", 32), (None, None)])
+def test_a_model_with_a_window_is_served_exactly(windowed, attn_implementation, max_seq_len):
+    worker = HuggingFaceWorker(windowed, attn_implementation=attn_implementation, max_seq_len=max_seq_len)
+    num_tokens = worker.max_seq_len - 3
+    task = GenerationTask(input_tokens=[5, 6, 7], max_tokens=num_tokens, ignore_eos=True)
     statuses = run(worker, [task])
     worker.shutdown()
     assert statuses == [TaskStatus.SUCCESS]
+    assert len(task.output_tokens) == num_tokens
     reference = MistralForCausalLM.from_pretrained(windowed).eval()
     with torch.inference_mode():
         logits = reference(torch.tensor([[5, 6, 7, *task.output_tokens]])).logits[0, 2:-1]
@@ -146,11 +174,12 @@ class Config:
         self.__dict__.update(fields)
 
 
-def test_which_attention_is_full():
-    check_attention(Config(), 100)
-    check_attention(Config(sliding_window=None, layer_types=["full_attention"]), 100)
-    check_attention(Config(sliding_window=50, use_sliding_window=False), 100)
-    check_attention(Config(sliding_window=100, layer_types=["full_attention", "sliding_attention"]), 100)
+def test_which_attention_is_served():
+    check_attention(Config(), 100, False)
+    check_attention(Config(sliding_window=None, layer_types=["full_attention"]), 100, False)
+    check_attention(Config(sliding_window=50, use_sliding_window=False), 100, False)
+    check_attention(Config(sliding_window=100, layer_types=["full_attention", "sliding_attention"]), 100, False)
+    check_attention(Config(sliding_window=50, layer_types=["full_attention", "sliding_attention"]), 100, True)
     for fields, key in (
         ({"sliding_window": 50, "layer_types": ["full_attention", "sliding_attention"]}, "max_seq_len"),
         ({"sliding_window": 50, "use_sliding_window": True}, "max_seq_len"),
@@ -158,7 +187,7 @@ def test_which_attention_is_full():
         ({"layer_types": ["sliding_attention"]}, "model"),
     ):
         with pytest.raises(ConfigError) as caught:
-            check_attention(Config(**fields), 100)
+            check_attention(Config(**fields), 100, False)
         assert caught.value.key == key
 
 
@@ -172,9 +201,8 @@ def test_as_many_rows_as_fit(num_fitting, num_rows):
     )
     tasks = [GenerationTask(input_tokens=[5, i], max_tokens=20) for i in range(6)]
     assert run(worker, tasks) == [TaskStatus.SUCCESS] * 6
-    rows = worker._engine._kv
     assert worker.metrics.num_rows == num_rows
-    assert sum(buffer.nbytes for buffer in (*rows.keys, *rows.values)) == num_rows * 64 * ROW_BYTES
+    assert sum(buffer.nbytes for buffer in worker._engine._batch._kv._buffers) == num_rows * 64 * ROW_BYTES
     worker.shutdown()
 
 

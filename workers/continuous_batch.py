@@ -1,0 +1,265 @@
+"""Continuous batching: which requests run, what each step computes, and what becomes of it.
+
+Requests join and leave between steps. A step computes one token of every request that decodes and, in the same pass, a
+bounded number of prompt tokens of those that still read, so that a long prompt delays the others by little.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.workers.kv_cache import KVRows
+from scaffolding_ext.workers.metrics import EngineMetrics
+from scaffolding_ext.workers.model_runner import ModelRunner, Work
+from scaffolding_ext.workers.prefix_index import PrefixIndex
+from scaffolding_ext.workers.row_order import RowOrder
+from scaffolding_ext.workers.sampling import GREEDY, Sampled, sample
+from scaffolding_ext.workers.sequence import Sequence, reported_logprobs
+
+
+class ContinuousBatch:
+    """The requests that wait for a model and those that run on it; for one thread.
+
+    Args:
+        runner: The model.
+        kv: The rows on which it works.
+        index: The prefixes that can be reused.
+        tokenizer: The tokenizer's Rust backend, for text and stop strings.
+        end_ids: Token ids that end a text.
+        prefill_chunk: Prompt tokens that one step computes at most.
+        on_end: Called with each request when it has ended, before the request says so itself.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        kv: KVRows,
+        index: PrefixIndex,
+        tokenizer: Any,
+        end_ids: frozenset[int],
+        prefill_chunk: int,
+        on_end: Callable[[Sequence], None],
+    ) -> None:
+        self._runner = runner
+        self._kv = kv
+        self._index = index
+        self._tokenizer = tokenizer
+        self._end_ids = end_ids
+        self._prefill_chunk = prefill_chunk
+        self._on_end = on_end
+        self._waiting: OrderedDict[Sequence, None] = OrderedDict()
+        self._rows = RowOrder(kv)
+        self._reading: dict[Sequence, None] = {}  # those that have not read their prompt, the oldest first
+        self._num_decoded = self._num_prefilled = self._num_reused = 0
+        self._busy_s = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self._waiting or len(self._rows))
+
+    @property
+    def metrics(self) -> EngineMetrics:
+        """A snapshot; from any thread."""
+        return EngineMetrics(
+            num_running=len(self._rows),
+            num_waiting=len(self._waiting),
+            num_rows=self._kv.num_rows,
+            num_stored_tokens=self._index.num_stored_tokens,
+            num_decoded=self._num_decoded,
+            num_prefilled=self._num_prefilled,
+            num_reused=self._num_reused,
+            num_evicted=self._index.num_evicted,
+            busy_s=self._busy_s,
+        )
+
+    def warm_up(self) -> None:
+        """Run the model once, so that one that does not fit or cannot be served fails now."""
+        sequence = Sequence([0], 0, GREEDY, notify=lambda _: None)
+        self._rows.add(sequence, 0)
+        self._runner.forward([Work(sequence, 1)], self._rows.class_of_row)
+        self._rows.remove(sequence)
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a request behind those that wait."""
+        self._waiting[sequence] = None
+
+    def drop(self, sequence: Sequence) -> None:
+        """End a request that waits or runs, as cancelled."""
+        if sequence in self._waiting:
+            del self._waiting[sequence]
+            self._end(sequence, "cancelled")
+        else:
+            self._release(sequence, "cancelled")
+
+    def clear(self) -> None:
+        """Let go of every request; none of them is told."""
+        self._waiting.clear()
+        self._reading.clear()
+        self._rows = RowOrder(self._kv)
+
+    def step(self) -> None:
+        """Admit what fits; then compute one token of every row that decodes, and some of the prompts."""
+        started = time.monotonic()
+        self._admit()
+        room = self._prefill_chunk
+        reads: dict[Sequence, int] = {}
+        for sequence in self._reading:
+            reads[sequence] = min(sequence.num_pending, room)
+            room -= reads[sequence]
+        works = [Work(sequence, reads.get(sequence, 1)) for sequence in self._rows.sequences]
+        self._compute([work for work in works if work.num_tokens])
+        self._busy_s += time.monotonic() - started
+
+    def _admit(self) -> None:
+        """Give waiting requests a row each, as many as the next steps can begin to read."""
+        room = self._prefill_chunk - sum(sequence.num_pending for sequence in self._reading)
+        deferred: list[Sequence] = []
+        while self._waiting and room > 0 and len(self._rows) + len(deferred) < self._kv.num_rows:
+            sequence, _ = self._waiting.popitem(last=False)
+            if self._place(sequence):
+                room -= sequence.num_pending
+            else:
+                deferred.append(sequence)
+        for sequence in reversed(deferred):
+            self._waiting[sequence] = None
+            self._waiting.move_to_end(sequence, last=False)
+
+    def _place(self, sequence: Sequence) -> bool:
+        """Give a request a row with the longest cached prefix of its prompt, unless a longer one is on its way."""
+        holder = sequence.holder
+        limit = sequence.prompt_len - 1  # the last token is computed in any case: its logits are needed
+        if sequence.score_from is not None:
+            limit = min(limit, sequence.score_from - 1)
+        match = self._index.find(holder, limit)
+        num_cached = 0 if match is None else match.num_tokens
+        if self._index.promised(holder, num_cached, limit):
+            return False
+        self._rows.add(sequence, num_cached)
+        if match is not None:
+            if match.holder.tensors is None:
+                self._kv.move(match.holder.row, holder.row, num_cached)
+            else:
+                self._kv.load(holder.row, match.holder.tensors, num_cached)
+            holder.num_kv = sequence.num_reused = num_cached
+            self._num_reused += num_cached
+        self._index.promise(holder)
+        self._reading[sequence] = None
+        return True
+
+    def _compute(self, works: list[Work]) -> None:
+        """Run the model on these tokens; where that fails, on halves of them, until it is known whose fault it is."""
+        works = sorted(works, key=lambda work: work.sequence.holder.row)
+        try:
+            logits = self._runner.forward(works, self._rows.class_of_row)
+            completed = [work.sequence for work in works if work.completes]
+            sampled = self._sample(completed, logits)
+        except Exception as error:  # an out-of-memory or a model's bug: the engine lives
+            failure = error
+        else:
+            self._take(works, completed, sampled)
+            return
+        traceback.clear_frames(failure.__traceback__)  # they hold the pass's tensors
+        if len(works) > 1:
+            for half in (works[: len(works) // 2], works[len(works) // 2 :]):
+                self._compute(half)
+        else:
+            works[0].sequence.keep = False
+            self._release(works[0].sequence, "error", caused_by(failure))
+
+    def _take(self, works: list[Work], completed: list[Sequence], sampled: Sampled | None) -> None:
+        """Note what a pass has computed and drawn, and let go of the sequences that end with it."""
+        for work in works:
+            self._advance(work)
+        self._accept(completed, sampled)
+        for sequence, _ in works:
+            if sequence.finish_reason is not None:
+                self._release(sequence, sequence.finish_reason)
+            else:
+                self._rows.refile(sequence)
+                if sequence.num_decoded >= sequence.wanted:
+                    sequence.notify(sequence)
+
+    def _sample(self, sequences: list[Sequence], logits: torch.Tensor) -> Sampled | None:
+        """Draw the next token of each sequence that generates.
+
+        Args:
+            sequences: Those that have read all their tokens.
+            logits: Of their next tokens, shape (sequences, vocabulary).
+        """
+        drawing = [row for row, sequence in enumerate(sequences) if sequence.max_tokens]
+        for row, sequence in enumerate(sequences):
+            if sequence.choices:
+                sequence.choice_logits = logits[row, list(sequence.choices)].tolist()
+            if sequence.num_decoded < sequence.min_tokens:
+                logits[row, list(self._end_ids)] = -torch.inf
+        if not drawing:
+            return None
+        chosen = [sequences[row] for row in drawing]
+        return sample(
+            logits if len(drawing) == len(sequences) else logits[drawing],
+            [sequence.sampling for sequence in chosen],
+            [len(sequence.holder.token_ids) for sequence in chosen],
+            max(sequence.num_logprobs for sequence in chosen),
+        )
+
+    def _advance(self, work: Work) -> None:
+        """Note that a sequence's tokens are computed."""
+        sequence, num_tokens = work
+        if sequence in self._reading:
+            sequence.num_prefilled += num_tokens
+            self._num_prefilled += num_tokens
+            if work.completes:
+                del self._reading[sequence]
+        else:
+            self._num_decoded += num_tokens
+        sequence.holder.num_kv += num_tokens
+        self._index.extend(sequence.holder)
+
+    def _accept(self, sequences: list[Sequence], sampled: Sampled | None) -> None:
+        """Append the drawn tokens to the sequences that generate; the others have ended."""
+        now = time.monotonic()
+        row = 0
+        for sequence in sequences:
+            if sampled is None or not sequence.max_tokens:
+                sequence.finish_reason = "length"
+                continue
+            if sequence.first_token_at is None:
+                sequence.first_token_at = now
+            logprobs = reported_logprobs(sampled, row, sequence.num_logprobs)
+            sequence.accept(sampled.token_ids[row], logprobs, self._tokenizer, self._end_ids)
+            row += 1
+
+    def _release(self, sequence: Sequence, reason: str, error: EngineError | None = None) -> None:
+        """Free a sequence's row; its KV is stored if it is worth it."""
+        holder = sequence.holder
+        tensors = None
+        if sequence.keep and holder.num_indexed:
+            with suppress(RuntimeError, MemoryError):  # no memory for the copy: then it is not kept
+                tensors = self._kv.export(holder.row, holder.num_kv)
+        self._rows.remove(sequence)
+        self._reading.pop(sequence, None)
+        if tensors is None:
+            self._index.forget(holder)
+        else:
+            self._index.store(holder, tensors)
+        self._end(sequence, reason, error)
+
+    def _end(self, sequence: Sequence, reason: str, error: EngineError | None = None) -> None:
+        self._on_end(sequence)
+        sequence.end(reason, error)
+
+
+def caused_by(cause: BaseException, where: str = "") -> EngineError:
+    """The error that a task gets where its engine met another."""
+    error = EngineError(f"{where}{type(cause).__name__}: {cause}")
+    error.__cause__ = cause
+    return error
