@@ -2,9 +2,10 @@
 
     python benchmarks/huggingface_worker.py --quick
 
-Four settings, on problems of the embedded grammar, one thread, sampling at temperature 0.7: decoding in step, whole
-chains of mixed length, prompts with one long prefix, and the time to the first token behind a cached prefix. Each
-ratio is the median over repetitions in which the sides take turns; its low and high are the smallest and largest.
+On problems of the embedded grammar, one thread, sampling at temperature 0.7: decoding in step, whole chains of mixed
+length, prompts with one long prefix, the time to the first token behind a cached prefix; and what two workers in one
+process leave each other. Each ratio is the median over repetitions in which the sides take turns; its low and high are
+the smallest and largest.
 """
 
 from __future__ import annotations
@@ -165,6 +166,36 @@ def measure_first_token(sides: Sides, ratios: Ratios, prefix_len: int, suffix_le
     ratios.add(first_token_cold_s=cold, first_token_cached_s=cached, first_token_ratio=cached / cold)
 
 
+def measure_two_workers(models: tuple[str, str], ratios: Ratios, prompts: Prompts, window_s: float) -> None:
+    """Tokens a second of two workers alone and side by side in this process."""
+    workers = {name: HuggingFaceWorker(name, threads=1) for name in models}
+
+    async def rates(names: tuple[str, ...]) -> dict[str, float]:
+        running = [
+            asyncio.ensure_future(
+                workers[name].run_task(GenerationTask(input_tokens=prompt, max_tokens=MAX_CHAIN_LEN, ignore_eos=True))
+            )
+            for name in names
+            for prompt in prompts
+        ]
+        await asyncio.sleep(window_s / 2)  # until the prompts are read
+        before = {name: workers[name].metrics.num_decoded for name in names}
+        await asyncio.sleep(window_s)
+        decoded = {name: workers[name].metrics.num_decoded - before[name] for name in names}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        return {name: number / window_s for name, number in decoded.items()}
+
+    alone = {name: asyncio.run(rates((name,)))[name] for name in models}
+    together = asyncio.run(rates(models))
+    for name, worker in workers.items():
+        worker.shutdown()
+        short = name.rpartition("/")[2]
+        ratios.add(**{f"alone_{short}_tokens_per_s": alone[name], f"together_{short}_tokens_per_s": together[name]})
+        ratios.add(**{f"together_{short}_share": together[name] / alone[name]})
+
+
 @click.command(epilog="Example: python benchmarks/huggingface_worker.py --json")
 @report_options
 @click.option("--model", default="tinylm/target", show_default=True, help="The model.")
@@ -194,12 +225,16 @@ def main(seed: int, quick: bool, as_json: bool, model: str, repetitions: int) ->
             shared = sides.prompts(BATCH, draw, prefix)
             measure_throughput(sides, ratios, "prefix", shared, 64, ends=False, reuse_matters=True)
             measure_first_token(sides, ratios, 1024, 16, draw)
+        measure_two_workers(("tinylm/target", "tinylm/draft"), ratios, mixed[:32], 0.5 if quick else 2.0)
     sides.shutdown()
     ratios.report(report)
     report.bar(Bar.at_least("64 requests of 64 tokens, to padded generate", ratios.median("in_step_ratio"), 1.2))
     report.bar(Bar.at_least("256 whole chains, to generate in batches of 64", ratios.median("chains_ratio"), 5.0))
     report.bar(Bar.at_least("64 requests with one prefix, to padded generate", ratios.median("prefix_ratio"), 3.0))
     report.bar(Bar.at_most("first token behind a cached prefix, to cold", ratios.median("first_token_ratio"), 0.15))
+    for name in ("target", "draft"):
+        share = ratios.median(f"together_{name}_share")
+        report.bar(Bar.at_least(f"{name} beside another worker, to alone", share, 0.4))
     report.show(as_json)
 
 

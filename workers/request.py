@@ -125,7 +125,9 @@ class RequestBuilder:
             raise InvalidTaskError("branches is empty; give at least one")
         sequences = []
         for number, (branch, word) in enumerate(zip(task.branches, notify, strict=True)):
-            prompt = self._ids(branch, None, f"branches[{number}]")
+            prompt = self._checked(branch, f"branches[{number}]")
+            if not prompt:
+                raise InvalidTaskError(f"branches[{number}] is empty; a branch needs at least one token")
             if len(prompt) > self._max_seq_len:
                 raise InvalidTaskError(
                     f"branches[{number}] has {len(prompt)} tokens, but a request may have {self._max_seq_len} in all: "

@@ -1,0 +1,202 @@
+"""Many requests of all kinds against one engine, a third of them cancelled, timed out or unusable: does anything leak?
+
+python benchmarks/huggingface_soak.py --num_requests 2000
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+from common import Bar, Report, report_options
+from rich.console import Console
+from rich.progress import Progress
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
+from scaffolding_ext.tasks import ScoreTask, VerifyTask
+from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+
+CONCURRENCY = 256  # requests at once: four times the rows, so that some wait
+NUM_PREFIXES = 40
+STUCK_S = 120.0  # a request that takes longer counts as hung
+CAP = 8 * 2**20  # bytes of stored prefixes
+
+
+def random_prompt(rng: random.Random, prefixes: list[list[int]]) -> list[int]:
+    """A shared prefix, cut anywhere, and some tokens of its own."""
+    prefix = rng.choice(prefixes)
+    return prefix[: rng.randint(1, len(prefix))] + [rng.randrange(5, 500) for _ in range(rng.randint(0, 12))]
+
+
+def unusable_task(rng: random.Random) -> Any:
+    """A task that must be refused."""
+    return rng.choice(
+        [
+            GenerationTask(input_tokens=[], max_tokens=4),
+            GenerationTask(input_tokens=[5], max_tokens=10**6),
+            GenerationTask(input_tokens=[5] * 10**4, max_tokens=4),
+            GenerationTask(input_tokens=[10**6], max_tokens=4),
+            GenerationTask(input_tokens=[5], max_tokens=4, temperature=-1.0),
+            GenerationTask(input_tokens=[5], max_tokens=4, n=3),
+            ScoreTask(input_tokens=[5]),
+            VerifyTask(branches=[[5], []], yes_token=1, no_token=2),
+        ]
+    )
+
+
+def usable_task(rng: random.Random, prompt: list[int]) -> Any:
+    """A task of any kind that the worker serves."""
+    kind = rng.randrange(8)
+    if kind == 0:
+        return ScoreTask(input_tokens=prompt, continuation_tokens=[rng.randrange(5, 500) for _ in range(6)])
+    if kind == 1:
+        return VerifyTask(branches=[prompt, [*prompt, 7], prompt[:3]], yes_token=70, no_token=71)
+    options: dict[str, Any] = {"input_tokens": prompt, "max_tokens": rng.randint(1, 24), "seed": rng.randrange(10**6)}
+    options["temperature"] = rng.choice([None, 0.7, 1.3])
+    if kind == 2:
+        return StreamGenerationTask(**options, streaming_step=rng.randint(1, 6))
+    if kind == 3:
+        options["stop"] = ["e", "\n"]
+    if kind == 4:
+        options["num_logprobs"] = 3
+    return GenerationTask(**options)
+
+
+async def serve(worker: HuggingFaceWorker, rng: random.Random, prefixes: list[list[int]]) -> str:
+    """Run one random request; returns how it ended, or `"wrong: ..."`."""
+    if rng.random() < 0.1:
+        try:
+            await worker.run_task(unusable_task(rng))
+        except InvalidTaskError:
+            return "refused"
+        return "wrong: an unusable task was served"
+    task = usable_task(rng, random_prompt(rng, prefixes))
+    fate, delay = rng.random(), rng.random() * 0.2
+    if isinstance(task, StreamGenerationTask):
+        while not task.end_flag:
+            await worker.run_task(task)
+            if fate < 0.3:
+                task.cancel_flag = True
+        return "stream cancelled" if task.finish_reason == "cancelled" else "stream finished"
+    if fate < 0.12:
+        try:
+            await asyncio.wait_for(worker.run_task(task), delay)
+        except asyncio.TimeoutError:
+            return "timed out"
+        return "finished"
+    running = asyncio.ensure_future(worker.run_task(task))
+    if fate < 0.24:
+        await asyncio.sleep(delay)
+        running.cancel()
+        try:
+            await running
+        except asyncio.CancelledError:
+            return "cancelled"
+        return "finished"
+    await running
+    if isinstance(task, GenerationTask) and not 0 < len(task.output_tokens or ()) <= (task.max_tokens or 0):
+        return f"wrong: {len(task.output_tokens or ())} tokens of {task.max_tokens}"
+    return "finished"
+
+
+def resident_mib() -> float:
+    """Resident memory of this process (Linux)."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return float(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+async def soak(worker: HuggingFaceWorker, num_requests: int, seed: int) -> tuple[Counter[str], list[float]]:
+    """Run all requests; returns how they ended, and the memory after each tenth of them."""
+    rng = random.Random(seed)
+    prefixes = [[rng.randrange(5, 500) for _ in range(rng.randint(4, 200))] for _ in range(NUM_PREFIXES)]
+    outcomes: Counter[str] = Counter()
+    memory: list[float] = []
+    left = num_requests
+
+    async def client(progress: Progress, bar: Any) -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            if left % (num_requests // 10) == 0:
+                gc.collect()
+                memory.append(resident_mib())
+            try:
+                outcome = await asyncio.wait_for(serve(worker, rng, prefixes), STUCK_S)
+            except asyncio.TimeoutError:
+                outcome = "hung"
+            except Exception as error:
+                outcome = f"wrong: {error!r}"
+            outcomes[outcome] += 1
+            progress.advance(bar)
+
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("requests", total=num_requests)
+        await asyncio.gather(*[client(progress, bar) for _ in range(CONCURRENCY)])
+    return outcomes, memory
+
+
+def settle(worker: HuggingFaceWorker) -> None:
+    """Wait until the engine is idle."""
+    deadline = time.monotonic() + STUCK_S
+    while (worker.metrics.num_running or worker.metrics.num_waiting) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@click.command(epilog="Example: python benchmarks/huggingface_soak.py --json")
+@report_options
+@click.option("--num_requests", default=20_000, show_default=True, help="Requests in all.")
+@click.option("--model", default="tinylm/draft", show_default=True, help="The model.")
+def main(seed: int, quick: bool, as_json: bool, num_requests: int, model: str) -> None:
+    """Requests that end in all the ways a request can; rows, memory and tasks must all come back."""
+    num_requests = min(num_requests, 1000) if quick else num_requests
+    report = Report(
+        "huggingface_soak",
+        {"seed": seed, "model": model, "requests": num_requests, "concurrency": CONCURRENCY, "prefix_cache_bytes": CAP},
+    )
+    worker = HuggingFaceWorker(model, seed=seed, prefix_cache_bytes=CAP, max_seq_len=256, prefill_chunk=128)
+
+    async def run() -> tuple[Counter[str], list[float], int]:
+        outcomes, memory = await soak(worker, num_requests, seed)
+        return outcomes, memory, len(asyncio.all_tasks()) - 1
+
+    started = time.perf_counter()
+    outcomes, memory, num_tasks = asyncio.run(run())
+    seconds = time.perf_counter() - started
+    settle(worker)
+    metrics, engine = worker.metrics, worker._engine
+    index = engine._batch._index
+    report.figure("seconds", seconds)
+    report.figure("tokens_per_s", metrics.tokens_per_s)
+    report.figure("hit_rate", metrics.hit_rate)
+    report.figure("evicted_prefixes", metrics.num_evicted)
+    for name, number in sorted(outcomes.items()):
+        report.figure(name, number)
+    report.figure("memory_mib_after_a_tenth", memory[0])
+    report.figure("memory_mib_at_the_end", memory[-1])
+    num_wrong = sum(number for name, number in outcomes.items() if name.startswith(("wrong", "hung")))
+    num_missing = num_requests - outcomes.total()
+    for name, value, bar in (
+        ("requests that hung, ended wrongly or are missing", num_wrong + num_missing, 0),
+        ("rows in use at the end", metrics.num_running + metrics.num_waiting, 0),
+        ("requests that the engine still knows", len(engine._unfinished), 0),
+        ("promised prefixes that nobody computes", len(index._promised), 0),
+        ("streams that the worker still knows", len(worker._streams), 0),
+        ("asyncio tasks left", num_tasks, 0),
+        ("stored prefixes over their cap, bytes", max(0, index.num_bytes - CAP), 0),
+        ("memory grown since the second tenth, MiB", memory[-1] - memory[1], 32),
+    ):
+        report.bar(Bar.at_most(name, value, bar))
+    worker.shutdown()
+    report.show(as_json)
+
+
+if __name__ == "__main__":
+    main()
