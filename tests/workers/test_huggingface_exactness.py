@@ -267,7 +267,7 @@ def test_a_sampled_text_depends_on_its_seed_and_its_prompt_alone(start):
 
     def texts(max_batch_size, first_seed=0):
         started = start(SMALL, max_batch_size=max_batch_size)
-        limits = [{}, {"top_p": 0.95}, {"top_k": 20}]
+        limits = [{}, {"top_p": 0.9}, {"top_k": 2}]
         tasks = [
             GenerationTask(input_tokens=ids, max_tokens=96, temperature=0.7, seed=first_seed + i, **limits[i % 3])
             for i, ids in enumerate(prompts)
