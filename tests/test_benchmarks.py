@@ -11,6 +11,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if path.name != "common.py")
 EXTRA = {
     "demo.py": ("--num_problems", "20", "--model", "tinylm/draft"),
+    "huggingface_worker.py": ("--repetitions", "1", "--model", "tinylm/draft"),
     "orchestration.py": ("--repetitions", "1"),
 }
 

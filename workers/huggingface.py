@@ -19,15 +19,15 @@ from scaffolding_ext.protocol import (
     current_scope,
 )
 from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_counts
-from scaffolding_ext.workers.model_limits import check_attention, fitting_rows
-from scaffolding_ext.workers.request import RequestBuilder, fill, probability_of_first
-from scaffolding_ext.workers.waiter import NEVER, Waiter
+from scaffolding_ext.workers.engine.model_limits import check_attention, fitting_rows
+from scaffolding_ext.workers.engine.request import RequestBuilder, fill, probability_of_first
+from scaffolding_ext.workers.engine.waiter import NEVER, Waiter
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
-    from scaffolding_ext.workers.generation_engine import GenerationEngine
-    from scaffolding_ext.workers.metrics import EngineMetrics
-    from scaffolding_ext.workers.sequence import Sequence
+    from scaffolding_ext.workers.engine.generation_engine import GenerationEngine
+    from scaffolding_ext.workers.engine.metrics import EngineMetrics
+    from scaffolding_ext.workers.engine.sequence import Sequence
 
 
 class _Stream(NamedTuple):
@@ -102,8 +102,8 @@ class HuggingFaceWorker(Worker):
             from transformers import AutoModelForCausalLM
         except ImportError as error:
             raise MissingDependencyError("torch with transformers", "hf") from error
-        from scaffolding_ext.workers.attention import ATTENTION, register
-        from scaffolding_ext.workers.generation_engine import GenerationEngine
+        from scaffolding_ext.workers.engine.attention import ATTENTION, register
+        from scaffolding_ext.workers.engine.generation_engine import GenerationEngine
 
         tokenizer = load_tokenizer(model)
         chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}

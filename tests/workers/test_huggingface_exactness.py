@@ -17,8 +17,8 @@ from scaffolding_ext.evaluation.datasets import embedded_problems
 from scaffolding_ext.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.tasks import ScoreTask, token_counts_of
+from scaffolding_ext.workers.engine.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface import HuggingFaceWorker
-from scaffolding_ext.workers.model_runner import ModelRunner
 
 TRAINED, SMALL = "tinylm/target", "tinylm/draft"
 VOCABULARY, CONTEXT, WINDOW, CHUNK = 512, 256, 24, 24

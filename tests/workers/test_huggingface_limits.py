@@ -11,9 +11,9 @@ from transformers import MistralConfig, MistralForCausalLM
 from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
+from scaffolding_ext.workers.engine.kv_cache import KVRows, Slots
+from scaffolding_ext.workers.engine.model_limits import check_attention
 from scaffolding_ext.workers.huggingface import HuggingFaceWorker
-from scaffolding_ext.workers.kv_cache import KVRows, Slots
-from scaffolding_ext.workers.model_limits import check_attention
 
 MODEL = "tinylm/draft"
 ROW_BYTES = 2 * 3 * 2 * 32 * 4  # a token's: (keys, values) x layers x heads x head size x float32

@@ -10,10 +10,10 @@ from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.prompting import Prompting, load_tokenizer
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
 from scaffolding_ext.tasks import ScoreTask, token_counts_of
+from scaffolding_ext.workers.engine.request import fill
+from scaffolding_ext.workers.engine.sampling import SamplingParams
+from scaffolding_ext.workers.engine.sequence import Sequence
 from scaffolding_ext.workers.huggingface import HuggingFaceWorker
-from scaffolding_ext.workers.request import fill
-from scaffolding_ext.workers.sampling import SamplingParams
-from scaffolding_ext.workers.sequence import Sequence
 
 MODEL = "tinylm/draft"
 VOCABULARY, CONTEXT = 512, 2048

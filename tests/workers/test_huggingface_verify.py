@@ -72,7 +72,7 @@ def test_a_branch_that_was_generated_costs_only_its_question(worker):
 
 
 def test_extreme_logits_give_no_overflow(worker):
-    from scaffolding_ext.workers.request import probability_of_first
+    from scaffolding_ext.workers.engine.request import probability_of_first
 
     assert probability_of_first([1e4, -1e4]) == 1.0
     assert 0.0 <= probability_of_first([-1e4, 1e4]) < 1e-300

@@ -7,8 +7,8 @@ import torch
 
 from scaffolding_ext import load_stack
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
+from scaffolding_ext.workers.engine.metrics import EngineMetrics
 from scaffolding_ext.workers.huggingface import HuggingFaceWorker
-from scaffolding_ext.workers.metrics import EngineMetrics
 
 STACK = """
 controller: {type: NativeGenerationController, args: {sampling_params: {max_tokens: 8}}}

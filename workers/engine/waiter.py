@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scaffolding_ext.workers.sequence import Sequence
+    from scaffolding_ext.workers.engine.sequence import Sequence
 
 NEVER = 1 << 60  # more tokens than any sequence has: waits for its end
 

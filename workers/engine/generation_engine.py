@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from scaffolding_ext.errors import EngineError
-from scaffolding_ext.workers.continuous_batch import ContinuousBatch, caused_by
-from scaffolding_ext.workers.kv_cache import KVRows
-from scaffolding_ext.workers.metrics import EngineMetrics
-from scaffolding_ext.workers.model_runner import ModelRunner
-from scaffolding_ext.workers.prefix_index import PrefixIndex
-from scaffolding_ext.workers.sequence import Sequence
+from scaffolding_ext.workers.engine.continuous_batch import ContinuousBatch, caused_by
+from scaffolding_ext.workers.engine.kv_cache import KVRows
+from scaffolding_ext.workers.engine.metrics import EngineMetrics
+from scaffolding_ext.workers.engine.model_runner import ModelRunner
+from scaffolding_ext.workers.engine.prefix_index import PrefixIndex
+from scaffolding_ext.workers.engine.sequence import Sequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

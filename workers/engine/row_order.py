@@ -9,10 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from scaffolding_ext.workers.kv_cache import KVRows
+from scaffolding_ext.workers.engine.kv_cache import KVRows
 
 if TYPE_CHECKING:
-    from scaffolding_ext.workers.sequence import Sequence
+    from scaffolding_ext.workers.engine.sequence import Sequence
 
 _SHORTEST = 64  # tokens: the class of the shortest rows
 _NUM_CLASSES = 24  # the longest class begins beyond any model's context

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.workers.kv_cache import KVRows, Slots
+from scaffolding_ext.workers.engine.kv_cache import KVRows, Slots
 
 ATTENTION = "scaffolding_ext_rows"
 

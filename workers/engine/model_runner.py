@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache
 
-from scaffolding_ext.workers.attention import ATTENTION, Span, Step, current_step
-from scaffolding_ext.workers.kv_cache import KVRows, Slots
-from scaffolding_ext.workers.sequence import Sequence
+from scaffolding_ext.workers.engine.attention import ATTENTION, Span, Step, current_step
+from scaffolding_ext.workers.engine.kv_cache import KVRows, Slots
+from scaffolding_ext.workers.engine.sequence import Sequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -14,10 +14,10 @@ import numpy as np
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.tasks import Purpose, ScoreTask, VerifyTask, purpose_of, set_token_counts
-from scaffolding_ext.workers.sampling import GREEDY, SamplingParams
+from scaffolding_ext.workers.engine.sampling import GREEDY, SamplingParams
 
 if TYPE_CHECKING:
-    from scaffolding_ext.workers.sequence import Sequence
+    from scaffolding_ext.workers.engine.sequence import Sequence
 
 _LOWEST_TEMPERATURE = 1e-3  # the quotient of a logit by less may leave float32
 
@@ -60,7 +60,7 @@ class RequestBuilder:
         Raises:
             InvalidTaskError: A field is unusable.
         """
-        from scaffolding_ext.workers.sequence import Sequence
+        from scaffolding_ext.workers.engine.sequence import Sequence
 
         for name, neutral in _REFUSED.items():
             value = getattr(task, name)
@@ -87,7 +87,7 @@ class RequestBuilder:
         Raises:
             InvalidTaskError: A field is unusable.
         """
-        from scaffolding_ext.workers.sequence import Sequence
+        from scaffolding_ext.workers.engine.sequence import Sequence
 
         given = self._ids(task.input_tokens, task.input_str, "input")
         if task.continuation_tokens is not None:
@@ -114,7 +114,7 @@ class RequestBuilder:
         Raises:
             InvalidTaskError: A field is unusable.
         """
-        from scaffolding_ext.workers.sequence import Sequence
+        from scaffolding_ext.workers.engine.sequence import Sequence
 
         if task.max_layer is not None:
             raise InvalidTaskError(f"max_layer is {task.max_layer}; HuggingFaceWorker reads the last layer: leave None")

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from scaffolding_ext.workers.waiter import NEVER, Waiter
+from scaffolding_ext.workers.engine.waiter import NEVER, Waiter
 
 
 class Progress:

@@ -11,8 +11,8 @@ from tokenizers.decoders import DecodeStream
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.tasks import TokenCounts
-from scaffolding_ext.workers.prefix_index import Holder
-from scaffolding_ext.workers.sampling import Sampled, SamplingParams
+from scaffolding_ext.workers.engine.prefix_index import Holder
+from scaffolding_ext.workers.engine.sampling import Sampled, SamplingParams
 
 
 class TokenLogprob(NamedTuple):

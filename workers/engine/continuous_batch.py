@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from scaffolding_ext.errors import EngineError
-from scaffolding_ext.workers.kv_cache import KVRows
-from scaffolding_ext.workers.metrics import EngineMetrics
-from scaffolding_ext.workers.model_runner import ModelRunner, Work
-from scaffolding_ext.workers.prefix_index import PrefixIndex
-from scaffolding_ext.workers.row_order import RowOrder
-from scaffolding_ext.workers.sampling import GREEDY, Sampled, sample
-from scaffolding_ext.workers.sequence import Sequence, reported_logprobs
+from scaffolding_ext.workers.engine.kv_cache import KVRows
+from scaffolding_ext.workers.engine.metrics import EngineMetrics
+from scaffolding_ext.workers.engine.model_runner import ModelRunner, Work
+from scaffolding_ext.workers.engine.prefix_index import PrefixIndex
+from scaffolding_ext.workers.engine.row_order import RowOrder
+from scaffolding_ext.workers.engine.sampling import GREEDY, Sampled, sample
+from scaffolding_ext.workers.engine.sequence import Sequence, reported_logprobs
 
 
 class ContinuousBatch:

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.workers.kv_cache import KVRows, Slots
-from scaffolding_ext.workers.prefix_index import Holder
-from scaffolding_ext.workers.row_order import RowOrder, _class_of
+from scaffolding_ext.workers.engine.kv_cache import KVRows, Slots
+from scaffolding_ext.workers.engine.prefix_index import Holder
+from scaffolding_ext.workers.engine.row_order import RowOrder, _class_of
 
 NUM_ROWS, CAPACITY, NUM_HEADS, HEAD_SIZE = 3, 6, 2, 4
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.workers.prefix_index import BLOCK_LEN, Holder, PrefixIndex
+from scaffolding_ext.workers.engine.prefix_index import BLOCK_LEN, Holder, PrefixIndex
 
 BYTES_PER_TOKEN = 8  # one float32 key and value a token
 
