@@ -33,6 +33,7 @@ setup(
         "scaffolding_ext": ["py.typed"],
         "scaffolding_ext.configs": ["*.yaml"],
         "scaffolding_ext.evaluation": ["*.json"],
+        "scaffolding_ext.workers.engine": ["*.c"],
         "scaffolding_ext.tinylm": ["weights/*/*"],
     },
     install_requires=[

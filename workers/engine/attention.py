@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.workers.engine.decode_attention import decode_attention, serves
 from scaffolding_ext.workers.engine.kv_cache import KVRows, Slots
 
 ATTENTION = "scaffolding_ext_rows"
@@ -122,36 +123,38 @@ def attend(
     kv, slots, spans = current_step.get()
     layer = int(module.layer_idx)
     kv.write(layer, key[0], value[0], slots)
-    num_kv_heads, num_groups = key.shape[1], query.shape[1] // key.shape[1]
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
     output = query.new_zeros(query.shape[2], query.shape[1], value.shape[3])
     start = 0
     for span in spans:
-        num_rows, num_tokens = span.num_rows, span.num_tokens
-        stop = start + num_rows * num_tokens
-        queries = query[0, :, start:stop].view(num_kv_heads, num_groups, num_rows, num_tokens, -1)
-        keys, values = kv.read(layer, span.first_row, num_rows, span.kv_len)
-        queries = queries.permute(2, 0, 1, 3, 4)  # heads that share keys stand as tokens, so that keys are read once
-        attended = _attend_span(
-            queries.reshape(num_rows, num_kv_heads, num_groups * num_tokens, -1),
-            keys,
-            values,
-            span.mask(sliding_window, num_groups),
-            queries.shape[-1] ** -0.5 if scaling is None else scaling,
-        )
-        attended = attended.view(num_rows, num_kv_heads, num_groups, num_tokens, -1).permute(0, 3, 1, 2, 4)
-        output[start:stop] = attended.reshape(stop - start, query.shape[1], -1)
+        stop = start + span.num_rows * span.num_tokens
+        queries, target = query[0, :, start:stop], output[start:stop]
+        keys, values = kv.read(layer, span.first_row, span.num_rows, span.kv_len)
+        if span.num_tokens == 1 and serves(queries, keys, values):
+            decode_attention(queries, keys, values, span.positions, sliding_window, scale, target)
+        else:
+            target.copy_(_attend_span(queries, keys, values, span, sliding_window, scale))
         start = stop
     return output[None], None
 
 
 def _attend_span(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, span: Span, window: int | None, scale: float
 ) -> torch.Tensor:
-    """Scaled dot-product attention; all of shape (rows, heads, tokens, head size), the mask as `Span.mask` has it."""
-    if mask.shape[2] > 1 or keys.device.type != "cpu" or keys.dtype != torch.float32:
-        return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scaling)
-    scores = torch.matmul(queries * scaling, keys.transpose(2, 3))  # for one token faster than torch's kernel on a CPU
-    return torch.matmul(torch.softmax(scores.add_(mask), -1), values)
+    """torch's attention of a span: queries of shape (heads, tokens, head size) to (tokens, heads, head size)."""
+    num_rows, num_tokens = span.num_rows, span.num_tokens
+    num_heads, num_kv_heads = queries.shape[0], keys.shape[1]
+    num_groups = num_heads // num_kv_heads
+    grouped = queries.unflatten(1, (num_rows, num_tokens)).unflatten(0, (num_kv_heads, num_groups))
+    attended = scaled_dot_product_attention(  # heads that share keys stand as tokens, so that keys are read once
+        grouped.permute(2, 0, 1, 3, 4).flatten(2, 3),
+        keys,
+        values,
+        attn_mask=span.mask(window, num_groups),
+        scale=scale,
+    )
+    attended = attended.unflatten(2, (num_groups, num_tokens)).permute(0, 3, 1, 2, 4)
+    return attended.reshape(num_rows * num_tokens, num_heads, -1)
 
 
 def register() -> None:
