@@ -1,8 +1,8 @@
 """Attention of decoding rows on a CPU, in C: a pass over each row's own keys and values, no longer than the row.
 
-torch has no kernel for one token a row: what there is reads the rows of a batch up to the longest, and spends its time on
-matrix products that are too small. The C file beside this one is compiled when it is first needed; where that cannot
-be done, torch computes the same.
+torch has no kernel for one token a row: what there is reads the rows of a batch up to the longest, and spends its time
+on matrix products that are too small. The C file beside this one is compiled when it is first needed; where that
+cannot be done, torch computes the same.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ctypes
 import functools
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -51,7 +52,7 @@ def library() -> ctypes.CDLL | None:
     try:
         with tempfile.TemporaryDirectory() as folder, resources.as_file(source) as path:
             target = Path(folder) / "decode_attention.so"
-            command = [compiler, *_FLAGS, str(path), "-o", str(target), "-lm"]
+            command = [*shlex.split(compiler), *_FLAGS, str(path), "-o", str(target), "-lm"]
             subprocess.run(command, check=True, capture_output=True, timeout=120)
             return ctypes.CDLL(str(target))
     except (OSError, subprocess.SubprocessError) as error:
