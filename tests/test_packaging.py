@@ -108,7 +108,7 @@ def test_the_embedded_models_are_in_the_wheel(files: set[str], wheel: zipfile.Zi
     assert wheel.getinfo(f"{folder}/model.safetensors").file_size > 100_000
 
 
-@pytest.mark.parametrize("name", ["py.typed", "evaluation/record.schema.json"])
+@pytest.mark.parametrize("name", ["py.typed", "evaluation/record.schema.json", "workers/engine/decode_attention.c"])
 def test_the_other_data_files_are_in_the_wheel(files: set[str], name: str) -> None:
     assert f"scaffolding_ext/{name}" in files
 
