@@ -19,7 +19,6 @@ from scaffolding_ext.protocol import (
     current_scope,
 )
 from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_counts
-from scaffolding_ext.workers.engine.model_limits import check_attention, fitting_rows
 from scaffolding_ext.workers.engine.request import RequestBuilder, fill, probability_of_first
 from scaffolding_ext.workers.engine.waiter import NEVER, Waiter
 
@@ -104,6 +103,7 @@ class HuggingFaceWorker(Worker):
             raise MissingDependencyError("torch with transformers", "hf") from error
         from scaffolding_ext.workers.engine.attention import ATTENTION, register
         from scaffolding_ext.workers.engine.generation_engine import GenerationEngine
+        from scaffolding_ext.workers.engine.model_limits import check_attention, fitting_rows
 
         tokenizer = load_tokenizer(model)
         chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
@@ -114,6 +114,7 @@ class HuggingFaceWorker(Worker):
         if takes_ours:
             register()
             network.set_attn_implementation(ATTENTION)
+            takes_ours = network.config.get_text_config()._attn_implementation == ATTENTION
         config = network.config.get_text_config()
         context_len = getattr(config, "max_position_embeddings", None)
         self.max_seq_len = max_seq_len or context_len or 4096

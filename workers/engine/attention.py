@@ -73,13 +73,18 @@ class Step(NamedTuple):
         kv: All keys and values.
         slots: Where those of the pass are written.
         spans: In the order of the tokens; behind the last span's tokens there may be padding.
+        layers: Those that have attended.
     """
 
     kv: KVRows
     slots: Slots
     spans: list[Span]
+    layers: set[int]
 
 
+# What models pass on that does not change what is computed here.
+_HARMLESS = {"dropout", "position_ids", "use_cache", "cache_position", "is_causal", "output_attentions"}
+_HARMLESS |= {"output_hidden_states", "output_router_logits", "return_dict"}
 current_step: ContextVar[Step] = ContextVar("current_step")
 
 
@@ -91,8 +96,6 @@ def attend(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Write a layer's new keys and values, and attend to the cached ones; has the signature that transformers calls.
@@ -102,12 +105,10 @@ def attend(
         query: Shape (1, heads, tokens, head size).
         key: Shape (1, key-value heads, tokens, head size).
         value: As the keys.
-        attention_mask: Not used: spans have their own.
+        attention_mask: Must be None: spans have their own.
         scaling: Factor on the scores.
         sliding_window: Positions that a token sees at most.
-        softcap: Must be None.
-        s_aux: Must be None.
-        **kwargs: What else a model passes on.
+        **kwargs: What else a model passes on; what would change the result is refused.
 
     Returns:
         The attention's output, shape (1, tokens, heads, head size), and no weights.
@@ -115,13 +116,10 @@ def attend(
     Raises:
         ConfigError: The layer does more than this attention can.
     """
-    if softcap is not None or s_aux is not None:
-        raise ConfigError(
-            "the model's attention caps its scores or has sinks, which the default cannot compute: choose 'eager'",
-            "attn_implementation",
-        )
-    kv, slots, spans = current_step.get()
+    kv, slots, spans, layers = current_step.get()
     layer = int(module.layer_idx)
+    _check(module, layer in layers, attention_mask, kwargs)
+    layers.add(layer)
     kv.write(layer, key[0], value[0], slots)
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     output = query.new_zeros(query.shape[2], query.shape[1], value.shape[3])
@@ -136,6 +134,22 @@ def attend(
             target.copy_(_attend_span(queries, keys, values, span, sliding_window, scale))
         start = stop
     return output[None], None
+
+
+def _check(module: torch.nn.Module, again: bool, mask: torch.Tensor | None, options: dict[str, Any]) -> None:
+    """Refuse a layer that does more than causal attention to its own keys and values.
+
+    Raises:
+        ConfigError: It does.
+    """
+    unknown = [name for name, value in options.items() if value is not None and name not in _HARMLESS]
+    causal = options.get("is_causal") is not False and getattr(module, "is_causal", True)
+    if unknown or again or mask is not None or not causal:
+        what = ", ".join(unknown) or ("two passes" if again else "a mask of its own" if causal else "no causal order")
+        raise ConfigError(
+            f"the model's attention has {what}, which the default cannot compute: try 'eager', or another model",
+            "attn_implementation",
+        )
 
 
 def _attend_span(

@@ -6,12 +6,13 @@ bounded number of prompt tokens of those that still read, so that a long prompt 
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,6 +24,16 @@ from scaffolding_ext.workers.engine.prefix_index import PrefixIndex
 from scaffolding_ext.workers.engine.row_order import RowOrder
 from scaffolding_ext.workers.engine.sampling import GREEDY, Sampled, sample
 from scaffolding_ext.workers.engine.sequence import Sequence, reported_logprobs
+
+logger = logging.getLogger(__name__)
+
+
+class _Drawn(NamedTuple):
+    """What a pass gave: the sequences that it completed, which of them have no usable logits, and their next tokens."""
+
+    completed: list[Sequence]
+    broken: list[bool]
+    sampled: Sampled | None
 
 
 class ContinuousBatch:
@@ -141,7 +152,7 @@ class ContinuousBatch:
             limit = min(limit, sequence.score_from - 1)
         match = self._index.find(holder, limit)
         num_cached = 0 if match is None else match.num_tokens
-        if self._index.promised(holder, num_cached, limit):
+        if len(self._rows) and self._index.promised(holder, num_cached, limit):
             return False
         self._rows.add(sequence, num_cached)
         if match is not None:
@@ -151,7 +162,10 @@ class ContinuousBatch:
                 self._kv.load(holder.row, match.holder.tensors, num_cached)
             holder.num_kv = sequence.num_reused = num_cached
             self._num_reused += num_cached
-        self._index.promise(holder)
+        if (
+            sequence.max_tokens > 1 or self._index.max_bytes
+        ):  # else its keys and values are gone before anyone finds them
+            self._index.promise(holder)
         self._reading[sequence] = None
         return True
 
@@ -159,34 +173,48 @@ class ContinuousBatch:
         """Run the model on these tokens; where that fails, on halves of them, until it is known whose fault it is."""
         works = sorted(works, key=lambda work: work.sequence.holder.row)
         try:
-            logits = self._runner.forward(works, self._rows.class_of_row)
-            completed = [work.sequence for work in works if work.completes]
-            sampled = self._sample(completed, logits)
+            drawn = self._run(works)
         except Exception as error:  # an out-of-memory or a model's bug: the engine lives
             failure = error
         else:
-            self._take(works, completed, sampled)
+            self._take(works, drawn)
             return
+        logger.info("a pass over %d requests failed", len(works), exc_info=failure)
         traceback.clear_frames(failure.__traceback__)  # they hold the pass's tensors
+        failure.__traceback__ = None  # it holds this frame
         if len(works) > 1:
             for half in (works[: len(works) // 2], works[len(works) // 2 :]):
                 self._compute(half)
         else:
-            works[0].sequence.keep = False
-            self._release(works[0].sequence, "error", caused_by(failure))
+            self._fail(works[0].sequence, caused_by(failure))
 
-    def _take(self, works: list[Work], completed: list[Sequence], sampled: Sampled | None) -> None:
+    def _run(self, works: list[Work]) -> _Drawn:
+        """One pass, and a draw from its logits; changes no sequence but its scores."""
+        logits = self._runner.forward(works, self._rows.class_of_row)
+        completed = [work.sequence for work in works if work.completes]
+        return _Drawn(completed, logits.isnan().any(-1).tolist(), self._sample(completed, logits))
+
+    def _take(self, works: list[Work], drawn: _Drawn) -> None:
         """Note what a pass has computed and drawn, and let go of the sequences that end with it."""
         for work in works:
             self._advance(work)
-        self._accept(completed, sampled)
+        self._accept(drawn.completed, drawn.sampled)
+        for sequence in [s for s, broken in zip(drawn.completed, drawn.broken, strict=True) if broken]:
+            self._kv.clear(sequence.holder.row)
+            self._fail(sequence, EngineError("the model's logits are not numbers (NaN): try another dtype"))
         for sequence, _ in works:
+            if sequence.error is not None:
+                continue
             if sequence.finish_reason is not None:
                 self._release(sequence, sequence.finish_reason)
             else:
                 self._rows.refile(sequence)
                 if sequence.num_decoded >= sequence.wanted:
                     sequence.notify(sequence)
+
+    def _fail(self, sequence: Sequence, error: EngineError) -> None:
+        sequence.keep = False
+        self._release(sequence, "error", error)
 
     def _sample(self, sequences: list[Sequence], logits: torch.Tensor) -> Sampled | None:
         """Draw the next token of each sequence that generates.
@@ -199,16 +227,21 @@ class ContinuousBatch:
         for row, sequence in enumerate(sequences):
             if sequence.choices:
                 sequence.choice_logits = logits[row, list(sequence.choices)].tolist()
-            if sequence.num_decoded < sequence.min_tokens:
-                logits[row, list(self._end_ids)] = -torch.inf
         if not drawing:
             return None
         chosen = [sequences[row] for row in drawing]
+        logits = logits if len(drawing) == len(sequences) else logits[drawing]
+        too_short = [row for row, sequence in enumerate(chosen) if sequence.num_decoded < sequence.min_tokens]
+        forbidden = None
+        if too_short and self._end_ids:
+            forbidden = torch.zeros_like(logits, dtype=torch.bool)
+            forbidden[torch.tensor(too_short)[:, None], torch.tensor(list(self._end_ids))] = True
         return sample(
-            logits if len(drawing) == len(sequences) else logits[drawing],
+            logits,
             [sequence.sampling for sequence in chosen],
             [len(sequence.holder.token_ids) for sequence in chosen],
             max(sequence.num_logprobs for sequence in chosen),
+            forbidden,
         )
 
     def _advance(self, work: Work) -> None:
@@ -242,7 +275,8 @@ class ContinuousBatch:
         """Free a sequence's row; its KV is stored if it is worth it."""
         holder = sequence.holder
         tensors = None
-        if sequence.keep and holder.num_indexed:
+        wanted = sequence.keep or (error is None and self._waiting)  # somebody may wait for this prefix
+        if wanted and holder.num_indexed:
             with suppress(RuntimeError, MemoryError):  # no memory for the copy: then it is not kept
                 tensors = self._kv.export(holder.row, holder.num_kv)
         self._rows.remove(sequence)

@@ -44,18 +44,18 @@ class _Call(ctypes.Structure):
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernel; None where there is no compiler, or it fails."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
+    command = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if command is None:
         logger.info("no C compiler was found: torch computes the attention of decoding rows, which is slower")
         return None
     source = resources.files(__package__) / "decode_attention.c"
     try:
         with tempfile.TemporaryDirectory() as folder, resources.as_file(source) as path:
             target = Path(folder) / "decode_attention.so"
-            command = [*shlex.split(compiler), *_FLAGS, str(path), "-o", str(target), "-lm"]
-            subprocess.run(command, check=True, capture_output=True, timeout=120)
+            arguments = [*shlex.split(command), *_FLAGS, str(path), "-o", str(target), "-lm"]
+            subprocess.run(arguments, check=True, capture_output=True, timeout=120)
             return ctypes.CDLL(str(target))
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", None) or b""
         logger.info("the C kernel cannot be built, torch is slower: %s %s", error, detail.decode(errors="replace"))
         return None
@@ -67,6 +67,8 @@ def serves(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> b
         keys.device.type == "cpu"
         and {queries.dtype, keys.dtype, values.dtype} == {torch.float32}
         and keys.shape == values.shape
+        and keys.stride() == values.stride()
+        and queries.stride(2) == 1
         and torch.get_num_threads() == 1
         and library() is not None
     )
@@ -101,7 +103,13 @@ def decode_attention(
     call = _Call(
         *(tensor.data_ptr() for tensor in (queries, keys, values, output, positions)),
         *(num_rows, keys.shape[1], num_heads // keys.shape[1]),
-        *(queries.stride(1), queries.stride(0), keys.stride(0), keys.stride(1), window or _UNBOUNDED),
+        *(
+            queries.stride(1),
+            queries.stride(0),
+            keys.stride(0),
+            keys.stride(1),
+            _UNBOUNDED if window is None else window,
+        ),
         scale,
     )
     if compiled.decode_attention(ctypes.byref(call), ctypes.c_int64(size)):

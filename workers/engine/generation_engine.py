@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import torch
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.workers.engine.continuous_batch import ContinuousBatch, caused_by
+from scaffolding_ext.workers.engine.decode_attention import library
 from scaffolding_ext.workers.engine.kv_cache import KVRows
 from scaffolding_ext.workers.engine.metrics import EngineMetrics
 from scaffolding_ext.workers.engine.model_runner import ModelRunner
@@ -60,8 +62,11 @@ class GenerationEngine:
         self._wake = threading.Condition()
         self._closed = False
         self._cause: BaseException | None = None  # what closed the engine, where it was not shut down
+        if threads == 1 and model.device.type == "cpu":
+            library()  # compiled now, not in the first request's time
         with torch.inference_mode():
             self._batch.warm_up()
+        atexit.register(self.shutdown)  # a thread inside torch while the interpreter ends would abort the process
         self._thread = threading.Thread(target=self._run, name="generation-engine", daemon=True)
         self._thread.start()
 
@@ -83,8 +88,9 @@ class GenerationEngine:
     def cancel(self, sequence: Sequence) -> None:
         """End a request before its next step; from any thread. What it has generated stays in it."""
         with self._wake:
-            self._cancelled.append(sequence)
-            self._wake.notify()
+            if not self._closed:
+                self._cancelled.append(sequence)
+                self._wake.notify()
 
     def shutdown(self) -> None:
         """End every request with an EngineError and stop the thread."""
@@ -92,6 +98,7 @@ class GenerationEngine:
             self._closed = True
             self._wake.notify()
         self._thread.join()
+        atexit.unregister(self.shutdown)
 
     @property
     def metrics(self) -> EngineMetrics:
@@ -104,7 +111,8 @@ class GenerationEngine:
     def _run(self) -> None:
         cause: BaseException | None = None
         try:
-            torch.set_num_threads(self._threads)  # both are settings of this thread
+            torch.get_num_threads()  # or else the first operation would take the process's latest number of threads
+            torch.set_num_threads(self._threads)  # this and the next are settings of this thread
             torch.set_flush_denormal(True)  # tokens that are next to impossible are many, and slow to calculate with
             with torch.inference_mode():
                 self._serve()

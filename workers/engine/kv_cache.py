@@ -49,6 +49,16 @@ class KVRows:
     def _buffers(self) -> tuple[torch.Tensor, ...]:
         return (*self._keys.values(), *self._values.values())
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all rows, as far as it is allocated."""
+        return sum(buffer.nbytes for buffer in self._buffers)
+
+    def clear(self, row: int) -> None:
+        """Forget what a row holds, so that nothing of it reaches the next request there."""
+        for buffer in self._buffers:
+            buffer[row] = 0
+
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: Slots) -> None:
         """Write one layer's new keys and values.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from scaffolding_ext.errors import ConfigError
 
 DEFAULT_KV_BYTES = 4 * 2**30  # where the device does not tell its free memory
@@ -24,6 +26,9 @@ def check_attention(config: Any, max_seq_len: int, serves_windows: bool) -> None
     window = getattr(config, "sliding_window", None)
     if getattr(config, "use_sliding_window", None) is False:
         window = None
+    if "local" in str(getattr(config, "attention_types", "")):  # GPT-Neo's name for it
+        window = config.window_size
+    _check_positions(config, max_seq_len)
     if window is not None and window < max_seq_len and not serves_windows:
         raise ConfigError(
             f"is {max_seq_len}, but the model attends to a sliding window of {window} tokens, which this "
@@ -40,21 +45,31 @@ def check_attention(config: Any, max_seq_len: int, serves_windows: bool) -> None
         )
 
 
-def row_bytes(config: Any, max_seq_len: int, element_size: int) -> int:
-    """Memory of the keys and values of one row; 0 where the config does not tell.
+def _check_positions(config: Any, max_seq_len: int) -> None:
+    """Refuse positions that depend on the longest request beside one."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    original = rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
+    if "longrope" in (rope.get("rope_type"), rope.get("type")) and (original is None or max_seq_len > original):
+        raise ConfigError(
+            f"is {max_seq_len}, but beyond {original} tokens the model's positions (longrope) depend on the longest "
+            f"request of a pass: lower max_seq_len to {original}",
+            "max_seq_len",
+        )
 
-    Args:
-        config: The text part of the model's config.
-        max_seq_len: Positions in a row; one more is allocated for padding.
-        element_size: Bytes of a number.
-    """
-    num_layers, num_heads = getattr(config, "num_hidden_layers", None), getattr(config, "num_attention_heads", None)
-    hidden_size = getattr(config, "hidden_size", None)
-    if not (num_layers and num_heads and hidden_size):
-        return 0
-    num_kv_heads = getattr(config, "num_key_value_heads", None) or num_heads
-    head_size = getattr(config, "head_dim", None) or hidden_size // num_heads
-    return int((max_seq_len + 1) * 2 * num_layers * num_kv_heads * head_size * element_size)
+
+def token_bytes(network: Any) -> int:
+    """Memory of the keys and values of one token, measured by a pass over one."""
+    from scaffolding_ext.workers.engine.kv_cache import KVRows
+    from scaffolding_ext.workers.engine.model_runner import ModelRunner, Work
+    from scaffolding_ext.workers.engine.sampling import GREEDY
+    from scaffolding_ext.workers.engine.sequence import Sequence
+
+    kv = KVRows(1, 1)
+    sequence = Sequence([0], 0, GREEDY, notify=lambda _: None)
+    sequence.holder.row = 0
+    with torch.inference_mode():
+        ModelRunner(network, kv).forward([Work(sequence, 1)], lambda row: row)
+    return kv.num_bytes // 2  # one position more than its capacity is allocated
 
 
 def fitting_rows(network: Any, max_batch_size: int, max_seq_len: int, kv_cache_bytes: int | None) -> int:
@@ -69,15 +84,13 @@ def fitting_rows(network: Any, max_batch_size: int, max_seq_len: int, kv_cache_b
     Raises:
         ConfigError: Not even one row fits.
     """
-    import torch
-
     if kv_cache_bytes is not None:
         room = kv_cache_bytes
     elif network.device.type == "cuda":
         room = int(torch.cuda.mem_get_info(network.device)[0] * _SHARE_OF_FREE)
     else:
         room = DEFAULT_KV_BYTES
-    size = row_bytes(network.config.get_text_config(), max_seq_len, network.dtype.itemsize)
+    size = token_bytes(network) * (max_seq_len + 1)  # one more is allocated for padding
     if size <= room:
         return min(max_batch_size, room // size) if size else max_batch_size
     longest = room * (max_seq_len + 1) // size - 1

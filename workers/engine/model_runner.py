@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache
 
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.engine.attention import ATTENTION, Span, Step, current_step
 from scaffolding_ext.workers.engine.kv_cache import KVRows, Slots
 from scaffolding_ext.workers.engine.sequence import Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _KV_STEP = 32  # attention lengths are rounded up to this, so that few shapes occur
+_NEEDS_NO_POSITIONS = ("mpt",)  # its attention knows distances
 _NUM_BITS = 4  # significant bits of the number of tokens in a pass, for the same reason
 
 
@@ -49,13 +51,25 @@ class ModelRunner:
         model: A causal LM in evaluation mode. Where its attention is `ATTENTION`, a pass is one call of it, with all
             tokens in one flat sequence; else it is one call a span.
         kv: Where keys and values are kept.
+
+    Raises:
+        ConfigError: The model cannot be told where a token stands.
     """
 
     def __init__(self, model: PreTrainedModel, kv: KVRows) -> None:
         self._model = model
         self._kv = kv
         self._is_flat = model.config.get_text_config()._attn_implementation == ATTENTION
-        self._selects_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        parameters = inspect.signature(model.forward).parameters
+        self._selects_logits = "logits_to_keep" in parameters
+        if (
+            not self._is_flat
+            and "position_ids" not in parameters
+            and model.config.model_type not in _NEEDS_NO_POSITIONS
+        ):
+            raise ConfigError(
+                f"is of type {model.config.model_type}, which takes no positions: choose another", "model"
+            )
 
     def forward(self, works: list[Work], class_of_row: Callable[[int], int]) -> torch.Tensor:
         """Compute pending tokens, and read the scores that they give.
@@ -123,7 +137,7 @@ class ModelRunner:
         return inputs, spans
 
     def _run_flat(self, inputs: _Inputs, spans: list[Span], wanted: torch.Tensor) -> torch.Tensor:
-        token = current_step.set(Step(self._kv, inputs.slots, spans))
+        token = current_step.set(Step(self._kv, inputs.slots, spans, set()))
         try:
             return self._logits(
                 wanted, input_ids=inputs.ids[None], position_ids=inputs.positions[None], use_cache=False

@@ -93,7 +93,7 @@ class PrefixIndex:
 
     def extend(self, holder: Holder) -> None:
         """Register the blocks that the holder has completed since the last call."""
-        if not self._enabled:
+        if not self._enabled or holder.num_kv // BLOCK_LEN == holder.num_indexed:
             return
         keys = holder.block_keys(holder.num_kv)
         for key in keys[holder.num_indexed :]:
@@ -125,6 +125,8 @@ class PrefixIndex:
 
     def store(self, holder: Holder, tensors: list[torch.Tensor]) -> None:
         """Keep a finished row's KV; what it makes too much is evicted, least recently used first."""
+        for key in holder.block_keys(len(holder.token_ids)):  # a holder that ended early has not kept all its promises
+            self._take_back(key, holder)
         holder.tensors, holder.row = tensors, -1
         size = holder.num_bytes
         if size > self.max_bytes:

@@ -58,7 +58,10 @@ class RowOrder:
         old, new = self.class_of_row(row), _class_of(num_kv)
         if old == new:
             return
-        kept = self._kv.export(row, num_kv)
+        try:
+            kept = self._kv.export(row, num_kv)
+        except (RuntimeError, MemoryError):  # no memory for the copy: then the row stays, and is only read for longer
+            return
         target = self._shift(row, old, new)
         if target != row:
             self._kv.load(target, kept, num_kv)

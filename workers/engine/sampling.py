@@ -68,7 +68,13 @@ def _finalize(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-def sample(logits: torch.Tensor, params: list[SamplingParams], positions: list[int], num_logprobs: int = 0) -> Sampled:
+def sample(
+    logits: torch.Tensor,
+    params: list[SamplingParams],
+    positions: list[int],
+    num_logprobs: int = 0,
+    forbidden: torch.Tensor | None = None,
+) -> Sampled:
     """Draw the next token of every row by inverse-CDF sampling.
 
     Args:
@@ -76,9 +82,14 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], positions: list[i
         params: How each row samples.
         positions: Index in its sequence of the token that each row draws.
         num_logprobs: Largest number of alternatives that any row wants; 0 computes no log-probabilities.
+        forbidden: Where not None, the tokens that cannot be drawn: bool, of the shape of the logits. Log-probabilities
+            do not mind it.
     """
     import torch
 
+    unmodified = logits
+    if forbidden is not None:
+        logits = logits.masked_fill(forbidden, -torch.inf)
     greedy = [p.temperature == 0 for p in params]
     if all(greedy):
         token_ids = logits.argmax(-1)
@@ -97,7 +108,7 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], positions: list[i
             token_ids = torch.where(torch.tensor(greedy, device=logits.device), logits.argmax(-1), token_ids)
     if not num_logprobs:
         return Sampled(token_ids.tolist(), None, None, None)
-    log_probabilities = torch.log_softmax(logits, -1)
+    log_probabilities = torch.log_softmax(unmodified, -1)
     top = log_probabilities.topk(min(num_logprobs, logits.shape[-1]), -1)
     chosen = log_probabilities.gather(-1, token_ids[:, None])[:, 0]
     return Sampled(token_ids.tolist(), chosen.tolist(), top.indices.tolist(), top.values.tolist())

@@ -161,7 +161,7 @@ class Sequence:
             if token_id in end_ids and not self.ignore_end:
                 self.finish_reason = "stop"
                 return True
-            part = self._decoder.step(tokenizer, token_id)
+            part = None if token_id in end_ids else self._decode(tokenizer, token_id)
             if part:  # a character split over several tokens appears with its last
                 self.text_parts.append(part)
             if self.stop and self._cut_at_stop():
@@ -176,6 +176,14 @@ class Sequence:
             self.error = error
             self.finish_reason = reason
         self.notify(self)
+
+    def _decode(self, tokenizer: Any, token_id: int) -> str | None:
+        try:
+            part: str | None = self._decoder.step(tokenizer, token_id)
+        except Exception:  # bytes that are no text, so that the decoder has lost its place
+            self._decoder = DecodeStream(skip_special_tokens=True)
+            part = self._decoder.step(tokenizer, token_id)
+        return part
 
     def _cut_at_stop(self) -> bool:
         """Whether the newest text completes a stop string; then the text is cut before it."""
