@@ -124,6 +124,8 @@ SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidd
     ],
 )
 def test_attention_that_would_be_computed_wrongly_is_refused(model, message):
+    if not model._supports_attention_backend:
+        pytest.skip("in this version of transformers it takes the fallback")
     config = DiffLlamaConfig(**SIZES) if model is DiffLlamaForCausalLM else BertConfig(**SIZES)
     with pytest.raises(ConfigError, match=message) as caught:
         engine_of(model(config))
