@@ -162,9 +162,7 @@ class ContinuousBatch:
                 self._kv.load(holder.row, match.holder.tensors, num_cached)
             holder.num_kv = sequence.num_reused = num_cached
             self._num_reused += num_cached
-        if (
-            sequence.max_tokens > 1 or self._index.max_bytes
-        ):  # else its keys and values are gone before anyone finds them
+        if sequence.max_tokens > 1 or self._index.max_bytes:  # else its KV is gone before anyone finds it
             self._index.promise(holder)
         self._reading[sequence] = None
         return True
