@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _KV_STEP = 32  # attention lengths are rounded up to this, so that few shapes occur
-_NEEDS_NO_POSITIONS = ("mpt",)  # its attention knows distances
 _NUM_BITS = 4  # significant bits of the number of tokens in a pass, for the same reason
+_NEEDS_NO_POSITIONS = ("mpt",)  # its attention knows distances
 
 
 class Work(NamedTuple):
@@ -68,7 +68,7 @@ class ModelRunner:
             and model.config.model_type not in _NEEDS_NO_POSITIONS
         ):
             raise ConfigError(
-                f"is of type {model.config.model_type}, which takes no positions: choose another", "model"
+                f"is of type {model.config.model_type}, which takes no position_ids: choose another model", "model"
             )
 
     def forward(self, works: list[Work], class_of_row: Callable[[int], int]) -> torch.Tensor:
