@@ -1,5 +1,5 @@
 # make demo    the main job on the embedded models: plain chain of thought, fixed cut, DynasorCoT, side by side
-# make test    the test suite
+# make test    the test suite; one thread an operation, since several are slower wherever other work shares the cores
 # make check   format, lint, types and tests: what CI runs
 #
 # Each sets up .venv once. Packages come from the index that pip is configured for. Without a GPU, torch's CPU build is
@@ -18,23 +18,24 @@ demo: $(VENV)/.installed
 	$(BIN)/python benchmarks/demo.py
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typing/api.py
 	$(MAKE) test
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-$(VENV)/.installed: setup.py constraints.txt
+$(VENV)/.installed: setup.py constraints.txt workers/engine/decode_attention.c
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
-	$(PIP) --editable '.[hf,train,plots,dev]'
+	$(PIP) --editable '.[hf,train,plots,openai,dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) workers/engine/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

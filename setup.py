@@ -1,10 +1,13 @@
 """Packaging: metadata, extras, and the mapping of the top-level folders into the package."""
 
+import re
+import sys
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).parent
+VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)  # the package says it; nothing is imported to build it
 ROOTS = {
     "scaffolding_ext": "scaffolding_ext",
     "scaffolding_ext.controllers": "controllers",
@@ -13,6 +16,15 @@ ROOTS = {
 }
 LINKED = ("controllers", "workers", "configs")  # symlinks inside scaffolding_ext, for tools that read the source tree
 
+# Sums may be computed in any order; the whole of -ffast-math would also change the number format of the process.
+FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"]
+DECODE_ATTENTION = Extension(
+    "scaffolding_ext.workers.engine._decode_attention",
+    ["workers/engine/decode_attention.c"],
+    extra_compile_args=[] if sys.platform == "win32" else FLAGS,
+    optional=True,  # without a compiler the package installs all the same, and torch computes what the kernel would
+)
+
 packages = []
 for name, folder in ROOTS.items():
     inner = find_packages(folder, exclude=[pattern for link in LINKED for pattern in (link, f"{link}.*")])
@@ -20,7 +32,7 @@ for name, folder in ROOTS.items():
 
 setup(
     name="scaffolding-ext",
-    version="0.1.0",
+    version=VERSION.findall((HERE / "scaffolding_ext" / "__init__.py").read_text(encoding="utf-8"))[0],
     description="Composable inference-time-compute controllers for TensorRT-LLM Scaffolding",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -29,32 +41,39 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=packages,
     package_dir=ROOTS,
+    ext_modules=[DECODE_ATTENTION],
     package_data={
         "scaffolding_ext": ["py.typed"],
         "scaffolding_ext.configs": ["*.yaml"],
         "scaffolding_ext.evaluation": ["*.json"],
-        "scaffolding_ext.workers.engine": ["*.c"],
+        "scaffolding_ext.workers.engine": ["*.c", "*.pyi"],
         "scaffolding_ext.tinylm": ["weights/*/*"],
     },
     install_requires=[
         "numpy>=1.26,<3",
+        "scipy>=1.11",
+        "math-verify[antlr4_13_2]>=0.9,<0.10",
         "pydantic>=2.9,<3",
-        "pyyaml>=6",
+        "ruamel.yaml>=0.18",
         "click>=8.1",
         "rich>=13",
+        "sortedcontainers>=2.4",
     ],
     extras_require={
         "hf": ["torch>=2.6", "transformers>=4.57,<6"],
         "train": ["torch>=2.9", "transformers>=4.57,<6"],  # torch.optim.Muon
         "plots": ["matplotlib>=3.8"],
+        "semantic": ["sentence-transformers>=3"],
+        "openai": ["openai>=1.60"],
         "dev": [
             "pytest>=8",
+            "pytest-xdist>=3.6",
+            "crepes>=0.7",
+            "scikit-learn>=1.5",  # crepes imports it and does not ask for it
             "hypothesis>=6.100",
             "mypy>=1.11",
             "ruff>=0.6",
             "jsonschema>=4.20",
-            "scipy>=1.11",
-            "types-PyYAML",
         ],
     },
     entry_points={"console_scripts": ["scaffolding-ext = scaffolding_ext.cli:main"]},

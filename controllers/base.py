@@ -6,15 +6,14 @@ attributes that it changes in place: `clone` shares them.
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import copy
-import weakref
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
+import scaffolding_ext.tasks
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.program import Program, current_program, enter_program, record
+from scaffolding_ext.program import Program, current_program, in_program, record
 from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, family_named
 from scaffolding_ext.protocol import (
     Controller,
@@ -23,46 +22,11 @@ from scaffolding_ext.protocol import (
     ParallelProcess,
     Task,
     Worker,
-    current_scope,
 )
 from scaffolding_ext.results import Completion
-from scaffolding_ext.tasks import WorkerTag
+from scaffolding_ext.tasks import CONTINUED_TURNS, WorkerTag, tag_name, tag_names, worker_for, worker_key
 
 _PLAIN_TYPES = frozenset({type(None), bool, int, float, str, tuple, list, dict})  # skips a slower isinstance in clone()
-
-
-class _Opened:
-    """A program that `generate` opened, because its host opens none.
-
-    Such a host may start a request in the context of the one that made room for it, where the old program is still set.
-    """
-
-    def __init__(self) -> None:
-        self.program = Program()
-        self.has_returned = False
-        self._scope = current_scope.get()
-        task = _running_task()
-        self._task = None if task is None else weakref.ref(task)
-
-    def is_over(self) -> bool:
-        """Whether the program's request has ended; one that failed leaves its generator suspended."""
-        if self.has_returned:
-            return True
-        scope = current_scope.get()
-        if scope is not None and self._scope is not None:
-            return scope.request_id != self._scope.request_id
-        task = None if self._task is None else self._task()  # a host without scopes
-        return self._task is not None and (task is None or task.done())
-
-
-_opened: contextvars.ContextVar[_Opened | None] = contextvars.ContextVar("opened", default=None)
-
-
-def _running_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # driven outside of an event loop
-        return None
 
 
 class Capabilities(NamedTuple):
@@ -71,13 +35,28 @@ class Capabilities(NamedTuple):
     Attributes:
         tasks: Task types that it serves natively.
         context_len: Prompt and generated tokens that one of its tasks may have; None where it does not say.
+        streamed_tasks: Those of the task types whose output it can stream to the caller.
     """
 
     tasks: frozenset[type[Any]]
     context_len: int | None
+    streamed_tasks: frozenset[type[Any]]
+
+    @classmethod
+    def of(cls, worker: Worker) -> Capabilities:
+        """A worker's, read from the instance: one that wraps another worker passes on what that one serves."""
+        handlers = worker.task_handlers
+        streamed = (task_type for task_type, handler in handlers.items() if not _asks_for_a_queue(task_type, handler))
+        return cls(frozenset(handlers), getattr(worker, "max_seq_len", None), frozenset(streamed))
 
 
-_UNBOUND = Capabilities(frozenset({GenerationTask}), None)
+_UNBOUND = Capabilities(frozenset({GenerationTask}), None, frozenset({GenerationTask}))
+
+
+def _asks_for_a_queue(task_type: type[Any], handler: Any) -> bool:
+    """Whether streaming to the caller fails: upstream's handler of streams reads a field that its task lacks."""
+    field = "streaming_output_queue"
+    return field in getattr(getattr(handler, "__code__", None), "co_names", ()) and not hasattr(task_type(), field)
 
 
 class BaseController(Controller):
@@ -86,18 +65,24 @@ class BaseController(Controller):
     Each sub-controller must be an attribute of its own: `clone` and `bind` do not look into lists or dicts.
 
     Attributes:
+        WorkerTag: The roles of workers, where upstream's controllers have theirs.
         required_tags: The workers that this controller itself sends tasks to; a stack without them is refused.
         required_tasks: Task types that must be served natively, because nothing can take their place.
-        prompting: Set on the outermost controller of a stack: applied to the prompt when a request starts.
+        continues_answers: Whether it has workers go on with an unfinished answer, which not every chat server can.
+        prompting: Of the outermost controller of a stack: applied to the prompt when a request starts. Where it was
+            never set, our host takes that of the generation worker's model; None sends prompts as they are.
     """
 
-    required_tags: ClassVar[tuple[WorkerTag, ...]] = (WorkerTag.GENERATION,)
-    required_tasks: ClassVar[tuple[type[Task], ...]] = ()
+    WorkerTag: TypeAlias = scaffolding_ext.tasks.WorkerTag
+    required_tags: tuple[WorkerTag, ...] = (WorkerTag.GENERATION,)
+    required_tasks: tuple[type[Task], ...] = ()
+    continues_answers: bool = False
     prompting: Prompting | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self._capabilities: dict[str, Capabilities] = {}
+        self._foreign_keys: dict[str, Any] = {}
 
     def clone(self) -> BaseController:
         """A copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
@@ -109,38 +94,70 @@ class BaseController(Controller):
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
 
+    def check_roles(self, workers: Mapping[Any, Any]) -> None:
+        """Refuse a stack without the workers that the controller and its sub-controllers send tasks to.
+
+        Args:
+            workers: Only their tags are looked at, so that a stack can be checked before its workers are built.
+
+        Raises:
+            ConfigError: A worker is missing.
+        """
+        for tag in self.required_tags:
+            if worker_key(workers, tag) is None:
+                raise ConfigError(
+                    f"{type(self).__name__} needs a worker {tag.value!r}; the stack has: {tag_names(workers)}",
+                    "workers",
+                )
+        for value in self.__dict__.values():
+            if isinstance(value, BaseController):
+                value.check_roles(workers)
+
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Tell the controller what its workers can do; call it once when the stack is built.
+        """Tell the controller and its sub-controllers what their workers can do, instead of what they were told before.
+
+        Our host binds its own clone of the controller that it is given; under upstream's host call it once, before the
+        host is built. Clones that were made earlier keep what they know.
+
+        Args:
+            workers: Worker by tag; keys are members of any enum, or plain values: equal values are the same tag.
 
         Raises:
             ConfigError: A worker that the controller needs is missing, or cannot serve a task that nothing can replace.
         """
+        self.check_roles(workers)
+        capabilities = {}
         for tag in self.required_tags:
-            worker = workers.get(tag)
-            if worker is None:
-                known = ", ".join(sorted({str(getattr(key, "value", key)) for key in workers})) or "none"
-                raise ConfigError(
-                    f"{type(self).__name__} needs a worker {tag.value!r}; the stack has: {known}", "workers"
-                )
-            served = frozenset(type(worker).task_handlers)
+            worker: Any = worker_for(workers, tag)
+            capabilities[tag.value] = served = Capabilities.of(worker)
             for task_type in self.required_tasks:
-                if task_type not in served:
-                    raise ConfigError(
-                        f"{type(worker).__name__} cannot serve {task_type.__name__}, which {type(self).__name__} needs",
-                        f"workers.{tag.value}",
-                    )
-            self._capabilities[tag.value] = Capabilities(served, getattr(worker, "max_seq_len", None))
-        compare = workers.get(WorkerTag.COMPARE)
+                if task_type not in served.tasks:
+                    self._refuse(worker, tag, f"serve {task_type.__name__}", task_type.__name__)
+            if self.continues_answers and CONTINUED_TURNS in getattr(worker, "refused", ()):
+                self._refuse(worker, tag, "go on with an unfinished answer", CONTINUED_TURNS)
+        compare = worker_for(workers, WorkerTag.COMPARE)
         if compare is not None:
-            self._capabilities[WorkerTag.COMPARE.value] = Capabilities(frozenset(type(compare).task_handlers), None)
+            capabilities[WorkerTag.COMPARE.value] = Capabilities.of(compare)
+        self._capabilities = capabilities  # a new dict: clones share the old one
+        self._foreign_keys = {tag_name(key): key for key in workers if tag_name(key) not in workers}
         for value in self.__dict__.values():
             bind = getattr(value, "bind", None) if isinstance(value, Controller) else None
             if bind is not None:
                 bind(workers)
 
+    def _refuse(self, worker: Worker, tag: WorkerTag, what: str, name: str) -> NoReturn:
+        raise ConfigError(
+            f"{type(worker).__name__} cannot {what}, which {type(self).__name__} needs{refusal(worker, name)}",
+            f"workers.{tag.value}",
+        )
+
     def can_serve(self, tag: WorkerTag, task_type: type[Task]) -> bool:
         """Whether the worker of that tag serves the task type natively; unbound, plain generation alone is assumed."""
         return task_type in self._capabilities.get(tag.value, _UNBOUND).tasks
+
+    def can_stream_output(self, tag: WorkerTag, task_type: type[Task]) -> bool:
+        """Whether the worker of that tag can stream the output of a task of that type to the caller."""
+        return task_type in self._capabilities.get(tag.value, _UNBOUND).streamed_tasks
 
     def budget_within_context(self, tag: WorkerTag, task: GenerationTask, budget: int, reserved: int) -> int:
         """The budget, lowered to what the worker's context leaves after the prompt and some reserved tokens.
@@ -169,30 +186,21 @@ class BaseController(Controller):
 
     def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
         """Run one request; under a host that opens no program, one is opened here."""
-        program = current_program()
-        opened = _opened.get()
-        if program is not None and (opened is None or opened.program is not program or not opened.is_over()):
-            return (yield from self._generate(prompt, program, **kwargs))
-        opened = _Opened()
-        _opened.set(opened)
-        enter_program(opened.program)
-        try:
-            return (yield from opened.program.meter(self._generate(prompt, opened.program, **kwargs)))
-        finally:
-            opened.has_returned = True
+        return (yield from in_program(functools.partial(self._generate, prompt, **kwargs)))
 
-    def _generate(self, prompt: str, program: Program, **kwargs: Any) -> ControllerGenerator:
+    def _generate(self, prompt: str, program: Program, /, **kwargs: Any) -> ControllerGenerator:
         task = GenerationTask.create_from_prompt(prompt)
         if self.prompting is not None:
             program.prompting = self.prompting
             self.prompting.apply(task)
-        yield from self.process([task], **kwargs)
+        work = self.process([task], **kwargs)
+        yield from _addressed(work, self._foreign_keys) if self._foreign_keys else work
         if task.output_str is None:
             raise NoOutputError(
                 f"{type(self).__name__} ended without an output; its worker may have failed: read its log"
             )
         fields = task.customized_result_fields
-        return Completion(task.output_str, task.output_tokens, fields.get("answer"), fields.get("exit_reason"))
+        return Completion(task.output_str, task.output_tokens, fields.get("answer"), fields.get("exit_reason"), program)
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
         """Do the tasks, each by `run`; several at once run in parallel branches."""
@@ -204,6 +212,23 @@ class BaseController(Controller):
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
         """Do one task: yield work, then write the output into it (see `finish`)."""
         raise TypeError(f"{type(self).__name__} must implement run() or process()")
+
+
+def _addressed(work: Iterable[Any], keys: Mapping[str, Any]) -> ControllerGenerator:
+    """The same work, each task with the very key of its worker: upstream's host looks for nothing else."""
+    for step in work:
+        if isinstance(step, ParallelProcess):
+            step.sub_gens = [_addressed(branch, keys) for branch in step.sub_gens]
+        else:
+            for task in step:
+                task.worker_tag = keys.get(tag_name(task.worker_tag), task.worker_tag)
+        yield step
+
+
+def refusal(worker: Worker | None, name: str) -> str:
+    """Why a worker does not do something, where it says that in its `refused`, to put behind a sentence."""
+    reason: str | None = getattr(worker, "refused", {}).get(name)
+    return f": {reason}" if reason else ""
 
 
 def finish(

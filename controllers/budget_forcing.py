@@ -10,10 +10,10 @@ from typing import Any
 
 from scaffolding_ext.controllers.base import BaseController, longest_len, prompt_family
 from scaffolding_ext.controllers.chain import ChunkChain, conclude
-from scaffolding_ext.controllers.native_generation import checked_sampling_params, set_sampling_params
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompting import family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.tasks import WorkerTag
 
 
@@ -28,10 +28,13 @@ class BudgetForcingController(BaseController):
         sampling_params: Sampling fields of the chain.
         answer_sampling_params: Sampling fields of a forced answer; greedy by default.
         family: Name of the prompt family; None takes the one of the stack's prompting.
+        insist_on_answer: Whether a chain that ended by itself without an answer is asked for one.
 
     Raises:
         ConfigError: A budget is below 1, or a name is no sampling field.
     """
+
+    continues_answers = True
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class BudgetForcingController(BaseController):
         sampling_params: dict[str, Any] | None = None,
         answer_sampling_params: dict[str, Any] | None = None,
         family: str | None = None,
+        insist_on_answer: bool = True,
     ) -> None:
         super().__init__()
         for key, value in (("max_thinking_tokens", max_thinking_tokens), ("max_answer_tokens", max_answer_tokens)):
@@ -54,6 +58,7 @@ class BudgetForcingController(BaseController):
         )
         self.answer_sampling_params["max_tokens"] = max_answer_tokens
         self.family = None if family is None else family_named(family)
+        self.insist_on_answer = insist_on_answer
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt; keyword arguments are sampling fields of this request."""
@@ -64,9 +69,7 @@ class BudgetForcingController(BaseController):
         wanted = self.max_thinking_tokens if task.max_tokens is None else min(task.max_tokens, self.max_thinking_tokens)
         budget = self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
         chain = ChunkChain(task, budget + self.max_answer_tokens, self.sampling_params)
-        yield chain.advance(budget)
-        chain.absorb()
+        yield from chain.grow(budget)
         if not chain.ended and chain.contains(family.think_close):
-            yield chain.advance(chain.max_tokens)
-            chain.absorb()
-        yield from conclude(task, chain, family, self.answer_sampling_params)
+            yield from chain.grow(chain.max_tokens)
+        yield from conclude(task, chain, family, self.answer_sampling_params, insist_on_answer=self.insist_on_answer)

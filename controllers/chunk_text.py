@@ -1,4 +1,4 @@
-"""The text of a chain that is generated in chunks, put together so that nothing is lost at their borders."""
+"""The text of a chain that is read piece by piece, put together so that nothing is lost at the borders."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _SPLIT = "\ufffd"  # what a decoder writes for a part of a character
 
 
 class ChunkText:
-    """Text that grows chunk by chunk.
+    """Text that grows piece by piece.
 
-    Each chunk's text was decoded by itself, so a character whose tokens two chunks share is lost in it, and a stop
-    string that two chunks share was not seen. Where the running request has a tokenizer that agrees with the worker's,
-    token ids are decoded again in the context of those before, each a bounded number of times.
+    A worker decodes each chunk by itself, so a character whose tokens two chunks share is lost in it, and a stop string
+    that two chunks share was not seen. Where the running request has a tokenizer that agrees with the worker's, token
+    ids are decoded again in the context of those before, each a bounded number of times.
 
     Attributes:
-        text: The text so far.
+        text: The text so far; a character of which a part is there is left out until it is whole.
     """
 
     def __init__(self) -> None:
@@ -36,25 +36,38 @@ class ChunkText:
             Whether the text now holds a stop string; it and what follows are cut off.
         """
         searched = len(self.text)
-        alone = None if token_ids is None else decode(token_ids)
-        if token_ids is None or alone is None or _whole(alone) != _whole(text):
+        if token_ids is None or not is_text_of(token_ids, text):
             self.text += self._pending_text + text
             self._context, self._pending, self._pending_text = [], [], ""
         else:
-            self._pending += token_ids
             self._pending_text += text
-            known = decode(self._context) or ""
-            together = decode(self._context + self._pending) or ""
-            if not together.endswith(_SPLIT):
-                self.text += together[len(known) :]
-                self._context, self._pending, self._pending_text = self._pending, [], ""
+            self.add_ids(token_ids)
         stops = [stop] if isinstance(stop, str) else stop or []
         found = [at for s in stops if s and (at := self.text.find(s, max(0, searched - len(s)))) >= 0]
         if found:
             self.text = self.text[: min(found)]
         return bool(found)
 
+    def add_ids(self, token_ids: list[int]) -> None:
+        """Add the text of token ids; the running request must have a tokenizer."""
+        self._pending += token_ids
+        known = decode(self._context) or ""
+        together = decode(self._context + self._pending) or ""
+        if not together.endswith(_SPLIT):
+            self.text += together[len(known) :]
+            self._context, self._pending, self._pending_text = self._pending, [], ""
 
-def _whole(text: str) -> str:
-    """The text without what stands for parts of characters."""
-    return text.replace(_SPLIT, "")
+
+def is_text_of(token_ids: list[int], text: str, whole: bool = True) -> bool:
+    """Whether the running request's tokenizer gives a text for token ids, parts of characters left out.
+
+    Args:
+        token_ids: The ids.
+        text: The text.
+        whole: Off, the text may lack an end: a worker holds back what may become a stop string.
+    """
+    decoded = decode(token_ids)
+    if decoded is None:
+        return False
+    ours, theirs = decoded.replace(_SPLIT, ""), text.replace(_SPLIT, "")
+    return ours == theirs if whole else ours.startswith(theirs)

@@ -13,24 +13,16 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from scaffolding_ext.answers import AnswerClasses
-from scaffolding_ext.controllers.base import BaseController, longest_len, prompt_family
-from scaffolding_ext.controllers.chain import (
-    Chain,
-    ChunkChain,
-    Prefix,
-    StreamChain,
-    asked_answer,
-    asking,
-    close_with,
-    conclude,
-)
-from scaffolding_ext.controllers.native_generation import checked_sampling_params, set_sampling_params
+from scaffolding_ext.controllers.answer_classes import classify
+from scaffolding_ext.controllers.base import BaseController, prompt_family
+from scaffolding_ext.controllers.chain import Chain, Prefix, asked_answer, asking, close_with, conclude, start_chain
+from scaffolding_ext.controllers.stopping import Probe, Rule, make_rule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily, family_named
-from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask
-from scaffolding_ext.tasks import WorkerTag, output_of
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.sampling_params import checked_sampling_params, set_sampling_params
+from scaffolding_ext.tasks import output_of
 
 HEDGE_WORDS = ("wait", "hold", "but", "okay", "no", "hmm")
 
@@ -51,22 +43,6 @@ EFFORTS = {
 }
 
 
-class Probe(NamedTuple):
-    """One probe's reading.
-
-    Attributes:
-        prefix: The chain that was probed.
-        answer: The answer that it gave, or None.
-        answer_class: Number of the class of equal answers, -1 for None.
-        hedged: Whether the response contains a hedge word.
-    """
-
-    prefix: Prefix
-    answer: str | None
-    answer_class: int
-    hedged: bool
-
-
 class DynasorCoTController(BaseController):
     """Stops a chain of thought when its probed answers agree.
 
@@ -80,9 +56,10 @@ class DynasorCoTController(BaseController):
         chunk_size: Tokens between probes, and before the first unless `first_probe` says otherwise.
         effort: Preset for the two above, instead of them: mild, low, mid, high or crazy.
         mode: `"stream"` or `"chunk"`.
-        rule: `"consecutive"` (the last `certainty_threshold` answers are equal, none empty, none hedged) or `"window"`
-            (the share C_k of the last `certainty_threshold` answers that equal the newest is at least `window_share`,
-            hedged ones left out).
+        rule: When thinking ends: `"consecutive"` (the last `certainty_threshold` answers are equal, none empty, none
+            hedged), `"window"` (the share C_k of the last `certainty_threshold` answers that equal the newest is at
+            least `window_share`, hedged ones left out), a function of the probes, or what else
+            `controllers.stopping` takes. A rule that needs no probes is asked at the same positions, without any.
         window_share: tau of the window rule, in (0, 1].
         first_probe: Tokens before the first probe.
         probe_spacing: `"fixed"`, or `"geometric"`: each gap is `spacing_growth` times the one before.
@@ -95,10 +72,13 @@ class DynasorCoTController(BaseController):
         sampling_params: Sampling fields of the chain.
         family: Name of the prompt family; None takes the one of the stack's prompting.
         streaming: Whether the chain is streamed to the caller (stream mode only).
+        insist_on_answer: Whether a chain that ended by itself without an answer is asked for one.
 
     Raises:
         ConfigError: An argument is outside its range.
     """
+
+    continues_answers = True
 
     def __init__(
         self,
@@ -108,7 +88,7 @@ class DynasorCoTController(BaseController):
         *,
         effort: str | None = None,
         mode: Literal["stream", "chunk"] = "stream",
-        rule: Literal["consecutive", "window"] = "consecutive",
+        rule: str | Rule = "consecutive",
         window_share: float = 1.0,
         first_probe: int | None = None,
         probe_spacing: Literal["fixed", "geometric"] = "fixed",
@@ -121,6 +101,7 @@ class DynasorCoTController(BaseController):
         sampling_params: dict[str, Any] | None = None,
         family: str | None = None,
         streaming: bool = False,
+        insist_on_answer: bool = True,
     ) -> None:
         super().__init__()
         if effort is not None:
@@ -141,12 +122,13 @@ class DynasorCoTController(BaseController):
                 raise ConfigError(f"is {value}; it must be at least {low}", key)
         for key, choice, allowed in (
             ("mode", mode, ("stream", "chunk")),
-            ("rule", rule, ("consecutive", "window")),
             ("probe_spacing", probe_spacing, ("fixed", "geometric")),
             ("hedge_match", hedge_match, ("word", "substring")),
         ):
             if choice not in allowed:
                 raise ConfigError(f"is {choice!r}; choose one of {', '.join(allowed)}", key)
+        if isinstance(hedge_words, str) or not all(isinstance(word, str) for word in hedge_words):
+            raise ConfigError(f"is {hedge_words!r}; give a list of words, such as ['wait', 'but']", "hedge_words")
         if not 0 < window_share <= 1:
             raise ConfigError(f"is {window_share}; it must lie in (0, 1]", "window_share")
         if spacing_growth <= 1:
@@ -157,8 +139,10 @@ class DynasorCoTController(BaseController):
         self.certainty_threshold = certainty_threshold
         self.chunk_size = chunk_size
         self.mode = mode
-        self.rule = rule
-        self.window_share = window_share
+        try:
+            self.rule = make_rule(rule, certainty_threshold, window_share)
+        except ConfigError as error:
+            raise type(error)(error.message, "rule") from error
         self.first_probe = first_probe
         self.spacing_growth = spacing_growth if probe_spacing == "geometric" else 1.0
         self.probe_sampling_params = {"temperature": 0.6, "top_p": 0.95} | checked_sampling_params(
@@ -169,6 +153,7 @@ class DynasorCoTController(BaseController):
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
         self.family = None if family is None else family_named(family)
         self.streaming = streaming
+        self.insist_on_answer = insist_on_answer
         border = r"\b" if hedge_match == "word" else ""
         words = "|".join(map(re.escape, hedge_words))
         self._hedge = re.compile(f"{border}(?:{words}){border}", re.IGNORECASE) if words else None
@@ -177,79 +162,62 @@ class DynasorCoTController(BaseController):
         """Answer the task's prompt; keyword arguments are sampling fields of this request."""
         set_sampling_params(task, sampling_params)
         family = self.family or prompt_family()
-        chain = self._start_chain(task, family)
-        classes = AnswerClasses()
+        chain = start_chain(
+            self,
+            task,
+            family,
+            max_tokens=self.max_tokens,
+            sampling_params=self.sampling_params,
+            answer_tokens=self.probe_sampling_params["max_tokens"],
+            mode=self.mode,
+            streaming_output=self.streaming,
+        )
+        needs_probes = getattr(self.rule, "needs_probes", True)
         probes: list[Probe] = []
-        overlap = self.overlap and not chain.runs_on  # a stream runs on beside its probes by itself
         gap = float(self.chunk_size)
-        yield chain.advance(self.first_probe)
-        chain.absorb()
+        yield from chain.grow(self.first_probe)
         while not chain.ended:
-            prefix = chain.prefix
             if chain.contains(family.think_close):  # the model is writing its answer: let it
-                yield chain.advance(chain.max_tokens)
-                chain.absorb()
+                yield from chain.grow(chain.max_tokens)
                 continue
+            prefix = chain.prefix
             next_position = prefix.num_tokens + math.ceil(gap)
             gap *= self.spacing_growth
-            probe = asking(task, prefix, family.probe, self.probe_sampling_params)
-            if overlap:
-                yield [*chain.advance(next_position), probe]
-                chain.absorb()
+            if needs_probes:
+                probe = asking(task, prefix, family.probe, self.probe_sampling_params)
+                if self.overlap and not chain.runs_on:  # a stream runs on beside its probes by itself
+                    yield from chain.grow(next_position, beside=[probe])
+                else:
+                    yield [probe]
+                probes = yield from self._read(probe, prefix, probes)
+                if chain.ended and chain.finish_reason != "length":
+                    break  # its own answer is there, and paid for
             else:
-                yield [probe]
-            probes.append(self._read(probe, prefix, classes))
-            if chain.ended and chain.finish_reason != "length":
-                break  # its own answer is there, and paid for
-            if self._is_certain(probes):
+                probes.append(Probe(prefix))
+            if self.rule(probes):
                 yield from self._stop(task, chain, probes[-1], family)
                 return
-            if not overlap:
-                yield chain.advance(next_position)
-                chain.absorb()
-        yield from conclude(task, chain, family, self.probe_sampling_params)
+            yield from chain.grow(next_position)
+        yield from conclude(task, chain, family, self.probe_sampling_params, insist_on_answer=self.insist_on_answer)
 
-    def _start_chain(self, task: GenerationTask, family: PromptFamily) -> Chain:
-        wanted = self.max_tokens if task.max_tokens is None else min(task.max_tokens, self.max_tokens)
-        asking_len = longest_len(family.probe, family.close, family.close_closed)
-        reserved = asking_len + self.probe_sampling_params["max_tokens"]
-        max_tokens = self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
-        if self.mode == "chunk":
-            return ChunkChain(task, max_tokens, self.sampling_params)
-        if not self.can_serve(WorkerTag.GENERATION, StreamGenerationTask):
-            record("lowered", task="StreamGenerationTask", to="GenerationTask", reason="the worker cannot stream")
-            return ChunkChain(task, max_tokens, self.sampling_params)
-        return StreamChain(task, max_tokens, self.sampling_params, self.streaming)
-
-    def _read(self, task: GenerationTask, prefix: Prefix, classes: AnswerClasses) -> Probe:
-        answer = asked_answer(task)
-        answer_class = -1 if answer is None else classes.classify(answer)
-        hedged = self._hedge is not None and self._hedge.search(output_of(task)) is not None
-        record("probe", position=prefix.num_tokens, answer=answer, answer_class=answer_class, hedged=hedged)
-        return Probe(prefix, answer, answer_class, hedged)
-
-    def _is_certain(self, probes: list[Probe]) -> bool:
-        newest = probes[-1]
-        if newest.answer is None or newest.hedged:
-            return False
-        if self.rule == "window":
-            probes = [probe for probe in probes if not probe.hedged]
-        window = probes[-self.certainty_threshold :]
-        if len(window) < self.certainty_threshold:
-            return False
-        agreeing = sum(probe.answer_class == newest.answer_class and not probe.hedged for probe in window)
-        share = self.window_share if self.rule == "window" else 1.0
-        return agreeing / self.certainty_threshold >= share
+    def _read(self, task: GenerationTask, prefix: Prefix, probes: list[Probe]) -> ControllerGenerator:
+        """The probes with the newest one added, their answers sorted into classes anew."""
+        answer, response = asked_answer(task), output_of(task)
+        hedged = self._hedge is not None and self._hedge.search(response) is not None
+        probes = [*probes, Probe(prefix, answer, -1, hedged, response)]
+        classes = yield from classify(self, [probe.answer for probe in probes])
+        record("probe", position=prefix.num_tokens, answer=answer, answer_class=classes[-1], hedged=hedged)
+        return [probe._replace(answer_class=number) for probe, number in zip(probes, classes, strict=True)]
 
     def _stop(self, task: GenerationTask, chain: Chain, probe: Probe, family: PromptFamily) -> ControllerGenerator:
-        """Leave the chain where it was probed last, with the answer that the probes agree on."""
-        stop = chain.stop()
-        if stop:
-            yield stop
-            chain.absorb()
-        num_discarded = chain.discard_after(probe.prefix)
-        record("stop", position=probe.prefix.num_tokens, answer=probe.answer, num_discarded=num_discarded)
-        close_with(task, probe.prefix, family.close, str(probe.answer), family, "certain")
+        """Leave the chain where it was looked at last: with the answer of its probe, or with one that is asked for."""
+        reason = getattr(self.rule, "exit_reason", "certain")
+        record("stop", position=probe.prefix.num_tokens, answer=probe.answer, reason=reason)
+        if probe.answer is None:
+            yield from conclude(task, chain, family, self.probe_sampling_params, exit_reason=reason)
+            return
+        yield from chain.leave(probe.prefix)
+        close_with(task, probe.prefix, family.close, probe.answer, family, reason)
 
 
 class DynasorGenerationController(DynasorCoTController):

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scaffolding_ext.config import StackConfig, load_config
     from scaffolding_ext.controllers.base import BaseController
+    from scaffolding_ext.controllers.best_of_n import BestOfNController
     from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+    from scaffolding_ext.controllers.deepconf import DeepConfController
     from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+    from scaffolding_ext.controllers.majority_vote import MajorityVoteController
     from scaffolding_ext.controllers.native_generation import NativeGenerationController
+    from scaffolding_ext.controllers.process_reward import ProcessRewardController
+    from scaffolding_ext.controllers.reward import RewardController
     from scaffolding_ext.errors import (
+        ArgumentTypeError,
         CloneError,
         ConfigError,
         DatasetError,
@@ -33,52 +39,68 @@ if TYPE_CHECKING:
         UnknownWorkerTagError,
         UnsupportedHostError,
         WorkerError,
+        WorkerShutdownError,
     )
-    from scaffolding_ext.program import Ledger, Program, current_program
+    from scaffolding_ext.ledger import Ledger
+    from scaffolding_ext.program import Program, current_program
     from scaffolding_ext.prompting import Prompting
-    from scaffolding_ext.results import Completion, ScaffoldingResult
+    from scaffolding_ext.results import Completion, ScaffoldingResult, completion_of
     from scaffolding_ext.runtime import ScaffoldingLlm
     from scaffolding_ext.stack import build_stack, load_stack
     from scaffolding_ext.tasks import TokenCounts, WorkerTag
+    from scaffolding_ext.workers.compare import CompareWorker
     from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+    from scaffolding_ext.workers.openai_http import OpenAIWorker
+    from scaffolding_ext.workers.trtllm import TRTLLMWorker
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ArgumentTypeError",
     "BaseController",
+    "BestOfNController",
     "BudgetForcingController",
     "CloneError",
+    "CompareWorker",
     "Completion",
     "ConfigError",
     "DatasetError",
+    "DeepConfController",
     "DynasorCoTController",
     "EngineError",
     "HuggingFaceWorker",
     "InvalidTaskError",
     "InvalidYieldError",
     "Ledger",
+    "MajorityVoteController",
     "MissingDependencyError",
     "NativeGenerationController",
     "NoOutputError",
+    "OpenAIWorker",
+    "ProcessRewardController",
     "Program",
     "Prompting",
     "RequestCancelledError",
     "RequestError",
     "RequestTimeoutError",
+    "RewardController",
     "ScaffoldingExtError",
     "ScaffoldingLlm",
     "ScaffoldingResult",
     "ShutdownError",
     "StackConfig",
+    "TRTLLMWorker",
     "TaskError",
     "TokenCounts",
     "UnknownNameError",
     "UnknownWorkerTagError",
     "UnsupportedHostError",
     "WorkerError",
+    "WorkerShutdownError",
     "WorkerTag",
     "__version__",
     "build_stack",
+    "completion_of",
     "current_program",
     "load_config",
     "load_stack",
@@ -86,20 +108,29 @@ __all__ = [
 
 _MODULES = {
     "BaseController": "controllers.base",
+    "BestOfNController": "controllers.best_of_n",
     "BudgetForcingController": "controllers.budget_forcing",
+    "CompareWorker": "workers.compare",
     "Completion": "results",
+    "DeepConfController": "controllers.deepconf",
     "DynasorCoTController": "controllers.dynasor_cot",
     "HuggingFaceWorker": "workers.huggingface",
-    "Ledger": "program",
+    "Ledger": "ledger",
+    "MajorityVoteController": "controllers.majority_vote",
     "NativeGenerationController": "controllers.native_generation",
+    "OpenAIWorker": "workers.openai_http",
+    "ProcessRewardController": "controllers.process_reward",
     "Program": "program",
     "Prompting": "prompting",
+    "RewardController": "controllers.reward",
     "ScaffoldingLlm": "runtime",
     "ScaffoldingResult": "results",
     "StackConfig": "config",
     "TokenCounts": "tasks",
+    "TRTLLMWorker": "workers.trtllm",
     "WorkerTag": "tasks",
     "build_stack": "stack",
+    "completion_of": "results",
     "current_program": "program",
     "load_config": "config",
     "load_stack": "stack",

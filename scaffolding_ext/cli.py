@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaffolding_ext import __version__
+from scaffolding_ext.calibrate_cli import calibrate
+from scaffolding_ext.engine_cli import engine
 from scaffolding_ext.errors import ScaffoldingExtError
 
 if TYPE_CHECKING:
@@ -65,6 +68,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write one JS
 @click.version_option(__version__, prog_name="scaffolding-ext")
 def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""
+
+
+main.add_command(calibrate)
+main.add_command(engine)
 
 
 @main.command(short_help="Run one prompt and print answer and tokens.")
@@ -124,7 +131,7 @@ def run(
     show_default=True,
     help="Share of the samples that may fail; if more do, the exit code is 1.",
 )
-@click.option("--dry_run", is_flag=True, help="Check the stack and the dataset, and run nothing.")
+@click.option("--dry_run", is_flag=True, help="Check the stack and the dataset; load no model and run nothing.")
 @json_option
 @click.pass_context
 def evaluate(
@@ -148,8 +155,8 @@ def evaluate(
     Example:
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --output_path runs/dynasor
     """
-    if output_path is not None and (output_path / _SAMPLES).exists():
-        raise click.UsageError(f"{output_path} holds a {_SAMPLES}; runs do not mix: name another --output_path")
+    if output_path is not None:
+        _check_output_path(output_path)
     from scaffolding_ext.config import load_config
     from scaffolding_ext.errors import ConfigError
     from scaffolding_ext.evaluation.datasets import load_dataset
@@ -213,6 +220,18 @@ def evaluate(
     if summary.num_failed > fail_on_error * summary.num_samples:
         click.echo(f"{summary.num_failed} of {summary.num_samples} samples failed", err=True)
         ctx.exit(1)
+
+
+def _check_output_path(folder: Path) -> None:
+    """Refuse a folder that holds a run, or that cannot be written to, before anything costly is done."""
+    if (folder / _SAMPLES).exists():
+        raise click.UsageError(f"{folder} holds a {_SAMPLES}; runs do not mix: name another --output_path")
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise click.UsageError(f"cannot write into {folder} ({error}); name another --output_path") from error
 
 
 def _given(**options: int | None) -> list[str]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import difflib
 import importlib.resources
+import io
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import YAMLError
 
 from scaffolding_ext.errors import ConfigError, UnknownNameError
 from scaffolding_ext.registry import unknown_name
@@ -20,6 +22,13 @@ from scaffolding_ext.registry import unknown_name
 Source = str | os.PathLike[str] | Mapping[str, Any]
 S = TypeVar("S", bound=BaseModel)
 _PACKAGED = "configs:"
+
+
+_WORKERS = """
+workers:
+  generation:
+    type: HuggingFaceWorker
+    args: {model: tinylm/target}"""
 
 
 class _Section(BaseModel):
@@ -109,7 +118,9 @@ class StackConfig(_Section):
 
     def to_yaml(self) -> str:
         """The stack file that gives this stack again, overrides included."""
-        return yaml.safe_dump(self.model_dump(exclude_unset=True), sort_keys=False)
+        text = io.StringIO()
+        _yaml().dump(self.model_dump(exclude_unset=True), text)
+        return text.getvalue()
 
 
 def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
@@ -148,21 +159,22 @@ def validated(section: type[S], value: Any, path: str = "") -> S:
         raise ConfigError(message, first[0]) from error
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2's floats: PyYAML by itself takes `1e-3` for a string."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
+def _yaml() -> YAML:
+    """YAML 1.2, plain data only; a reader and writer for one document."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # its stub knows None alone
+    return yaml
 
 
 def _parse_yaml(text: str, what: str) -> Any:
     try:
-        return yaml.load(text, _Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
+        return _yaml().load(text)
+    except DuplicateKeyError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        problem = str(error.problem).partition(" with value")[0]
+        raise ConfigError(f"{what}{line}: {problem}; keep one of the two") from error
+    except YAMLError as error:
         raise ConfigError(f"{what} is no valid YAML: {error}") from error
 
 
@@ -235,6 +247,8 @@ def _described(detail: Any, path: str) -> tuple[str, str]:
     context = detail.get("ctx", {})
     keys = [*([path] if path else []), *detail["loc"], *([context["key"]] if detail["type"] == "unknown_key" else [])]
     message = detail["msg"]
+    if detail["type"] == "missing" and keys == ["workers"]:
+        message = f"is missing, as in upstream's own files; add the workers that the controllers ask for:\n{_WORKERS}"
     if detail["type"] not in ("missing", "unknown_key"):
         message = f"{message[0].lower()}{message[1:]}, but it is {detail['input']!r}"
     return ".".join(map(str, keys)), message

@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import re
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from scaffolding_ext.errors import EngineError, RequestCancelledError, TaskError
@@ -24,7 +23,7 @@ from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import Controller, ParallelProcess, ScaffoldingOutput, Task
 from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.tasks import ScoreTask, WorkerTag, token_counts_of
-from scaffolding_ext.testing import Reply, ScriptedWorker
+from scaffolding_ext.testing import Gate, Reply, ScriptedWorker
 
 MakeController = Callable[[], Controller]
 Respond = Callable[[Any], Reply]
@@ -85,13 +84,13 @@ def check_clone_is_independent(make_controller: MakeController, respond: Respond
 
 def check_requests_do_not_mix(make_controller: MakeController, respond: Respond = contract_reply) -> None:
     """A request that is held while another runs from beginning to end still gives its own answer."""
-    gate = _Gate("Question 11")
-    with _host(make_controller(), ScriptedWorker(respond, before=gate.hold)) as llm:
+    gate = Gate(_WAIT_SECONDS)
+    with _host(make_controller(), ScriptedWorker(respond, before=_only("Question 11", gate))) as llm:
         held = llm.generate_async("Question 11", sample_id="11", timeout=_WAIT_SECONDS)
-        gate.wait_until_held()
+        _wait_until_held("Question 11", gate)
         _text_of(llm, "Question 22", "22")
         _expect(not held.finished, "a request ended before its task was served")
-        gate.open(llm)
+        gate.open()
         held.result(_WAIT_SECONDS)
         _expect_text(held.outputs, "11")
 
@@ -126,10 +125,10 @@ def check_ledger_counts_decoded_tokens(make_controller: MakeController, respond:
 
 def check_cancel_ends_the_request(make_controller: MakeController, respond: Respond = contract_reply) -> None:
     """A cancelled request fails with RequestCancelledError while its task is still held, and the host goes on."""
-    gate = _Gate("Question 18")
-    with _host(make_controller(), ScriptedWorker(respond, before=gate.hold)) as llm:
+    gate = Gate(_WAIT_SECONDS)
+    with _host(make_controller(), ScriptedWorker(respond, before=_only("Question 18", gate))) as llm:
         result = llm.generate_async("Question 18", timeout=_WAIT_SECONDS)
-        gate.wait_until_held()
+        _wait_until_held("Question 18", gate)
         result.cancel()
         error = result.exception(_WAIT_SECONDS)
         _expect(isinstance(error, RequestCancelledError), f"a cancelled request ended with {error!r}")
@@ -168,24 +167,21 @@ CONTROLLER_CHECKS = (
 )
 
 
-class _Gate:
-    """Holds the tasks of one prompt on the host's loop until it is opened from the test's thread."""
+def _only(prompt: str, gate: Gate) -> Callable[[Task], Awaitable[None]]:
+    """Holds the tasks of one prompt at the gate, and lets others through."""
 
-    def __init__(self, prompt: str) -> None:
-        self._prompt = prompt
-        self._held = threading.Event()
-        self._opened = asyncio.Event()
+    async def before(task: Task) -> None:
+        if prompt in (getattr(task, "input_str", None) or ""):
+            await gate(task)
 
-    async def hold(self, task: Task) -> None:
-        if self._prompt in (getattr(task, "input_str", None) or ""):
-            self._held.set()
-            await self._opened.wait()
+    return before
 
-    def wait_until_held(self) -> None:
-        _expect(self._held.wait(_WAIT_SECONDS), f"no task with the text {self._prompt!r} reached the worker")
 
-    def open(self, llm: ScaffoldingLlm) -> None:
-        llm.loop.call_soon_threadsafe(self._opened.set)
+def _wait_until_held(prompt: str, gate: Gate) -> None:
+    try:
+        gate.wait_for()
+    except TimeoutError as error:
+        raise AssertionError(f"no task with the text {prompt!r} reached the worker") from error
 
 
 def _host(controller: Controller, worker: ScriptedWorker) -> ScaffoldingLlm:

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Mapping
-from enum import Enum
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
-from scaffolding_ext.protocol import ExecutionScope, ParallelProcess, Task, TaskStatus, Worker, current_scope
+from scaffolding_ext.protocol import (
+    ExecutionScope,
+    GenerationTask,
+    ParallelProcess,
+    Task,
+    TaskStatus,
+    Worker,
+    current_scope,
+)
 from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.tasks import tag_name, tag_names, worker_for
 
+if TYPE_CHECKING:
+    from scaffolding_ext.program import Program
+
+_HOST_SEED = "host_seed"  # key of custom_input_params: the seed that this module gave the task
 _MAX_TURNS = 256  # of one generator, until others get theirs: workers that answer at once never suspend it
 
 
-class _StreamSink(list[Any]):
-    """A task's `streaming_output_list` that hands each output to the caller at once."""
+class _ToCaller:
+    """Stands in a task for its `streaming_output_list`, and hands each output that a worker appends to the caller."""
 
-    def __init__(self, result: ScaffoldingResult, outputs: Iterable[Any]) -> None:
-        super().__init__()
+    def __init__(self, result: ScaffoldingResult) -> None:
         self._result = result
-        self.extend(outputs)  # a controller may have put some there itself
 
     def append(self, output: Any) -> None:
         self._result.push(output)
@@ -30,20 +40,27 @@ class _StreamSink(list[Any]):
         for output in outputs:
             self._result.push(output)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())  # nothing waits here: all of it has been handed on
+
+    def __len__(self) -> int:
+        return 0
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[()]]:
+        return list, ()  # a copy of the task starts with a list of its own
+
 
 class Dispatcher:
     """Drives controllers' generators on a set of workers.
 
     Args:
-        workers: Worker by tag; an enum member and its value name the same worker.
-
-    Attributes:
-        by_tag: The workers, found by either.
+        workers: Worker by tag; a tag finds its worker by value, see `worker_for`.
     """
 
     def __init__(self, workers: Mapping[Any, Worker]) -> None:
-        self.by_tag: dict[Any, Worker] = _ByTag(workers)
-        self._scope_listeners = [worker for worker in set(workers.values()) if _listens_to_scopes(worker)]
+        self._workers = workers
+        self._found: dict[Any, Worker] = {}
+        self._scope_listeners = [worker for worker in each_once(workers) if _listens_to_scopes(worker)]
 
     async def drive(self, generator: Any, result: ScaffoldingResult, scope: ExecutionScope) -> Any:
         """Run a controller's generator to its end, in a scope, and return its value.
@@ -100,20 +117,19 @@ class Dispatcher:
                 raise InvalidYieldError(
                     f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task"
                 )
-            if task.streaming_output_flag and not isinstance(task.streaming_output_list, _StreamSink):
-                task.streaming_output_list = _StreamSink(result, task.streaming_output_list)
+            if task.streaming_output_flag and not isinstance(task.streaming_output_list, _ToCaller):
+                to_caller: Any = _ToCaller(result)
+                to_caller.extend(task.streaming_output_list)  # a controller may have put some there itself
+                task.streaming_output_list = to_caller
+            if result.program.seed is not None and isinstance(task, GenerationTask):
+                _seed(task, result.program)
         if len(tasks) == 1:
             await self._run_task(tasks[0])
         elif tasks:
             await _all_or_none([asyncio.create_task(self._run_task(task)) for task in tasks])
 
     async def _run_task(self, task: Task) -> None:
-        worker = self.by_tag.get(task.worker_tag)
-        if worker is None:
-            known = ", ".join(sorted({str(getattr(tag, "value", tag)) for tag in self.by_tag})) or "none"
-            raise UnknownWorkerTagError(
-                f"a {type(task).__name__} asks for worker {_tag_name(task)!r}; this stack has: {known}"
-            )
+        worker = self._found.get(task.worker_tag) or self._find(task)
         try:
             status = await worker.run_task(task)
         except Exception as error:
@@ -122,6 +138,16 @@ class Dispatcher:
             _raise_task_error(task, worker, "the worker has no handler for this type of task")
         if status is TaskStatus.WORKER_EXECEPTION:
             _raise_task_error(task, worker, "the worker reported an exception; read its log")
+
+    def _find(self, task: Task) -> Worker:
+        worker = worker_for(self._workers, task.worker_tag)
+        if worker is None:
+            raise UnknownWorkerTagError(
+                f"a {type(task).__name__} asks for worker {tag_name(task.worker_tag)!r}; "
+                f"this stack has: {tag_names(self._workers)}"
+            )
+        self._found[task.worker_tag] = worker
+        return worker
 
     async def _end_scope(self, scope: ExecutionScope) -> None:
         for worker in self._scope_listeners:
@@ -132,23 +158,28 @@ class Dispatcher:
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
-class _ByTag(dict[Any, Worker]):
-    """Finds a worker by its key, by the key's value, and by members of other enums with that value."""
-
-    def __init__(self, workers: Mapping[Any, Worker]) -> None:
-        super().__init__(workers)
-        for tag, worker in workers.items():
-            if isinstance(tag, Enum):
-                self.setdefault(tag.value, worker)
-
-    def get(self, tag: Any, default: Any = None) -> Any:
-        worker = dict.get(self, tag)
-        return dict.get(self, tag.value, default) if worker is None and isinstance(tag, Enum) else worker
+def each_once(workers: Mapping[Any, Worker]) -> list[Worker]:
+    """The workers of a mapping in its order, one that has several tags once."""
+    return list({id(worker): worker for worker in workers.values()}.values())
 
 
 def _listens_to_scopes(worker: Worker) -> bool:
     handler = getattr(type(worker), "on_scope_end", None)  # younger than 1.2
     return handler is not None and handler is not getattr(Worker, "on_scope_end", None)
+
+
+def _seed(task: GenerationTask, program: Program) -> None:
+    """Give a task the program's next seed where its controller, as upstream's do, has left it without one.
+
+    Sent again, or copied and sent, it gets another one: pieces of a chain, or samples of a vote, that shared a seed
+    would repeat each other's luck.
+    """
+    params = task.custom_input_params or {}
+    is_set_by_controller = task.seed is not None and params.get(_HOST_SEED) != task.seed
+    if is_set_by_controller or getattr(task, "request_handle", None) is not None:  # a stream goes on with its seed
+        return
+    task.seed = program.next_seed()
+    task.custom_input_params = {**params, _HOST_SEED: task.seed}
 
 
 async def _all_or_none(tasks: list[asyncio.Task[Any]]) -> None:
@@ -162,12 +193,9 @@ async def _all_or_none(tasks: list[asyncio.Task[Any]]) -> None:
         raise
 
 
-def _tag_name(task: Task) -> str:
-    return str(getattr(task.worker_tag, "value", task.worker_tag))
-
-
 def _raise_task_error(task: Task, worker: Worker, reason: str, cause: Exception | None = None) -> NoReturn:
     branch = current_scope.get()
     where = f" in branch {list(branch.branch_path)}" if branch is not None and branch.branch_path else ""
-    message = f"{type(task).__name__} for worker {_tag_name(task)!r} ({type(worker).__name__}){where} failed: {reason}"
+    tag = tag_name(task.worker_tag)
+    message = f"{type(task).__name__} for worker {tag!r} ({type(worker).__name__}){where} failed: {reason}"
     raise TaskError(message, task) from cause

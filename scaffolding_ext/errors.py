@@ -2,13 +2,15 @@
 
 ScaffoldingExtError
 ├── ConfigError                 a stack file or an argument is wrong; names the key's path
-│   └── UnknownNameError        a name that no registry knows; lists the known ones
+│   ├── UnknownNameError        a name that no registry knows; lists the known ones
+│   └── ArgumentTypeError       an argument is of the wrong type (also a TypeError)
 ├── MissingDependencyError      an optional package is not installed; says how to install it
 ├── UnsupportedHostError        the installed TensorRT-LLM cannot serve as the protocol
 ├── DatasetError                a dataset row is unusable; names file, line and field
 ├── WorkerError                 a worker could not do what a task asks
 │   ├── InvalidTaskError        a field of the task is unusable; names the field
-│   └── EngineError             the engine behind the worker failed or is gone
+│   ├── EngineError             the engine behind the worker failed or is gone
+│   └── WorkerShutdownError     workers failed while they were shut down; holds the error of each
 └── RequestError                one request failed; the others go on
     ├── TaskError               a task of the request failed; the worker's error is its `__cause__`
     ├── UnknownWorkerTagError   a task names a worker that the stack does not have
@@ -18,10 +20,14 @@ ScaffoldingExtError
     ├── RequestTimeoutError     the request's time-out passed (also a TimeoutError)
     ├── RequestCancelledError   the request was cancelled
     └── ShutdownError           the host was shut down first
+
+All of them can be pickled, so that they cross processes.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -42,19 +48,39 @@ class ConfigError(ScaffoldingExtError, ValueError):
         self.message = message
         self.key = key
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.key)
+
 
 class UnknownNameError(ConfigError):
     """A name that no registry knows."""
 
 
-class MissingDependencyError(ScaffoldingExtError, ImportError):
-    """An optional package is not installed."""
+class ArgumentTypeError(ConfigError, TypeError):
+    """An argument is of the wrong type."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(
-            f"{package} is not installed; install it with: pip install 'scaffolding-ext[{extra}]', "
+
+class MissingDependencyError(ScaffoldingExtError, ImportError):
+    """An optional package is not installed.
+
+    Attributes:
+        package: What is missing.
+        extra: The extra of this package that brings it; empty where none does.
+        how: How it is installed, where no extra brings it.
+    """
+
+    def __init__(self, package: str, extra: str = "", how: str = "") -> None:
+        how = how or (
+            f"install it with: pip install 'scaffolding-ext[{extra}]', "
             f"or in a clone of the repository: pip install '.[{extra}]'"
         )
+        super().__init__(f"{package} is not installed; {how}")
+        self.package = package
+        self.extra = extra
+        self.how = how
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.package, self.extra, self.how)
 
 
 class UnsupportedHostError(ScaffoldingExtError):
@@ -77,6 +103,21 @@ class EngineError(WorkerError, RuntimeError):
     """The engine behind the worker failed or is gone."""
 
 
+class WorkerShutdownError(WorkerError):
+    """Workers failed while they were shut down; the others have been shut down.
+
+    Attributes:
+        errors: What each of them raised, in the order in which they were shut down.
+    """
+
+    def __init__(self, message: str, errors: Sequence[Exception]) -> None:
+        super().__init__(message)
+        self.errors = tuple(errors)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.errors)
+
+
 class RequestError(ScaffoldingExtError):
     """One request failed."""
 
@@ -85,12 +126,18 @@ class TaskError(RequestError):
     """A task of the request failed.
 
     Attributes:
-        task: The task as the worker left it.
+        task: The task as the worker left it; pickled, it comes without its live request handle.
     """
 
     def __init__(self, message: str, task: Any) -> None:
         super().__init__(message)
         self.task = task
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        task = copy.copy(self.task)
+        if hasattr(task, "request_handle"):  # a streaming task's: it belongs to the engine
+            task.request_handle = None
+        return type(self), (str(self), task)
 
 
 class UnknownWorkerTagError(RequestError):

@@ -6,21 +6,24 @@ runs on behalf of the request (controllers, workers, schedulers) finds it with `
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import hashlib
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from scaffolding_ext.protocol import ControllerGenerator, ParallelProcess, Task, current_scope
-from scaffolding_ext.tasks import Purpose, TokenCounts, purpose_of, token_counts_of
+from scaffolding_ext.ledger import Ledger, Meter
+from scaffolding_ext.protocol import ControllerGenerator, current_scope
+from scaffolding_ext.tasks import Purpose
 
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
+_parts: contextvars.ContextVar[tuple[Ledger, ...]] = contextvars.ContextVar("parts", default=())
 _program_ids = itertools.count()
-_NOTHING = TokenCounts()
 
 
 def current_program() -> Program | None:
@@ -33,61 +36,68 @@ def enter_program(program: Program) -> contextvars.Token[Program | None]:
     return _program.set(program)
 
 
+def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerGenerator:
+    """Run one request in the current program; under a host that opens none, in one of its own that is metered here.
+
+    Args:
+        process: Makes the request's generator for its program.
+
+    Returns:
+        A generator with the same yields and the same return value.
+    """
+    program = current_program()
+    opened = _opened.get()
+    if program is not None and (opened is None or opened.program is not program or not opened.is_over()):
+        return (yield from process(program))
+    opened = _Opened()
+    _opened.set(opened)
+    enter_program(opened.program)
+    try:
+        return (yield from opened.program.meter(process(opened.program)))
+    finally:
+        opened.has_returned = True
+        if current_program() is opened.program:  # a generator that is freed late may end in another's context
+            _program.set(None)
+
+
 def derive_seed(*parts: object) -> int:
     """A 63-bit seed from any parts; equal parts give equal seeds, whatever ran before."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
-class Ledger:
-    """Every token of a program, by purpose and by how it was had.
+class _Opened:
+    """A program that `in_program` opened, because its host opens none.
 
-    Attributes:
-        num_unmetered_tasks: Tasks whose worker told nothing from which tokens could be counted.
+    Such a host may start a request in the context of the one that made room for it, where the old program is still set.
     """
 
-    # Counts are kept as plain tuples: unlike named ones, the garbage collector need not look at them.
-    __slots__ = ("_counts", "num_unmetered_tasks")
-
     def __init__(self) -> None:
-        self._counts: dict[Purpose, tuple[int, int, int]] = {}
-        self.num_unmetered_tasks = 0
+        self.program = Program()
+        self.has_returned = False
+        self._scope = current_scope.get()
+        task = _running_task()
+        self._task = None if task is None else weakref.ref(task)
 
-    @property
-    def by_purpose(self) -> dict[Purpose, TokenCounts]:
-        """Counts under each purpose that occurred."""
-        return {purpose: TokenCounts(*counts) for purpose, counts in self._counts.items()}
+    def is_over(self) -> bool:
+        """Whether the program's request has ended; one that failed leaves its generator suspended."""
+        if self.has_returned:
+            return True
+        scope = current_scope.get()
+        if scope is not None and self._scope is not None:
+            return scope.request_id != self._scope.request_id
+        task = None if self._task is None else self._task()  # a host without scopes
+        return self._task is not None and (task is None or task.done())
 
-    @property
-    def total(self) -> TokenCounts:
-        """The sum over all purposes, discarded work included."""
-        return TokenCounts(*map(sum, zip(*self._counts.values(), strict=True))) if self._counts else _NOTHING
 
-    def add(self, purpose: Purpose, decoded: int = 0, prefilled: int = 0, reused: int = 0) -> None:
-        """Count tokens under a purpose."""
-        before = self._counts.get(purpose, (0, 0, 0))
-        self._counts[purpose] = (before[0] + decoded, before[1] + prefilled, before[2] + reused)
+_opened: contextvars.ContextVar[_Opened | None] = contextvars.ContextVar("opened", default=None)
 
-    def discard(self, purpose: Purpose, num_tokens: int) -> None:
-        """Move decoded tokens that were counted under `purpose` to `discarded`: they did not reach the output.
 
-        Raises:
-            ValueError: Fewer tokens were decoded for that purpose.
-        """
-        decoded = self._counts.get(purpose, _NOTHING)[0]
-        if not 0 <= num_tokens <= decoded:
-            raise ValueError(f"cannot discard {num_tokens} tokens: {decoded} were decoded for {purpose}")
-        if num_tokens:
-            self.add(purpose, -num_tokens)
-            self.add(Purpose.DISCARDED, num_tokens)
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable copy."""
-        return {
-            "total": self.total._asdict(),
-            "by_purpose": {str(purpose): counts._asdict() for purpose, counts in self.by_purpose.items()},
-            "num_unmetered_tasks": self.num_unmetered_tasks,
-        }
+def _running_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # driven outside of an event loop
+        return None
 
 
 class Program:
@@ -109,7 +119,7 @@ class Program:
 
     __slots__ = (
         "_clock",
-        "_counted",
+        "_meter",
         "_num_draws",
         "_started",
         "_trace",
@@ -138,7 +148,7 @@ class Program:
         self._clock = clock
         self._started = clock()
         self._num_draws: dict[tuple[int, ...], int] = {}
-        self._counted: dict[int, tuple[Task, TokenCounts]] = {}
+        self._meter = Meter(self.ledger)
 
     @property
     def trace(self) -> list[dict[str, Any]]:
@@ -175,63 +185,17 @@ class Program:
         Returns:
             A generator with the same yields and the same return value.
         """
-        inner = iter(generator)
-        try:
-            while True:
-                try:
-                    work = next(inner)
-                except StopIteration as stop:
-                    return stop.value
-                if isinstance(work, ParallelProcess):
-                    work.sub_gens = [self.meter(branch) for branch in work.sub_gens]
-                    yield work
-                    continue
-                try:
-                    yield work
-                finally:
-                    self._count(work)
-        finally:
-            _close(inner)
+        return self._meter.watch(generator)
 
     def close(self) -> None:
         """For hosts: the request has ended; what only a running one needs is freed."""
-        self._counted.clear()
+        self._meter.close()
         self._num_draws.clear()
-
-    def _count(self, work: Any) -> None:
-        if not isinstance(work, (list, tuple)):
-            return
-        for task in work:
-            if not isinstance(task, Task):
-                continue
-            counts = token_counts_of(task)
-            if counts is None:
-                self.ledger.num_unmetered_tasks += _should_cost_tokens(task)
-                continue
-            purpose = purpose_of(task)
-            streaming = hasattr(task, "end_flag")
-            if streaming:  # the same task comes back with cumulative counts: count what is new
-                before = self._counted.get(id(task), (task, _NOTHING))[1]
-                self._counted[id(task)] = (task, counts)
-                counts = counts.minus(before)
-            if counts.prefilled or counts.reused:
-                self.ledger.add(purpose.read, 0, counts.prefilled, counts.reused)
-            self.ledger.add(purpose.written, counts.decoded)
 
 
 def _branch_path() -> tuple[int, ...]:
     scope = current_scope.get()
     return () if scope is None else tuple(scope.branch_path)
-
-
-def _should_cost_tokens(task: Task) -> bool:
-    return hasattr(task, "input_tokens") or hasattr(task, "branches") or hasattr(task, "suffixes")
-
-
-def _close(generator: Iterator[Any]) -> None:
-    close = getattr(generator, "close", None)  # plain iterators (upstream's task-collection wrappers) have none
-    if close is not None:
-        close()
 
 
 def record(event: str, **figures: Any) -> None:
@@ -245,3 +209,23 @@ def next_seed() -> int | None:
     """The current program's next seed for this branch; None outside any program or where it has no seed."""
     program = _program.get()
     return None if program is None else program.next_seed()
+
+
+def enter_part(ledger: Ledger) -> None:
+    """Keep a ledger of a part of the request: what the calling branch discards from here on is moved in it, too.
+
+    Call it in a branch of a `ParallelProcess`, whose context is its own, and meter that branch's work with `Meter`.
+    """
+    _parts.set((*_parts.get(), ledger))
+
+
+def discard(purpose: Purpose, num_tokens: int) -> None:
+    """Move tokens generated for `purpose` to `discarded`, in the current program's ledger and those of its parts.
+
+    Raises:
+        ValueError: Fewer tokens were counted for that purpose.
+    """
+    program = _program.get()
+    if program is not None:
+        for ledger in (program.ledger, *_parts.get()):
+            ledger.discard(purpose, num_tokens)

@@ -7,12 +7,15 @@ the reference, never the tokenizer.
 from __future__ import annotations
 
 import functools
-import importlib.resources
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+import logging
+import pkgutil
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
-from scaffolding_ext.tinylm import grammar
+from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.protocol import Worker
+from scaffolding_ext.tasks import WorkerTag, worker_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -38,7 +41,8 @@ class PromptFamily(NamedTuple):
     answer_end: str
 
 
-FAMILIES = {
+# A string names where a family is: models that ship with a package bring theirs, and it is imported when asked for.
+FAMILIES: dict[str, PromptFamily | str] = {
     # The suffixes of the released Dynasor code, shared by the R1 distillates and QwQ.
     "deepseek_r1": PromptFamily(
         think_close="</think>",
@@ -47,16 +51,12 @@ FAMILIES = {
         close_closed="\n\n Oh, I have got the answer to the whole problem\n**Final Answer:**\n\\[\n \\boxed{",
         answer_end="}\n\\]",
     ),
-    # What the embedded models were trained on.
-    "tinylm": PromptFamily(
-        think_close="</think>",
-        probe=grammar.PROBE,
-        close=grammar.CLOSE,
-        close_closed=grammar.CLOSE.removeprefix("</think>"),
-        answer_end="}.",
-    ),
+    "tinylm": "scaffolding_ext.tinylm.embedded:FAMILY",
 }
 DEFAULT_FAMILY = "deepseek_r1"
+_log = logging.getLogger(__name__)
+# Who finds the folder of a model `COLLECTION/NAME`. Models of a collection are of the family of that name.
+COLLECTIONS = {"tinylm": "scaffolding_ext.tinylm.embedded:model_folder"}
 
 
 def family_named(name: str) -> PromptFamily:
@@ -67,7 +67,9 @@ def family_named(name: str) -> PromptFamily:
     """
     family = FAMILIES.get(name)
     if family is None:
-        raise UnknownNameError(f"unknown prompt family {name!r}; known: {', '.join(FAMILIES)}")
+        raise UnknownNameError(f"unknown prompt family {name!r}; known: {', '.join(FAMILIES)}", "family")
+    if isinstance(family, str):
+        family = FAMILIES[name] = cast("PromptFamily", pkgutil.resolve_name(family))
     return family
 
 
@@ -77,14 +79,13 @@ def model_folder(model: str) -> str:
     Raises:
         UnknownNameError: No embedded model has that name.
     """
-    if not model.startswith("tinylm/"):
-        return model
-    weights = Path(str(importlib.resources.files("scaffolding_ext.tinylm"))) / "weights"
-    folder = weights / model.removeprefix("tinylm/")
-    if not (folder / "config.json").exists():
-        known = ", ".join(f"tinylm/{path.parent.name}" for path in sorted(weights.glob("*/config.json"))) or "none"
-        raise UnknownNameError(f"unknown embedded model {model!r}; known: {known}")
-    return str(folder)
+    collection = _collection_of(model)
+    return model if collection is None else str(pkgutil.resolve_name(COLLECTIONS[collection])(model))
+
+
+def _collection_of(model: str) -> str | None:
+    name, slash, _ = model.partition("/")
+    return name if slash and name in COLLECTIONS else None
 
 
 @functools.lru_cache(maxsize=8)
@@ -97,7 +98,7 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
         raise MissingDependencyError("transformers", "hf") from error
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if not tokenizer.is_fast:
-        raise ConfigError(f"the tokenizer of {model!r} has no fast (Rust) version, which this package needs", "prompt")
+        raise ConfigError(f"the tokenizer of {model!r} has no fast (Rust) version, which this package needs")
     return tokenizer
 
 
@@ -129,16 +130,29 @@ class Prompting:
         self._templated = chat_template and tokenizer.chat_template is not None
         if system_prompt is not None and not self._templated:
             raise ConfigError(
-                "system_prompt needs a chat template, and this tokenizer has none", "prompt.system_prompt"
+                "needs a chat template, and there is none: the tokenizer has none, or chat_template is off",
+                "system_prompt",
             )
         self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
 
     @classmethod
     def for_model(cls, model: str, family: str | None = None, **options: Any) -> Prompting:
-        """The prompting of a model folder, hub name or `tinylm/NAME`; the family is guessed from the name."""
-        return cls(
-            load_tokenizer(model), family or ("tinylm" if model.startswith("tinylm/") else DEFAULT_FAMILY), **options
-        )
+        """The prompting of a model folder, hub name or `tinylm/NAME`; the family is guessed from the name.
+
+        Raises:
+            MissingDependencyError: transformers is not installed.
+            ConfigError: The model has no tokenizer that can be loaded, or an option is wrong; `key` names the argument.
+        """
+        try:
+            tokenizer = load_tokenizer(model)
+        except ConfigError as error:
+            raise type(error)(error.message, "model") from error
+        except ScaffoldingExtError:
+            raise
+        except Exception as error:  # of any type: transformers has many for a model that it cannot load
+            message = f"the tokenizer of {model!r} cannot be loaded ({type(error).__name__}: {error})"
+            raise ConfigError(f"{message}; name a model folder, a hub name or tinylm/NAME", "model") from error
+        return cls(tokenizer, family or _collection_of(model) or DEFAULT_FAMILY, **options)
 
     def apply(self, task: GenerationTask) -> None:
         """Turn the task's `input_str` from the user's prompt into the model's, with `input_tokens` beside it."""
@@ -163,3 +177,82 @@ class Prompting:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Prompting:
         return self  # shared by design: copying a large tokenizer costs hundreds of milliseconds
+
+
+class ServedModel(NamedTuple):
+    """Whose model reads the user's prompts in a stack.
+
+    Attributes:
+        worker: The generation worker, or else the target, or the draft.
+        model: A name that `Prompting.for_model` takes; None where the worker has no model, or does not say.
+        is_known: Whether the worker said.
+    """
+
+    worker: Worker
+    model: str | None
+    is_known: bool
+
+
+def served_model(workers: Mapping[Any, Worker]) -> ServedModel | None:
+    """The model that the user's prompts go to; None where no worker generates.
+
+    Raises:
+        ConfigError: The worker holds workers of several models and does not say which of them its prompts are for.
+    """
+    tags = (WorkerTag.GENERATION, WorkerTag.TARGET, WorkerTag.DRAFT)
+    worker = next((found for tag in tags if (found := worker_for(workers, tag)) is not None), None)
+    if worker is None:
+        return None
+    models = _models_in(worker, set())
+    if len(models) > 1:
+        raise ConfigError(
+            f"{type(worker).__name__} holds workers of several models ({', '.join(sorted(map(str, models)))}); "
+            "give it an attribute `model` with the one that its prompts are for"
+        )
+    return ServedModel(worker, next(iter(models), None), bool(models))
+
+
+def _models_in(worker: Worker, seen: set[int]) -> set[str | None]:
+    """What a worker says in its `model`, or else what the workers say that it holds."""
+    if hasattr(worker, "model"):
+        return {worker.model}
+    seen.add(id(worker))
+    inner = [value for value in vars(worker).values() if isinstance(value, Worker) and id(value) not in seen]
+    return set().union(*(_models_in(value, seen) for value in inner))
+
+
+def take_prompting(controller: Any, workers: Mapping[Any, Worker]) -> None:
+    """Give a stack's outermost controller the prompting of its model, unless its `prompting` has been set, if to None.
+
+    Where prompts go to a model as they are, it says so once: by a warning where that was chosen, in the log where a
+    worker does not say which model it serves.
+
+    Raises:
+        ConfigError: The worker holds several models, or no prompting can be had for the one that it names.
+    """
+    if not hasattr(controller, "prompting") or controller.prompting is not None:
+        return  # a foreign controller writes its prompts itself
+    served = served_model(workers)
+    if served is None or (served.is_known and served.model is None):
+        return
+    name = type(served.worker).__name__
+    if served.model is None:
+        _log.warning(
+            "%s does not say which model it serves, so prompts go to it as they are, without a chat template: give it "
+            "an attribute `model` (None if it has none), or set controller.prompting = Prompting.for_model(NAME)",
+            name,
+        )
+    elif "prompting" in vars(controller):
+        warnings.warn(
+            f"controller.prompting is None, so prompts go to {served.model!r} as they are, without its chat template",
+            stacklevel=3,
+        )
+    else:
+        try:
+            controller.prompting = Prompting.for_model(served.model)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{name} serves {served.model!r}, but {error.message}; or set controller.prompting (in a stack file "
+                "`prompt`) by yourself, to None to send prompts as they are",
+                "prompt",
+            ) from error

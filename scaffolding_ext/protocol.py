@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import os
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from scaffolding_ext import standins
@@ -77,6 +78,14 @@ else:
     ExecutionScope = getattr(_upstream, "ExecutionScope", standins.ExecutionScope)
     current_scope = getattr(_upstream, "current_scope", standins.current_scope)
 
+
+def close_generator(generator: Iterator[Any]) -> None:
+    """Close a controller's generator; plain iterators, as upstream's task collections wrap it in, cannot be closed."""
+    close = getattr(generator, "close", None)
+    if close is not None:
+        close()
+
+
 __all__ = [
     "UPSTREAM",
     "Controller",
@@ -91,6 +100,7 @@ __all__ = [
     "TaskCollection",
     "TaskStatus",
     "Worker",
+    "close_generator",
     "current_scope",
     "with_task_collection",
 ]

@@ -16,16 +16,18 @@ F = TypeVar("F", bound=Factory)
 
 
 class Registry:
-    """Names and their lazy factories. A name of the form `package.module:attribute` needs no registration.
+    """Names and their lazy factories. A name of the form `package.module:Class` needs no registration.
 
     Args:
         kind: What the names stand for, for error messages.
         targets: Known names and their `"module:attribute"` targets.
         entry_point_group: Other packages add names under this group; it is read once, when a name is first looked up.
+        base: `"module:Class"`: what nobody registered must be a subclass of it, since a stack file will have it called.
     """
 
-    def __init__(self, kind: str, targets: Mapping[str, str], entry_point_group: str) -> None:
+    def __init__(self, kind: str, targets: Mapping[str, str], entry_point_group: str, base: str | None = None) -> None:
         self.kind = kind
+        self._base = base
         self._targets: dict[str, str | Factory] = dict(targets)
         self._group = entry_point_group
         self._discovered = False
@@ -68,20 +70,38 @@ class Registry:
 
         Raises:
             UnknownNameError: Nobody registered the name.
-            ConfigError: Its target cannot be imported.
+            ConfigError: Its target cannot be imported, or is not what such a name may stand for.
         """
         target = self._targets.get(name)
         if target is None and ":" in name:
-            target = name
+            return self._checked(name, import_target(name))
         if target is None:
             known = self.names()
-            target = self._targets.get(name)
+            target = self._targets.get(name) or self._of_upstream(name)
             if target is None:
                 raise UnknownNameError(unknown_name(self.kind, name, known) + "; or write package.module:Class")
         if isinstance(target, str):
-            target = _import(target)
-            if name in self._targets:
-                self._targets[name] = target
+            target = import_target(target)
+            self._targets[name] = target
+        return target
+
+    def _of_upstream(self, name: str) -> Factory | None:
+        """TensorRT-LLM's own class of that name, where it is the protocol: its stack files name them alone."""
+        from scaffolding_ext import protocol  # imports TensorRT-LLM: not before it is asked for
+
+        if not protocol.UPSTREAM or self._base is None:
+            return None
+        found = getattr(importlib.import_module("tensorrt_llm.scaffolding"), name, None)
+        base: Any = import_target(self._base)
+        return found if isinstance(found, type) and issubclass(found, base) else None
+
+    def _checked(self, name: str, target: Factory) -> Factory:
+        base = None if self._base is None else import_target(self._base)
+        if isinstance(base, type) and not (isinstance(target, type) and issubclass(target, base)):
+            raise ConfigError(
+                f"{name!r} is a {type(target).__name__} and no subclass of {base.__name__}, so no {self.kind}; name "
+                f"such a class, or register the function that makes one: {self.kind}s.register(NAME, function)"
+            )
         return target
 
     def _discover(self) -> None:
@@ -101,7 +121,12 @@ def unknown_name(what: str, name: str, known: tuple[str, ...]) -> str:
     return f"unknown {what} {name!r}{hint}; known: {', '.join(known) or 'none'}"
 
 
-def _import(target: str) -> Factory:
+def import_target(target: str) -> Factory:
+    """What a `"module:attribute"` string names.
+
+    Raises:
+        ConfigError: It cannot be imported, or is nothing that can be called.
+    """
     module_name, _, attribute = target.partition(":")
     try:
         factory = importlib.import_module(module_name)
@@ -122,15 +147,58 @@ controllers = Registry(
         "NativeGenerationController": "scaffolding_ext.controllers.native_generation:NativeGenerationController",
         "DynasorCoTController": "scaffolding_ext.controllers.dynasor_cot:DynasorCoTController",
         "DynasorGenerationController": "scaffolding_ext.controllers.dynasor_cot:DynasorGenerationController",
+        "ConformalDraftTargetController": (
+            "scaffolding_ext.controllers.conformal_draft_target:ConformalDraftTargetController"
+        ),
         "BudgetForcingController": "scaffolding_ext.controllers.budget_forcing:BudgetForcingController",
+        "MajorityVoteController": "scaffolding_ext.controllers.majority_vote:MajorityVoteController",
+        "DeepConfController": "scaffolding_ext.controllers.deepconf:DeepConfController",
+        "BestOfNController": "scaffolding_ext.controllers.best_of_n:BestOfNController",
+        "RewardController": "scaffolding_ext.controllers.reward:RewardController",
+        "ProcessRewardController": "scaffolding_ext.controllers.process_reward:ProcessRewardController",
     },
     "scaffolding_ext.controllers",
+    base="scaffolding_ext.protocol:Controller",
 )
 workers = Registry(
     "worker",
     {
+        "CompareWorker": "scaffolding_ext.workers.compare:CompareWorker",
+        "BudgetedWorker": "scaffolding_ext.workers.budgeted:BudgetedWorker",
         "HuggingFaceWorker": "scaffolding_ext.workers.huggingface:HuggingFaceWorker",
+        "OpenAIWorker": "scaffolding_ext.workers.openai_http:OpenAIWorker",
         "ScriptedWorker": "scaffolding_ext.testing:ScriptedWorker",
+        "TRTLLMWorker": "scaffolding_ext.workers.trtllm:TRTLLMWorker",
     },
     "scaffolding_ext.workers",
+    base="scaffolding_ext.protocol:Worker",
+)
+stopping_rules = Registry(
+    "stopping rule",
+    {
+        "consecutive": "scaffolding_ext.controllers.stopping:Consecutive",
+        "window": "scaffolding_ext.controllers.stopping:Window",
+        "total_variation": "scaffolding_ext.controllers.stopping:TotalVariation",
+        "pattern": "scaffolding_ext.controllers.stopping:PatternStop",
+    },
+    "scaffolding_ext.stopping_rules",
+    base="scaffolding_ext.controllers.stopping:StoppingRule",
+)
+allocation_rules = Registry(
+    "allocation rule",
+    {
+        "calibrated": "scaffolding_ext.calibration:CalibratedRule",
+        "AgreementDoubling": "scaffolding_ext.maths.allocation.doubling:AgreementDoubling",
+        "BetaConsistency": "scaffolding_ext.maths.allocation.adaptive_consistency:BetaConsistency",
+        "Curtailment": "scaffolding_ext.maths.allocation.curtailment:Curtailment",
+        "DirichletConsistency": "scaffolding_ext.maths.allocation.adaptive_consistency:DirichletConsistency",
+        "EarlyStoppingWindow": "scaffolding_ext.maths.allocation.early_stopping:EarlyStoppingWindow",
+        "Even": "scaffolding_ext.maths.allocation.baselines:Even",
+        "LeaderChange": "scaffolding_ext.maths.allocation.leader_change:LeaderChange",
+        "LengthThreshold": "scaffolding_ext.maths.allocation.baselines:LengthThreshold",
+        "StaticThreshold": "scaffolding_ext.maths.allocation.threshold:StaticThreshold",
+        "ThresholdEvery": "scaffolding_ext.maths.allocation.threshold:ThresholdEvery",
+    },
+    "scaffolding_ext.allocation_rules",
+    base="scaffolding_ext.maths.allocation.base:AllocationRule",
 )

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scaffolding_ext.errors import NoOutputError, RequestCancelledError
 from scaffolding_ext.protocol import ScaffoldingOutput
 
 if TYPE_CHECKING:
-    from scaffolding_ext.errors import RequestError
     from scaffolding_ext.program import Program
 
+_log = logging.getLogger(__name__)
 
+
+@dataclass(init=False)
 class Completion(ScaffoldingOutput):
     """A request's output with what its controller decided.
 
@@ -23,14 +29,49 @@ class Completion(ScaffoldingOutput):
         token_ids: Its token ids, where the worker gave them.
         answer: The extracted answer, or None.
         exit_reason: Why the controller stopped, e.g. `"end"`, `"length"`, `"certain"`; None if it does not say.
+        program: The request's program, with its ledger and trace, under any host; None where a caller made this object.
     """
 
+    answer: str | None = None
+    exit_reason: str | None = None
+    program: Program | None = field(default=None, repr=False, compare=False)
+
     def __init__(
-        self, text: str | None, token_ids: list[int] | None, answer: str | None = None, exit_reason: str | None = None
+        self,
+        text: str | None,
+        token_ids: list[int] | None,
+        answer: str | None = None,
+        exit_reason: str | None = None,
+        program: Program | None = None,
     ) -> None:
         super().__init__(text, token_ids)
         self.answer = answer
         self.exit_reason = exit_reason
+        self.program = program
+
+
+def completion_of(result: Any) -> Completion:
+    """The completion of a request of this package's host or of upstream's, waiting for its end where it goes on.
+
+    Upstream's host raises nothing for a failed request: it leaves an output with an empty text. A `Completion`, which
+    this package's controllers end with, is the sign that a request ended well.
+
+    Args:
+        result: What `generate` or `generate_async` of either host gave, for one prompt.
+
+    Raises:
+        RequestError: The request failed; under upstream's host NoOutputError, whatever the reason.
+    """
+    result.result()
+    (output,) = result.outputs
+    if isinstance(output, Completion):
+        return output
+    if isinstance(result, ScaffoldingResult):  # of a controller that is not ours
+        return Completion(output.text, output.token_ids, program=result.program)
+    raise NoOutputError(
+        "the request ended without a Completion: either it failed (the host has printed the error, and left no other "
+        "trace of it), or its controller is none of scaffolding_ext's"
+    )
 
 
 # Guards the registration of waiters of every result: held for a few instructions, and one lock for all keeps a result,
@@ -49,7 +90,8 @@ class ScaffoldingResult:
     """One request in flight or ended.
 
     Wait with `result()`, with `await`, or stream with `async for`: each step yields this object with `outputs` brought
-    up to date. A failed request raises its error in all three.
+    up to date; another `async for` goes on where the last one was left. A failed request raises its error in all three.
+    One whose error nobody has asked for is logged as a warning when the result is forgotten.
 
     Attributes:
         program: Ledger and trace, growing while the request runs.
@@ -59,9 +101,11 @@ class ScaffoldingResult:
     __slots__ = (
         "__weakref__",
         "_error",
+        "_is_error_known",
         "_output",
         "_partial",
-        "_stream",
+        "_reader",
+        "_unread",
         "_wakers",
         "finished",
         "program",
@@ -74,8 +118,10 @@ class ScaffoldingResult:
         self.finished = False
         self._output: ScaffoldingOutput | None = None
         self._error: BaseException | None = None
+        self._is_error_known = False
         self._partial: ScaffoldingOutput | None = None
-        self._stream: deque[ScaffoldingOutput] | None = None
+        self._reader: weakref.ref[_Reader] | None = None
+        self._unread: deque[ScaffoldingOutput] | None = None  # the parts that readers have yet to see
         self._wakers: tuple[_Waker, ...] = ()
 
     @property
@@ -86,7 +132,9 @@ class ScaffoldingResult:
     @property
     def outputs(self) -> list[ScaffoldingOutput]:
         """The output in a list of one, as upstream has it; while streaming the part so far, if any."""
-        output = self._partial if self._stream is not None else self._output or self._partial
+        output = self._partial
+        if self._current_reader() is None:
+            output = self._output or (self._unread[-1] if self._unread else self._partial)
         return [] if output is None else [output]
 
     @property
@@ -110,9 +158,10 @@ class ScaffoldingResult:
             TimeoutError: The request has not ended in that time; it goes on.
         """
         ended = threading.Event()
-        if self._call_when_changed(ended.set, only_at_end=True) and not ended.wait(timeout):
+        if self._call_when_changed(ended.set) and not ended.wait(timeout):
             self._call_no_more(ended.set)
             raise TimeoutError(f"request {self.id} has not ended within {timeout} s; it goes on: cancel() stops it")
+        self._is_error_known = True
         return self._error
 
     def result(self, timeout: float | None = None) -> ScaffoldingResult:
@@ -132,47 +181,49 @@ class ScaffoldingResult:
 
     async def aresult(self) -> ScaffoldingResult:
         """Wait for the end without blocking the running loop. Cancelling the wait does not cancel the request."""
-        await self._changed(only_at_end=True)
+        await self._changed()
         return self.result()
 
     def __await__(self) -> Generator[Any, None, ScaffoldingResult]:
         return self.aresult().__await__()
 
-    async def __aiter__(self) -> AsyncIterator[ScaffoldingResult]:
+    def __aiter__(self) -> AsyncIterator[ScaffoldingResult]:
+        reader = _Reader(self)
         with _lock:
-            if self._stream is not None:
-                raise RuntimeError(f"request {self.id} is being streamed already; only one `async for` at a time")
-            parts = self._stream = deque([] if self._partial is None else [self._partial])
-        try:
-            while parts or not self.finished:
-                if parts:
-                    self._partial = parts.popleft()
-                    yield self
-                else:
-                    await self._changed(only_at_end=False)
-        finally:
-            self._stream = None
-        yield self.result()
+            self._unread = deque([*([self._partial] if self._partial else []), *(self._unread or [])])
+            self._reader = weakref.ref(reader)
+        self._wake()  # an `async for` that goes on beside the new one must learn of it
+        return reader
 
-    async def _changed(self, only_at_end: bool) -> None:
+    def __del__(self) -> None:
+        error = self._error
+        if error is None or self._is_error_known or isinstance(error, RequestCancelledError):
+            return
+        _log.warning("request %s failed, and nobody asked for its result", self.id, exc_info=error)
+
+    def _current_reader(self) -> _Reader | None:
+        return None if self._reader is None else self._reader()
+
+    async def _changed(self, reader: _Reader | None = None) -> None:
+        """Wait for the end, or for what a reader has to know before it."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
 
         def wake() -> None:
             loop.call_soon_threadsafe(woken.set)
 
-        if self._call_when_changed(wake, only_at_end):
+        if self._call_when_changed(wake, reader):
             try:
                 await woken.wait()
             finally:
                 self._call_no_more(wake)
 
-    def _call_when_changed(self, waker: Callable[[], object], only_at_end: bool) -> bool:
-        """Have the waker called once, at the end or at the next part before it; False if there is no need to wait."""
+    def _call_when_changed(self, wake: Callable[[], object], reader: _Reader | None = None) -> bool:
+        """Have a function called once, at the end or, for a reader, at the next part; False if there is no need to."""
         with _lock:
-            if self.finished or (self._stream and not only_at_end):
+            if self.finished or (reader is not None and (self._unread or self._current_reader() is not reader)):
                 return False
-            self._wakers = (*self._wakers, _Waker(waker, only_at_end))
+            self._wakers = (*self._wakers, _Waker(wake, only_at_end=reader is None))
             return True
 
     def _call_no_more(self, wake: Callable[[], object]) -> None:
@@ -194,10 +245,10 @@ class ScaffoldingResult:
     def push(self, output: ScaffoldingOutput) -> None:
         """For hosts: a part of the output, cumulative."""
         with _lock:
-            if self._stream is None:
-                self._partial = output
-            else:
-                self._stream.append(output)
+            if self._unread is not None and self._current_reader() is not None:
+                self._unread.append(output)
+            else:  # nobody reads on: the latest part has all that came before it
+                self._partial, self._unread = output, None
         self._wake()
 
     def finish(self, output: ScaffoldingOutput) -> None:
@@ -217,36 +268,29 @@ class ScaffoldingResult:
         self._wake()
 
 
-class Request(ScaffoldingResult):
-    """For hosts: a result with what is needed to run it. One object for both, since there may be many thousands.
+class _Reader:
+    """One `async for` over a result; the result knows its latest one, while that is still there."""
 
-    Attributes:
-        prompt: The user's prompt.
-        kwargs: For the controller's `generate`.
-        timeout: Seconds from submission, or None.
-        runner: The asyncio task, while it runs.
-        abort_error: Why it is being stopped.
-        timers: What must be cancelled at its end.
-    """
+    __slots__ = ("__weakref__", "_has_ended", "_result")
 
-    __slots__ = ("_on_cancel", "abort_error", "kwargs", "prompt", "runner", "timeout", "timers")
+    def __init__(self, result: ScaffoldingResult) -> None:
+        self._result = result
+        self._has_ended = False
 
-    def __init__(
-        self,
-        program: Program,
-        prompt: str,
-        kwargs: dict[str, Any],
-        timeout: float | None,
-        on_cancel: Callable[[Request], None],
-    ) -> None:
-        super().__init__(program)
-        self.prompt = prompt
-        self.kwargs = kwargs
-        self.timeout = timeout
-        self.runner: asyncio.Task[None] | None = None
-        self.abort_error: RequestError | None = None
-        self.timers: tuple[asyncio.TimerHandle, ...] = ()
-        self._on_cancel = on_cancel
+    def __aiter__(self) -> _Reader:
+        return self
 
-    def cancel(self) -> None:
-        self._on_cancel(self)
+    async def __anext__(self) -> ScaffoldingResult:
+        while not self._has_ended:
+            if self._result._current_reader() is not self:
+                raise RuntimeError(f"another `async for` over request {self._result.id} has begun; only one at a time")
+            is_last = self._result.finished  # asked before the parts, which may come until then
+            if self._result._unread:
+                self._result._partial = self._result._unread.popleft()
+                return self._result
+            if is_last:
+                self._has_ended = True
+                self._result._reader = None
+                return self._result.result()
+            await self._result._changed(self)
+        raise StopAsyncIteration

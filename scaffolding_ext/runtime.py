@@ -13,18 +13,16 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, overload
 
+from scaffolding_ext import checks
+from scaffolding_ext.closing import WorkerShutdown
 from scaffolding_ext.dispatch import Dispatcher
-from scaffolding_ext.errors import (
-    CloneError,
-    NoOutputError,
-    RequestCancelledError,
-    RequestError,
-    RequestTimeoutError,
-    ShutdownError,
-)
-from scaffolding_ext.program import Program, enter_program
-from scaffolding_ext.protocol import Controller, ExecutionScope, ScaffoldingOutput, Worker
-from scaffolding_ext.results import Request, ScaffoldingResult
+from scaffolding_ext.errors import RequestCancelledError, RequestError, RequestTimeoutError, ShutdownError
+from scaffolding_ext.program import Program
+from scaffolding_ext.prompting import take_prompting
+from scaffolding_ext.protocol import Controller, Worker
+from scaffolding_ext.request import Request, clone_of
+from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.seeds import RequestSeeds
 
 _ABORT_GRACE_SECONDS = 5.0  # how long a worker may take to react to cancellation before the caller is told anyway
 
@@ -33,14 +31,18 @@ class ScaffoldingLlm:
     """Runs requests of one controller on a set of workers.
 
     Args:
-        prototype_controller: Cloned once for each request.
+        prototype_controller: Cloned once for each request. One with a `bind` is cloned here already, so that what these
+            workers can do is known to this host alone; what is changed on it later changes nothing here. Where its
+            `prompting` was never set, it gets that of the generation worker's model.
         workers: Worker by tag; keys may be `WorkerTag` members, other enum members, or their string values.
         max_parallel_requests: Requests that run at once; the others wait in order of arrival.
-        seed: Seed of the run, from which every request's seed derives with its `sample_id` and `epoch`.
-        owns_workers: Whether `shutdown()` shuts the workers down too, without being told.
+        seed: Seed of the run, from which every request's seeds derive; see `RequestSeeds`.
+        owns_workers: Whether `shutdown()` shuts the workers down too, without being told. A `with` block lets go of
+            them in any case: a worker that was made for it, and that nobody else holds, is freed there.
 
     Raises:
-        ValueError: `max_parallel_requests` is below 1.
+        ArgumentTypeError: An argument is no controller, no mapping of workers, or no whole number.
+        ConfigError: `max_parallel_requests` is below 1, or the controller cannot be bound to the workers.
     """
 
     def __init__(
@@ -52,33 +54,39 @@ class ScaffoldingLlm:
         seed: int | None = None,
         owns_workers: bool = False,
     ) -> None:
-        if max_parallel_requests < 1:
-            raise ValueError(f"max_parallel_requests is {max_parallel_requests}; it must be at least 1")
-        self.prototype_controller = prototype_controller
-        self.workers = dict(workers)
-        self.max_parallel_requests = max_parallel_requests
-        self.seed = seed
+        self.prototype_controller = checks.checked_controller(prototype_controller, workers)
+        self.workers = checks.checked_workers(workers)
+        self.max_parallel_requests = checks.checked_count(max_parallel_requests, "max_parallel_requests")
         self.owns_workers = owns_workers
         self._dispatcher = Dispatcher(self.workers)
+        self._seeds = RequestSeeds(seed)
+        self._worker_shutdown = WorkerShutdown(self.workers)
         self._inbox: deque[Request] = deque()
         self._waiting: deque[Request] = deque()
         self._running: set[Request] = set()
         self._start_scheduled = False
         self._closer: asyncio.Task[None] | None = None
         self._closed = False
+        self._finishes_workers = False
         self._close_lock = threading.Lock()
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="scaffolding-llm", daemon=True)
         self._thread.start()
-        bind = getattr(prototype_controller, "bind", None)
-        if bind is not None:
+        if hasattr(prototype_controller, "bind"):
             try:
-                bind(self._dispatcher.by_tag)
+                self.prototype_controller = clone_of(prototype_controller)
+                self.prototype_controller.bind(self.workers)  # type: ignore[attr-defined]
+                take_prompting(self.prototype_controller, self.workers)
             except BaseException:
                 self.shutdown()
                 raise
 
     # ---- for callers, on any thread
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the run."""
+        return self._seeds.seed
 
     def generate_async(
         self,
@@ -94,20 +102,21 @@ class ScaffoldingLlm:
 
         Args:
             prompt: The user's prompt.
-            sample_id: Names the sample in the run; its seeds derive from it. Requests without one share their seeds.
+            sample_id: Names the sample in the run; its seeds derive from it. Without one they derive from the prompt
+                and how often this host was given it: asking again samples again, and a run repeats.
             epoch: Repetition of the sample.
-            seed: Instead of the host's seed, for this request.
+            seed: Instead of the host's seed, for this request; the same request with it repeats.
             timeout: Seconds from now after which the request fails with RequestTimeoutError, waiting included.
             **kwargs: Passed to the controller's `generate`.
 
         Raises:
             ShutdownError: The host is shut down.
-            TypeError: The prompt is no text.
+            ArgumentTypeError: The prompt is no text, or the time-out no number.
+            ConfigError: The time-out is not above 0, or not finite.
         """
-        if not isinstance(prompt, str):
-            raise TypeError(f"prompt is a {type(prompt).__name__}; pass a str, or a list of str to generate()")
-        program = Program(self.seed if seed is None else seed, sample_id, epoch)
-        request = Request(program, prompt, kwargs, timeout, self._cancel)
+        prompt, timeout = checks.checked_prompt(prompt), checks.checked_timeout(timeout)
+        program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
+        request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)
         with self._close_lock:
             if self._closed:
                 raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")
@@ -133,7 +142,7 @@ class ScaffoldingLlm:
         name = kwargs.pop("sample_id", None)
         results = [
             self.generate_async(prompt, sample_id=str(i) if name is None else f"{name}/{i}", **kwargs)
-            for i, prompt in enumerate(prompts)
+            for i, prompt in enumerate(checks.checked_prompts(prompts))
         ]
         for result in results:
             result.exception()
@@ -142,25 +151,34 @@ class ScaffoldingLlm:
     def shutdown(self, shutdown_workers: bool | None = None) -> None:
         """Stop: every request that has not ended fails with ShutdownError. May be called again, and from any thread.
 
+        On the host's own thread, where it cannot wait, it returns at once, and all of this happens after it.
+
         Args:
-            shutdown_workers: Also shut the workers down; None means whether the host owns them.
+            shutdown_workers: Also shut the workers down, in their order; None means whether the host owns them.
+
+        Raises:
+            WorkerShutdownError: Some of the workers failed at it; the others are shut down.
         """
+        with_workers = self.owns_workers if shutdown_workers is None else shutdown_workers
+        on_own_thread = threading.current_thread() is self._thread
         with self._close_lock:
             first, self._closed = not self._closed, True
         if first:
-            self.loop.call_soon_threadsafe(self._start_closing)
-        if threading.current_thread() is self._thread:  # cannot wait for itself; the loop ends after this callback
+            self._finishes_workers = with_workers and on_own_thread
+            self.loop.call_soon_threadsafe(self._start_closing, with_workers)
+        if on_own_thread:
             return
         self._thread.join()
-        if self.owns_workers if shutdown_workers is None else shutdown_workers:
-            for worker in set(self.workers.values()):
-                worker.shutdown()
+        if with_workers:
+            self._worker_shutdown.finish()
 
     def __enter__(self) -> ScaffoldingLlm:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.shutdown()
+        self.workers.clear()
+        self._dispatcher, self._worker_shutdown = Dispatcher({}), WorkerShutdown({})
 
     def _cancel(self, request: Request) -> None:
         if request.finished:
@@ -184,9 +202,11 @@ class ScaffoldingLlm:
             for request in (*self._inbox, *self._waiting, *self._running):
                 request.fail(ShutdownError("the host's event loop has stopped"))
             self.loop.close()
+        if self._finishes_workers:
+            self._worker_shutdown.finish()
 
-    def _start_closing(self) -> None:
-        self._closer = self.loop.create_task(self._close())  # the loop itself keeps only a weak reference
+    def _start_closing(self, with_workers: bool) -> None:
+        self._closer = self.loop.create_task(self._close(with_workers))  # the loop itself keeps only a weak reference
 
     def _take_inbox(self) -> None:
         with self._close_lock:
@@ -212,7 +232,7 @@ class ScaffoldingLlm:
         if self._waiting and len(self._running) < self.max_parallel_requests:
             request = self._waiting.popleft()
             self._running.add(request)
-            request.runner = self.loop.create_task(self._run(request))
+            request.runner = self.loop.create_task(request.run(self.prototype_controller, self._dispatcher))
             # Not a `finally` in the coroutine: cancelled before its first step, it would never get there.
             request.runner.add_done_callback(functools.partial(self._ended, request))
             self._start_scheduled = True
@@ -241,22 +261,6 @@ class ScaffoldingLlm:
         request.runner = None  # else request and task would keep each other from being freed at once
         request.program.close()
 
-    async def _run(self, request: Request) -> None:
-        enter_program(request.program)
-        try:
-            controller = self._clone()
-            generator = request.program.meter(controller.generate(request.prompt, **request.kwargs))
-            output = await self._dispatcher.drive(generator, request, ExecutionScope(request.id))
-            request.task_collections = getattr(controller, "task_collections", None)
-            request.finish(_checked_output(output, controller))
-        except Exception as error:
-            request.fail(error)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # a KeyboardInterrupt stops the loop, and the callback below with it
-            request.fail(error)
-            raise
-
     def _ended(self, request: Request, runner: asyncio.Task[None]) -> None:
         if not request.finished:  # cancelled, or stopped by what is no Exception
             error = None if runner.cancelled() else runner.exception()
@@ -264,14 +268,7 @@ class ScaffoldingLlm:
         self._forget(request)
         self._start_waiting()
 
-    def _clone(self) -> Controller:
-        try:
-            return self.prototype_controller.clone()
-        except Exception as error:
-            name = type(self.prototype_controller).__name__
-            raise CloneError(f"{name}.clone() failed: {type(error).__name__}: {error}") from error
-
-    async def _close(self) -> None:
+    async def _close(self, with_workers: bool) -> None:
         self._take_inbox()
         error = ShutdownError("the host was shut down before the request ended")
         requests = [*self._waiting, *self._running]
@@ -284,17 +281,7 @@ class ScaffoldingLlm:
         for request in requests:
             request.fail(error)
         try:
-            for worker in set(self.workers.values()):
-                close = getattr(worker, "async_shutdown", None)  # younger than 1.2
-                if close is not None:
-                    await close()
+            if with_workers:
+                await self._worker_shutdown.on_loop()
         finally:
             self.loop.stop()
-
-
-def _checked_output(output: Any, controller: Controller) -> ScaffoldingOutput:
-    if isinstance(output, ScaffoldingOutput):
-        return output
-    raise NoOutputError(
-        f"{type(controller).__name__}.generate returned {type(output).__name__}; it must return a ScaffoldingOutput"
-    )

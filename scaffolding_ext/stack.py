@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import inspect
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from scaffolding_ext import registry
+from scaffolding_ext.arguments import Arguments
 from scaffolding_ext.config import ComponentConfig, Source, StackConfig, load_config, validated
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.native_generation import checked_sampling_params
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.placement import check_placement
+from scaffolding_ext.prompting import Prompting, family_named, served_model
 from scaffolding_ext.registry import Factory, Registry, unknown_name
 from scaffolding_ext.runtime import ScaffoldingLlm
+from scaffolding_ext.sampling_params import checked_sampling_params
 
-_PROMPTED_TAGS = ("generation", "target", "draft")  # the workers whose models read the user's prompts
 _NOT_BUILT = object()
-# What the types of scalar annotations take of a stack file; an integer is a fine float, but true is no number.
-_SCALARS = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,), "None": (type(None),)}
-_FROM_YAML = (int, float, str, bool, type(None), list, dict)
+_REGISTRIES = {
+    "rule": registry.stopping_rules,
+    "allocation": registry.allocation_rules,
+}  # of components that are arguments of that name
 # What the package's own classes import when they are built, by the extra of the package that brings it.
-_NEEDED = {"scaffolding_ext.workers.huggingface.HuggingFaceWorker": ("hf", ("torch", "transformers"))}
+_NEEDED = {
+    "scaffolding_ext.workers.huggingface.HuggingFaceWorker": ("hf", ("torch", "transformers")),
+    "scaffolding_ext.workers.openai_http.OpenAIWorker": ("openai", ("openai",)),
+}
 
 
 def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> ScaffoldingLlm:
@@ -38,29 +42,37 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
         ConfigError: A name is unknown or an argument is wrong; `key` holds the dotted path.
         MissingDependencyError: A worker needs a package that is not installed.
     """
-    references = references or {}
-    check_stack(config, references)
+    controller = check_stack(config, references)
     with ExitStack() as undo:
         builder = _Builder(references, config.sampling, undo)
-        controller = builder.component(config.controller, registry.controllers, "controller")
-        _set_prompting(controller, config)
         workers = {tag: builder.component(worker, registry.workers, _at(tag)) for tag, worker in config.workers.items()}
+        _set_prompting(controller, workers, config)
         undo.pop_all()  # from here on the host owns the workers, and shuts them down if it cannot start
         return ScaffoldingLlm(controller, workers, config.max_parallel_requests, seed=config.seed, owns_workers=True)
 
 
-def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> None:
-    """Check every name and every constructor's arguments without building anything.
+def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> Any:
+    """Check every name, argument and role, and build the controllers; no worker is built, and no model loaded.
+
+    Returns:
+        The outermost controller.
 
     Raises:
-        ConfigError: As `build_stack`, except for what only a constructor itself finds wrong.
+        ConfigError: As `build_stack`, except for what only a worker's constructor finds wrong.
         MissingDependencyError: A worker needs a package that is not installed.
     """
     checked_sampling_params(config.sampling, "sampling")
-    builder = _Builder(references or {}, config.sampling, undo=None)
-    builder.component(config.controller, registry.controllers, "controller")
+    if config.prompt is not None and config.prompt.family is not None:
+        with _located("prompt"):
+            family_named(config.prompt.family)
+    builder = _Builder(references, config.sampling, undo=None)
+    controller = builder.component(config.controller, registry.controllers, "controller")
     for tag, worker in config.workers.items():
         builder.component(worker, registry.workers, _at(tag))
+    if isinstance(controller, BaseController):
+        controller.check_roles(config.workers)
+    check_placement(config.workers)
+    return controller
 
 
 def load_stack(
@@ -84,48 +96,44 @@ def _at(tag: str) -> str:
     return f"workers.{tag}"
 
 
-class _Signature(NamedTuple):
-    """What a factory takes by keyword: the named parameters, and whether any other name goes, too."""
-
-    parameters: Mapping[str, inspect.Parameter]
-    takes_more: bool
-
-
 class _Builder:
     """Walks components depth first.
 
     Args:
         references: Live objects by name.
         sampling: Defaults for the `sampling_params` of innermost controllers.
-        undo: Gets the shutdown of every worker built. None: everything is checked and nothing built.
+        undo: Gets the shutdown of every worker built. None: workers are checked, not built.
     """
 
-    def __init__(self, references: Mapping[str, Any], sampling: Mapping[str, Any], undo: ExitStack | None) -> None:
-        self._references = references
+    def __init__(
+        self, references: Mapping[str, Any] | None, sampling: Mapping[str, Any], undo: ExitStack | None
+    ) -> None:
+        self._references = references or {}
         self._sampling = sampling
         self._undo = undo
         self._num_components = 0
 
     def component(self, component: ComponentConfig, known: Registry, path: str) -> Any:
-        """The component, with everything in its arguments; a nested component is of the same registry."""
-        try:
+        """The component, with everything in its arguments; a nested one is of the same registry unless its key says."""
+        with _located(f"{path}.type"):
             factory = known.resolve(component.type)
-        except ConfigError as error:
-            raise _relocated(error, f"{path}.type") from error
-        signature = _signature(factory)
+        accepted = Arguments.of(factory)
         num_before = self._num_components
-        args = {name: self._value(value, known, f"{path}.args.{name}") for name, value in component.args.items()}
+        args = {
+            name: self._value(value, _REGISTRIES.get(name, known), f"{path}.args.{name}")
+            for name, value in component.args.items()
+        }
         innermost = self._num_components == num_before
-        self._num_components += 1
-        if self._sampling and known is registry.controllers and innermost and "sampling_params" in signature.parameters:
+        self._num_components += known in (registry.controllers, registry.workers)
+        if self._sampling and known is registry.controllers and innermost and "sampling_params" in accepted.parameters:
             own = args.get("sampling_params") or {}
             args["sampling_params"] = {**self._sampling, **own} if isinstance(own, Mapping) else own
-        _check_arguments(component.type, signature, args, f"{path}.args")
+        accepted.check(component.type, args, f"{path}.args")
         _check_packages(factory)
-        if self._undo is None:
+        if known is registry.workers and self._undo is None:
             return _NOT_BUILT
         built = _constructed(component.type, factory, args, f"{path}.args")
-        if known is registry.workers:
+        if known is registry.workers and self._undo is not None:
             self._undo.callback(built.shutdown)
         return built
 
@@ -151,41 +159,6 @@ class _Builder:
         return self._references[name]
 
 
-def _signature(factory: Factory) -> _Signature:
-    try:
-        parameters = inspect.signature(factory).parameters
-    except ValueError:  # some built-in types have none
-        return _Signature({}, True)
-    named = {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return _Signature(named, any(p.kind is p.VAR_KEYWORD for p in parameters.values()))
-
-
-def _check_arguments(name: str, signature: _Signature, args: Mapping[str, Any], path: str) -> None:
-    accepted = ", ".join(signature.parameters) or "none"
-    for key in args:
-        if key not in signature.parameters and not signature.takes_more:
-            close = difflib.get_close_matches(key, signature.parameters, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ConfigError(f"{name} takes no such argument{hint}; it accepts: {accepted}", f"{path}.{key}")
-    missing = [key for key, p in signature.parameters.items() if p.default is p.empty and key not in args]
-    if missing:
-        raise ConfigError(f"{name} needs {', '.join(map(repr, missing))}; it accepts: {accepted}", path)
-    for key, value in args.items():
-        if key in signature.parameters:
-            _check_scalar(value, signature.parameters[key], f"{path}.{key}")
-
-
-def _check_scalar(value: Any, parameter: inspect.Parameter, path: str) -> None:
-    """Refuse a value of a stack file that is of none of the scalar types of an annotation; others are not judged."""
-    annotation = parameter.annotation
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    expected = [name.strip() for name in text.split("|")]
-    if type(value) not in _FROM_YAML or value is parameter.default or not _SCALARS.keys() >= set(expected):
-        return
-    if not any(type(value) in _SCALARS[name] for name in expected):
-        raise ConfigError(f"is {value!r}; it must be of type {text}", path)
-
-
 def _check_packages(factory: Factory) -> None:
     for kind in inspect.getmro(factory) if isinstance(factory, type) else ():
         extra, packages = _NEEDED.get(f"{kind.__module__}.{kind.__qualname__}", ("", ()))
@@ -196,49 +169,39 @@ def _check_packages(factory: Factory) -> None:
 
 def _constructed(name: str, factory: Factory, args: Mapping[str, Any], path: str) -> Any:
     try:
-        return factory(**args)
-    except ConfigError as error:
-        raise _relocated(error, path) from error
+        with _located(path):
+            return factory(**args)
     except ScaffoldingExtError:
         raise
     except Exception as error:  # of any type: what a third party's constructor raises about its arguments
         raise ConfigError(f"{name} cannot be built: {type(error).__name__}: {error}", path) from error
 
 
-def _relocated(error: ConfigError, path: str) -> ConfigError:
-    """The same error with its key, if any, under a path."""
-    kind = UnknownNameError if isinstance(error, UnknownNameError) else ConfigError
-    return kind(error.message, f"{path}.{error.key}" if error.key else path)
-
-
-def _set_prompting(controller: Any, config: StackConfig) -> None:
-    prompt = config.prompt
-    if prompt is None:
-        return
-    asked_for = "prompt" in config.model_fields_set
-    if not isinstance(controller, BaseController):
-        if asked_for:
-            raise ConfigError(f"{type(controller).__name__} is no BaseController, so no prompting can be set", "prompt")
-        return
-    model = prompt.model or next(filter(None, (_model_of(config, tag) for tag in _PROMPTED_TAGS)), None)
-    if model is None:
-        if asked_for:
-            raise ConfigError("no worker names a model; say here whose tokenizer the prompt is for", "prompt.model")
-        return
+@contextmanager
+def _located(path: str) -> Iterator[None]:
+    """Put the key of a ConfigError, if any, under a path."""
     try:
-        controller.prompting = Prompting.for_model(
-            model, prompt.family, system_prompt=prompt.system_prompt, chat_template=prompt.chat_template
-        )
+        yield
     except ConfigError as error:
-        raise error if error.key else _relocated(error, "prompt") from error
-    except ScaffoldingExtError:
-        raise
-    except Exception as error:  # of any type: transformers has many for a model that it cannot load
-        message = f"the tokenizer of {model!r} cannot be loaded ({type(error).__name__}: {error}); name another model's"
-        raise ConfigError(f"{message}, or write `prompt: null` to send prompts as they are", "prompt.model") from error
+        kind = UnknownNameError if isinstance(error, UnknownNameError) else ConfigError
+        raise kind(error.message, f"{path}.{error.key}" if error.key else path) from error
 
 
-def _model_of(config: StackConfig, tag: str) -> str | None:
-    worker = config.workers.get(tag)
-    model = None if worker is None else worker.args.get("model")
-    return model if isinstance(model, str) else None
+def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackConfig) -> None:
+    """Do what the stack file says; where it says nothing, the host finds out by itself."""
+    if "prompt" not in config.model_fields_set:
+        return
+    if not isinstance(controller, BaseController):
+        raise ConfigError(f"{type(controller).__name__} is no BaseController, so no prompting can be set", "prompt")
+    if config.prompt is None:
+        controller.prompting = None
+        return
+    model = config.prompt.model
+    if model is None:
+        with _located("prompt.model"):
+            served = served_model(workers)
+        model = None if served is None else served.model
+    if model is None:
+        raise ConfigError("no worker names a model; say here whose tokenizer the prompt is for", "prompt.model")
+    with _located("prompt"):
+        controller.prompting = Prompting.for_model(model, **config.prompt.model_dump(exclude={"model"}))

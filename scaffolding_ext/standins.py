@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import functools
 from abc import ABC
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,8 +100,9 @@ class GenerationTask(Task):
     top_p: float | None = None
     user: str | None = None
     top_k: int | None = None
+    reasoning_effort: str | None = None
     min_tokens: int | None = None
-    ignore_eos: bool | None = None
+    ignore_eos: bool = False
     return_context_logits: bool | None = False
 
     output_str: str | None = None
@@ -206,7 +208,7 @@ class Worker(ABC):  # noqa: B024  (upstream's is an ABC without abstract methods
 
     async def run_task(self, task: Task) -> TaskStatus | None:
         """Run one task."""
-        handler = type(self).task_handlers.get(type(task))
+        handler = self.task_handlers.get(type(task))
         if handler is None:
             return TaskStatus.WORKER_NOT_SUPPORTED
         status: TaskStatus | None = await handler(self, task)
@@ -272,6 +274,7 @@ def with_task_collection(
     def decorate(controller_cls: type[Controller]) -> type[Controller]:
         original_init, original_process = controller_cls.__init__, controller_cls.process
 
+        @functools.wraps(original_init)  # what a stack file may give is read from its signature
         def init(self: Controller, *args: Any, **kwargs: Any) -> None:
             original_init(self, *args, **kwargs)
             self.task_collections[name] = task_collection_cls(**task_collection_kwargs)

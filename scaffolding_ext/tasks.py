@@ -1,21 +1,24 @@
-"""What Scaffolding's protocol lacks: worker tags, token counts on tasks, four more task types, and how to lower them.
+"""What Scaffolding's protocol lacks: worker tags, token counts on tasks, and four more task types.
 
-Plain generation stays the protocol's exact `GenerationTask` or `StreamGenerationTask`. A worker that cannot serve one
-of the types below natively still serves it where a `lower_*` function can rewrite it as plain generation.
+Plain generation stays the protocol's exact `GenerationTask` or `StreamGenerationTask`. What a worker cannot serve
+natively of the types below, `lowering` may rewrite as plain generation.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.protocol import GenerationTask, Task
+from scaffolding_ext.protocol import GenerationTask, Task, Worker
 
 _COUNTS = "token_counts"  # key of customized_result_fields
-_PURPOSE = "token_purpose"  # key of custom_input_params
+# keys of custom_input_params
+_PURPOSE, _TURN_START = "token_purpose", "turn_start"
+CONTINUED_TURNS = "continued turns"  # in a worker's `refused`, beside the names of task types: see `set_turn_start`
+_PRIORITY, _CHUNK = "priority", "chunk_of_a_chain"
 
 
 class WorkerTag(str, Enum):
@@ -29,6 +32,35 @@ class WorkerTag(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+def tag_name(tag: Any) -> str:
+    """The name of a worker's tag: a string itself, or the value of an enum member of any class."""
+    return str(getattr(tag, "value", tag))
+
+
+def tag_names(tags: Iterable[Any]) -> str:
+    """The names of some tags for an error message: sorted, or "none"."""
+    return ", ".join(sorted(map(tag_name, tags))) or "none"
+
+
+def worker_key(workers: Mapping[Any, Any], tag: Any) -> Any | None:
+    """The key under which the workers hold that of a tag, or None.
+
+    A tag is the same worker's as its value, and as any other enum's member with that value: our `WorkerTag.GENERATION`
+    finds the key `"generation"` and upstream's `NativeGenerationController.WorkerTag.GENERATION`, and they find ours.
+    A key that equals the tag goes before one that only has its value.
+    """
+    if tag in workers:
+        return tag
+    value = getattr(tag, "value", tag)
+    return next((key for key in workers if getattr(key, "value", key) == value), None)
+
+
+def worker_for(workers: Mapping[Any, Worker], tag: Any) -> Worker | None:
+    """The worker of a tag by its `worker_key`, or None."""
+    key = worker_key(workers, tag)
+    return None if key is None else workers[key]
 
 
 class Purpose(str, Enum):
@@ -89,6 +121,43 @@ def purpose_of(task: Task) -> PurposeOf:
     return purpose
 
 
+def set_turn_start(task: GenerationTask, num_characters: int) -> None:
+    """Say that the task goes on with an unfinished answer, and how many characters of `input_str` stand before it."""
+    if task.custom_input_params is None:
+        task.custom_input_params = {}
+    task.custom_input_params[_TURN_START] = num_characters
+
+
+def turn_start_of(task: GenerationTask) -> int | None:
+    """Where in `input_str` the unfinished answer begins that the task goes on with; None where it begins one."""
+    start: int | None = (task.custom_input_params or {}).get(_TURN_START)
+    return start
+
+
+def set_priority(task: Task, priority: float) -> None:
+    """Say which place the task has among those that wait for one worker: the lower, the sooner. Without it, 0."""
+    if task.custom_input_params is None:
+        task.custom_input_params = {}
+    task.custom_input_params[_PRIORITY] = priority
+
+
+def priority_of(task: Task) -> float:
+    """The task's place among those that wait for one worker."""
+    return float((task.custom_input_params or {}).get(_PRIORITY, 0.0))
+
+
+def mark_chunk(task: Task) -> None:
+    """Say that the task asks for a chunk of a chain: where its budget cuts it off, no answer is to be forced."""
+    if task.custom_input_params is None:
+        task.custom_input_params = {}
+    task.custom_input_params[_CHUNK] = True
+
+
+def is_chunk(task: Task) -> bool:
+    """Whether somebody goes on with the chain where the task's budget cuts it off."""
+    return bool((task.custom_input_params or {}).get(_CHUNK))
+
+
 def set_token_counts(task: Task, counts: TokenCounts) -> None:
     """For workers: record what the task has cost so far (cumulative over the steps of a streaming task)."""
     if isinstance(task, GenerationTask):
@@ -113,6 +182,27 @@ def token_counts_of(task: Task) -> TokenCounts | None:
     return counts
 
 
+class TaskCost(NamedTuple):
+    """What a task has cost so far, by what the tokens are: those that it read, and those that it wrote."""
+
+    read: TokenCounts
+    written: TokenCounts
+
+
+def cost_of(task: Task) -> TaskCost | None:
+    """The task's token counts, told apart; None if they are unknown.
+
+    Reused tokens are read ones, but for output that was not decoded: a worker that answers from a store reused it.
+    """
+    counts = token_counts_of(task)
+    if counts is None:
+        return None
+    reused = 0
+    if counts.reused and isinstance(task, GenerationTask):
+        reused = min(counts.reused, max(0, len(task.output_tokens or ()) - counts.decoded))
+    return TaskCost(TokenCounts(0, counts.prefilled, counts.reused - reused), TokenCounts(counts.decoded, 0, reused))
+
+
 def output_of(task: GenerationTask) -> str:
     """The text that a worker wrote into the task.
 
@@ -127,9 +217,26 @@ def output_of(task: GenerationTask) -> str:
     return task.output_str
 
 
+def finish_reason_of(task: GenerationTask) -> str | None:
+    """Why the task's generation ended: `"length"` at its budget, else what the worker says, `"stop"` if it is silent.
+
+    A worker that says nothing (upstream's) is judged by its tokens: all of `max_tokens` is `"length"`, fewer `"stop"`.
+    None where that cannot be known either, or where a stream goes on.
+    """
+    reason: str | None = getattr(task, "finish_reason", None)  # older and some newer releases lack the field
+    if reason is not None or task.output_tokens is None or task.max_tokens is None:
+        return reason
+    if not getattr(task, "end_flag", True):
+        return None
+    return "length" if len(task.output_tokens) >= task.max_tokens else "stop"
+
+
 @dataclass
 class ScoreTask(Task):
     """Per-token log-probabilities of a continuation given a prompt. Give both as token ids, or both as text.
+
+    Text is tokenised whole: a token that reaches over the border is scored with the continuation, since it is what the
+    model would have written there.
 
     Attributes:
         logprobs: Result: natural-log probability of each continuation token, in order.
@@ -193,63 +300,12 @@ class CompareTask(Task):
     Attributes:
         answers: The answers; None stands for "no answer" and equals nothing.
         classes: Result: a class number for each answer in order of first appearance, -1 for None.
+        num_undetermined: Result: distinct answers that count as different from others because nothing could decide.
     """
 
     answers: list[str | None] = field(default_factory=list)
     classes: list[int] | None = None
+    num_undetermined: int | None = None
 
 
 _DEFAULT_PURPOSE: dict[type[Any], PurposeOf] = {ScoreTask: SCORE, VerifyTask: VERIFY}
-
-
-def lower_branch(task: BranchTask) -> list[GenerationTask]:
-    """Rewrite a BranchTask as one GenerationTask a suffix; an engine with block reuse shares the prefix by itself."""
-    seeds: list[int | None] = list(task.seeds) if task.seeds else [None] * len(task.suffixes)
-    lowered = []
-    for suffix, seed in zip(task.suffixes, seeds, strict=True):
-        generation = GenerationTask(
-            worker_tag=task.worker_tag,
-            input_tokens=task.prefix_tokens + suffix,
-            max_tokens=task.max_tokens,
-            temperature=task.temperature,
-            seed=seed,
-            num_logprobs=1,
-        )
-        set_purpose(generation, CHAIN)
-        lowered.append(generation)
-    return lowered
-
-
-def raise_branch(task: BranchTask, lowered: list[GenerationTask]) -> None:
-    """Write the results of the lowered tasks back into the BranchTask."""
-    task.outputs = [output_of(generation) for generation in lowered]
-    task.output_tokens = [generation.output_tokens or [] for generation in lowered]
-    task.confidences = [_mean_top_probability(generation) for generation in lowered]
-
-
-def lower_verify(task: VerifyTask) -> list[GenerationTask]:
-    """Rewrite a VerifyTask as one-token generation with the log-probabilities of the likeliest tokens."""
-    lowered = []
-    for branch in task.branches:
-        generation = GenerationTask(
-            worker_tag=task.worker_tag, input_tokens=list(branch), max_tokens=1, temperature=0.0, num_logprobs=20
-        )
-        set_purpose(generation, VERIFY)
-        lowered.append(generation)
-    return lowered
-
-
-def raise_verify(task: VerifyTask, lowered: list[GenerationTask]) -> None:
-    """Write P(yes) from the lowered tasks back; a verdict outside the reported tokens counts as improbable."""
-    scores = []
-    for generation in lowered:
-        reported = generation.logprobs[0] if generation.logprobs else {}
-        floor = min((entry.logprob for entry in reported.values()), default=0.0)
-        yes, no = (reported[token].logprob if token in reported else floor for token in (task.yes_token, task.no_token))
-        scores.append(1.0 / (1.0 + math.exp(min(no - yes, 700.0))))
-    task.scores = scores
-
-
-def _mean_top_probability(generation: GenerationTask) -> float:
-    top = [max(entry.logprob for entry in step.values()) for step in generation.logprobs or []]
-    return sum(map(math.exp, top)) / len(top) if top else 0.0

@@ -1,10 +1,15 @@
-"""Public test doubles: a worker that answers from a plain function, and a clock that moves when it is told to.
+"""Public test doubles: a worker that answers from a plain function, a gate, and a clock that moves when it is told to.
+
+Beside them `float32_tolerance`, so that no test depends on the processor.
 
 `scaffolding_ext.contract` tests a controller against them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -40,8 +45,11 @@ class ScriptedWorker(Worker):
         metered: Whether token counts are recorded in the tasks; off, the worker is one that records nothing.
 
     Attributes:
+        model: None: no model, so prompts reach it as they are.
         tasks: Every task, in order of arrival; a streaming task once.
     """
+
+    model: ClassVar[None] = None
 
     def __init__(
         self,
@@ -51,12 +59,14 @@ class ScriptedWorker(Worker):
         metered: bool = True,
     ) -> None:
         self.tasks: list[Task] = []
+        self._known: set[int] = set()
         self._respond = (lambda task: respond) if isinstance(respond, str) else respond
         self._before = before
         self._metered = metered
 
     async def _arrive(self, task: Task) -> None:
-        if not any(known is task for known in self.tasks):
+        if id(task) not in self._known:  # they live in `tasks`, so that no other gets the id of one
+            self._known.add(id(task))
             self.tasks.append(task)
         if self._before is not None:
             await self._before(task)
@@ -79,7 +89,8 @@ class ScriptedWorker(Worker):
         position = len(task.output_tokens or ())
         if task.cancel_flag:
             self._write(task, generation, position)
-            task.finish_reason, task.end_flag = "cancelled", True
+            _set_finish_reason(task, "cancelled")
+            task.end_flag = True
             return TaskStatus.SUCCESS
         self._write(task, generation, position + (task.streaming_step or 1))
         return TaskStatus.SUCCESS
@@ -109,7 +120,7 @@ class ScriptedWorker(Worker):
         """Write the first tokens of a generation into its task."""
         task.output_str, task.output_tokens = generation.text(num_tokens), generation.token_ids[:num_tokens]
         ended = len(task.output_tokens) == len(generation.token_ids)
-        task.finish_reason = generation.finish_reason if ended else None
+        _set_finish_reason(task, generation.finish_reason if ended else None)
         if isinstance(task, StreamGenerationTask):
             task.end_flag = ended
         if task.streaming_output_flag:
@@ -125,6 +136,61 @@ class ScriptedWorker(Worker):
         StreamGenerationTask: _stream,
         ScoreTask: _score,
     }
+
+
+class Gate:
+    """Holds tasks at a worker until it is opened, from any thread: the `before` of a `ScriptedWorker`.
+
+    Args:
+        timeout: Seconds after which waiting for a task is an error, so that a test fails rather than hangs.
+    """
+
+    def __init__(self, timeout: float = 30.0) -> None:
+        self._timeout = timeout
+        self._arrived = threading.Semaphore(0)
+        self._cancelled = threading.Semaphore(0)
+        self._is_open = threading.Event()
+        self._held: list[asyncio.Future[None]] = []
+
+    async def __call__(self, task: Task) -> None:
+        """Hold the task."""
+        future = asyncio.get_running_loop().create_future()
+        self._held.append(future)
+        self._arrived.release()
+        if self._is_open.is_set():
+            return
+        try:
+            await future
+        except asyncio.CancelledError:
+            self._cancelled.release()
+            raise
+
+    def wait_for(self, num_tasks: int = 1) -> None:
+        """Wait until that many more tasks have arrived, held or let through.
+
+        Raises:
+            TimeoutError: They have not.
+        """
+        self._wait(self._arrived, num_tasks, "arrived at")
+
+    def wait_for_cancelled(self, num_tasks: int = 1) -> None:
+        """Wait until that many more of the tasks that are held have been cancelled.
+
+        Raises:
+            TimeoutError: They have not.
+        """
+        self._wait(self._cancelled, num_tasks, "were cancelled in")
+
+    def open(self) -> None:
+        """Let all tasks go on, those to come too."""
+        self._is_open.set()
+        for future in self._held:
+            future.get_loop().call_soon_threadsafe(_let_go, future)
+
+    def _wait(self, passed: threading.Semaphore, num_tasks: int, what: str) -> None:
+        for number in range(num_tasks):
+            if not passed.acquire(timeout=self._timeout):
+                raise TimeoutError(f"{number} of {num_tasks} tasks {what} the gate in {self._timeout} s")
 
 
 class FakeClock:
@@ -145,6 +211,31 @@ class FakeClock:
         if seconds < 0:
             raise ValueError(f"cannot advance by {seconds} s; a monotonic clock does not go back")
         self.now += seconds
+
+
+def float32_tolerance(longest_sum: int, num_sums: int, magnitude: float) -> float:
+    """How far two float32 computations of one number may lie apart where they sum in different orders.
+
+    Args:
+        longest_sum: Terms of the longest sum.
+        num_sums: Sums that follow one another on the way to the number.
+        magnitude: Of the largest number on the way.
+
+    Reference:
+        Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis" (2019): a sum of n terms has a
+        relative error of about the square root of n times the unit roundoff, 2^-24.
+    """
+    return 2 * num_sums * math.sqrt(longest_sum) * 2**-24 * magnitude
+
+
+def _let_go(held: asyncio.Future[None]) -> None:
+    if not held.done():
+        held.set_result(None)
+
+
+def _set_finish_reason(task: GenerationTask, reason: str | None) -> None:
+    if hasattr(task, "finish_reason"):  # younger than 1.2; a double must not give what the real host has not
+        task.finish_reason = reason
 
 
 def _num_tokens(task: GenerationTask | ScoreTask) -> int:

@@ -53,26 +53,34 @@ def python(code: str, folder: Path, *python_path: Path) -> str:
 
 
 def test_the_page_has_the_files_and_commands_that_are_tested_here() -> None:
-    names = {"glance.py", "ask.py", "glance.yaml", "patient.py", "pyproject.toml", "test_glance.py", "upstream.py"}
-    assert set(FILES) == names
-    assert len(COMMANDS) == 2
+    glance = {"glance.py", "ask.py", "glance.yaml", "patient.py", "pyproject.toml", "test_glance.py", "upstream.py"}
+    assert set(FILES) == glance | {"pattern_stop.py", "share_rule.py", "share.yaml", "test_watching.py"}
+    assert len(COMMANDS) == 3
     assert PAGE.count("\n```") == 2 * (len(FILES) + len(COMMANDS))  # no block escapes
 
 
 def test_the_page_names_what_exists() -> None:
     """Every `dotted.name` of the package in the prose can be imported."""
     prose = FENCE.sub("", PAGE)
-    names = set(re.findall(r"`(scaffolding_ext(?:\.\w+)+)`", prose)) - {"scaffolding_ext.controllers"}
+    entry_points = {"scaffolding_ext.controllers", "scaffolding_ext.workers", "scaffolding_ext.stopping_rules"}
+    names = set(re.findall(r"`(scaffolding_ext(?:\.\w+)+)`", prose)) - entry_points
     assert {"scaffolding_ext.contract", "scaffolding_ext.registry.workers"} <= names
     for name in names:
         pkgutil.resolve_name(name)
 
 
-def test_it_passes_the_contract(folder: Path) -> None:
-    (command,) = (text for text in COMMANDS if "pytest" in text)
+def test_a_controller_and_a_rule_are_short() -> None:
+    assert len(FILES["pattern_stop.py"].splitlines()) < 80
+    assert len(FILES["share_rule.py"].splitlines()) < 15
+
+
+@pytest.mark.parametrize("file", ["test_glance.py", "test_watching.py"])
+def test_its_tests_pass(file: str, folder: Path) -> None:
+    (command,) = (text for text in COMMANDS if file in text)
     output = run(["bash", "-ec", command.replace("pytest", "pytest -p no:cacheprovider")], folder)
     assert " passed" in output
     assert "failed" not in output
+    assert "test_glance" in file or "stack and dataset are fine: 4 samples, 4 requests" in output
 
 
 def test_it_runs_from_python(folder: Path) -> None:
@@ -84,7 +92,7 @@ def test_it_runs_from_python(folder: Path) -> None:
 
 def test_it_runs_from_yaml_on_the_command_line(folder: Path) -> None:
     pytest.importorskip("torch")
-    (commands,) = (text for text in COMMANDS if "scaffolding-ext" in text)
+    (commands,) = (text for text in COMMANDS if "scaffolding-ext run" in text)
     output = run(["bash", "-ec", commands], folder)
     assert "stack and dataset are fine: 4 samples, 4 requests" in output
     assert re.search(r"^probe +[1-9]\d* decoded", output, re.MULTILINE)

@@ -8,17 +8,36 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if path.name != "common.py")
+SHARED = ("common.py", "draft_target_lab.py", "lab.py", "take_over_rules.py")
+SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if path.name not in SHARED)
+PLOTTED = ("demo.py", "dynasor.py")
 EXTRA = {
     "demo.py": ("--num_problems", "20", "--model", "tinylm/draft"),
-    "huggingface_worker.py": ("--repetitions", "1", "--model", "tinylm/draft"),
+    "dynasor.py": ("--num_problems", "12", "--model", "tinylm/draft"),
+    "huggingface_worker.py": (
+        "--repetitions",
+        "1",
+        "--num_chains",
+        "8",
+        "--max_chain_len",
+        "32",
+        "--model",
+        "tinylm/draft",
+    ),
     "orchestration.py": ("--repetitions", "1"),
+    "tinylm.py": ("--num_problems", "12", "--num_vote_problems", "2", "--target", "tinylm/draft"),
 }
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+# Their quick runs take 20 to 40 seconds of a slow core.
+SLOW = ("answers.py", "conformal.py", "demo.py", "dynasor.py", "openai_parity.py", "tinylm.py")
+
+
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in SCRIPTS]
+)
 def test_quick_run_prints_one_document(script, tmp_path):
-    plot = ("--plot_path", str(tmp_path / "plot.png")) if script == "demo.py" else ()
+    plot = ("--plot_path", str(tmp_path / "plot.png")) if script in PLOTTED else ()
     command = [
         sys.executable,
         str(BENCHMARKS / script),

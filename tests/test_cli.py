@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from click.testing import CliRunner, Result
 
 from scaffolding_ext import __version__
 from scaffolding_ext.cli import main
-from scaffolding_ext.config import load_config
+from scaffolding_ext.config import load_config, packaged_stacks
 from scaffolding_ext.evaluation.records import read_records
 
 HELPERS = """
@@ -47,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "controller": {"type": "NativeGenerationController"},
         "workers": {"generation": {"type": "cli_helpers:Sayer"}},
     }
-    (tmp_path / "stack.yaml").write_text(yaml.safe_dump(stack))
+    (tmp_path / "stack.yaml").write_text(json.dumps(stack))
     rows = [("say 1", 1), ("say 2", 2), ("say 3", 4), ("say fail", 5)]
     lines = [json.dumps({"id": f"row{i}", "question": q, "answer": a}) for i, (q, a) in enumerate(rows)]
     (tmp_path / "data.jsonl").write_text("\n".join(lines))
@@ -195,6 +194,34 @@ def test_runs_do_not_mix_in_one_folder(folder: Path) -> None:
     assert len(read_records(folder / "a/samples.jsonl")) == 1
 
 
+def test_an_output_path_that_cannot_be_written_is_refused_before_anything_is_built(folder: Path) -> None:
+    worker = "workers.generation.type=cli_helpers:Unbuildable"
+    arguments = ["--config", "stack.yaml", "--dataset", "data.jsonl", "--set", worker]
+    result = call("eval", *arguments, "--output_path", "stack.yaml/runs")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "cannot write into stack.yaml/runs" in result.stderr
+    assert "built" not in result.stderr
+
+
+def test_a_dry_run_finds_what_a_controllers_constructor_refuses(folder: Path) -> None:
+    (folder / "cli_pattern.py").write_text(
+        "import re\n"
+        "from scaffolding_ext import NativeGenerationController\n"
+        "class Pattern(NativeGenerationController):\n"
+        "    def __init__(self, pattern: str, **kwargs):\n"
+        "        super().__init__(**kwargs)\n"
+        "        self.pattern = re.compile(pattern)\n"
+    )
+    arguments = ["eval", "--config", "stack.yaml", "--dataset", "data.jsonl", "--dry_run"]
+    pattern = "controller={type: cli_pattern:Pattern, args: {pattern: '(', sampling_params: {temperature: 1}}}"
+    result = call(*arguments, "--set", pattern)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: controller.args: cli_pattern:Pattern cannot be built: ")
+    assert call(*arguments, "--set", pattern.replace("'('", "'x'")).exit_code == 0
+    misspelt = pattern.replace("sampling_params: {temperature: 1}", "streamin: true")
+    assert "did you mean 'streaming'" in call(*arguments, "--set", misspelt).stderr
+
+
 def test_a_stack_that_cannot_be_built_leaves_no_folder(folder: Path) -> None:
     worker = "workers.generation.type=cli_helpers:Unbuildable"
     arguments = ["--dataset", "data.jsonl", "--output_path", "a", "--set", worker]
@@ -251,7 +278,7 @@ def test_the_help_of_the_program_cuts_nothing_off() -> None:
 @pytest.mark.parametrize("command", ["run", "eval"])
 def test_the_help_of_a_command_names_the_packaged_stacks(command: str) -> None:
     text = " ".join(call(command, "--help").stdout.split())
-    assert "configs:budget_forcing, configs:dynasor_cot, configs:native." in text
+    assert ", ".join(f"configs:{name}" for name in packaged_stacks()) + "." in text
 
 
 @pytest.mark.parametrize("command", ["run", "eval"])

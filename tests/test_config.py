@@ -1,68 +1,18 @@
-"""Stack files are validated, built recursively, and every error names the path of its key."""
+"""Stack files are read and validated, and every error names the path of its key."""
 
 from __future__ import annotations
 
-import importlib
-import sys
+import json
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from scaffolding_ext.config import load_config
-from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
-from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
-from scaffolding_ext.prompting import Prompting
-from scaffolding_ext.protocol import Controller
-from scaffolding_ext.stack import build_stack, check_stack, load_stack
-from scaffolding_ext.testing import ScriptedWorker
-
-HERE = "config_helpers"  # the module that `helpers` writes
-HELPERS = """
-from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.protocol import Controller
-from scaffolding_ext.tasks import WorkerTag
-from scaffolding_ext.testing import ScriptedWorker
-
-shut_down = []
-
-class Outer(BaseController):
-    def __init__(self, generation_controller, others=(), sampling_params=None, **options):
-        super().__init__()
-        self.generation_controller, self.others = generation_controller, others
-        self.sampling_params, self.options = sampling_params, options
-
-class Plain(Controller):
-    pass
-
-class NeedsDraft(BaseController):
-    required_tags = (WorkerTag.DRAFT,)
-
-class Named(ScriptedWorker):
-    def __init__(self, name="", model=None):
-        super().__init__(name)
-        self.name = name
-        if name == "broken":
-            raise OSError("no such engine")
-        if name == "uninstalled":
-            raise MissingDependencyError("torch", "hf")
-
-    def shutdown(self):
-        shut_down.append(self.name)
-"""
-
-
-@pytest.fixture
-def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (tmp_path / f"{HERE}.py").write_text(HELPERS)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, HERE, raising=False)
-    return importlib.import_module(HERE)
+from scaffolding_ext.errors import ConfigError, UnknownNameError
+from scaffolding_ext.stack import check_stack, load_stack
 
 
 def stack(**changes: Any) -> dict[str, Any]:
@@ -73,28 +23,12 @@ def stack(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def native(**args: Any) -> dict[str, Any]:
-    return {"type": "NativeGenerationController", "args": args}
-
-
-def named(name: str) -> dict[str, Any]:
-    return {"type": f"{HERE}:Named", "args": {"name": name}}
-
-
-def key_of(source: Any, overrides: tuple[str, ...] = (), references: Any = None) -> str:
-    """The key that loading complains about."""
-    with pytest.raises(ConfigError) as caught:
-        load_stack(source, overrides, references).shutdown()
-    assert str(caught.value).startswith(f"{caught.value.key}: ")
-    return caught.value.key
-
-
 # ---- reading
 
 
 def test_a_stack_file_runs(tmp_path: Path) -> None:
     path = tmp_path / "stack.yaml"
-    path.write_text(yaml.safe_dump(stack(seed=3, max_parallel_requests=2)))
+    path.write_text(json.dumps(stack(seed=3, max_parallel_requests=2)))
     with load_stack(path) as llm:
         assert llm.generate("hello").outputs[0].text == "fine"
         assert (llm.seed, llm.max_parallel_requests, llm.owns_workers) == (3, 2, True)
@@ -110,7 +44,7 @@ def test_every_packaged_stack_is_valid(name: str) -> None:
 
 
 def test_an_unknown_packaged_stack_lists_the_known() -> None:
-    with pytest.raises(UnknownNameError, match=r"did you mean 'native'.*budget_forcing, dynasor_cot, native"):
+    with pytest.raises(UnknownNameError, match=r"did you mean 'native'.*budget_forcing, .*native"):
         load_config("configs:nativ")
 
 
@@ -120,6 +54,21 @@ def test_a_file_that_is_no_stack_is_refused(tmp_path: Path, text: str, message: 
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(path)
+
+
+@pytest.mark.parametrize("text", ["seed: 1\nseed: 2\n", "controller:\n  type: A\n  type: B\n"])
+def test_a_key_that_stands_twice_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "stack.yaml"
+    path.write_text(text)
+    line = text.count("\n")
+    with pytest.raises(ConfigError, match=rf'stack.yaml, line {line}: found duplicate key "\w+"; keep one of the two$'):
+        load_config(path)
+
+
+def test_words_that_yaml_once_took_for_booleans_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "stack.yaml"
+    path.write_text("controller: {type: X, args: {hedge_words: [no, off, yes]}}\nworkers: {generation: {type: Y}}\n")
+    assert load_config(path).controller.args == {"hedge_words": ["no", "off", "yes"]}
 
 
 def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
@@ -238,279 +187,9 @@ def test_the_effective_stack_can_be_written_and_read_again(tmp_path: Path) -> No
     assert load_config(path) == config
 
 
-# ---- building
-
-
-def test_controllers_nest(helpers: Any) -> None:
-    source = stack(
-        controller={
-            "type": f"{HERE}:Outer",
-            "args": {
-                "generation_controller": {"type": "DynasorCoTController", "args": {"chunk_size": 32}},
-                "others": [native(), {"type": "NativeGenerationController"}],
-                "plain": {"type_of": "x", "deep": {"generation_controller": native()}},
-            },
-        }
-    )
-    with load_stack(source) as llm:
-        outer: Any = llm.prototype_controller
-        assert isinstance(outer.generation_controller, DynasorCoTController)
-        assert outer.generation_controller.chunk_size == 32
-        assert [type(other) for other in outer.others] == [NativeGenerationController] * 2
-        assert outer.options["plain"]["type_of"] == "x"
-        assert isinstance(outer.options["plain"]["deep"]["generation_controller"], NativeGenerationController)
-
-
-def test_references_stand_for_live_objects(helpers: Any) -> None:
-    live = NativeGenerationController()
-    source = stack(controller={"type": f"{HERE}:Outer", "args": {"generation_controller": {"$ref": "live"}}})
-    with load_stack(source, references={"live": live}) as llm:
-        assert llm.prototype_controller.generation_controller is live  # type: ignore[attr-defined]
-
-
-def test_a_referenced_function_scripts_a_worker() -> None:
-    source = stack(workers={"generation": {"type": "ScriptedWorker", "args": {"respond": {"$ref": "echo"}}}})
-    with load_stack(source, references={"echo": lambda task: task.input_str}) as llm:
-        assert llm.generate("hello").outputs[0].text == "hello"
-
-
-@pytest.mark.parametrize("reference", [{"$ref": "other"}, {"$ref": "live", "args": {}}])
-def test_a_wrong_reference_names_its_key(helpers: Any, reference: dict[str, Any]) -> None:
-    source = stack(controller={"type": f"{HERE}:Outer", "args": {"generation_controller": reference}})
-    assert key_of(source, references={"live": 1}) == "controller.args.generation_controller"
-
-
-def test_errors_inside_nested_components_name_the_full_path(helpers: Any) -> None:
-    def outer(inner: dict[str, Any]) -> dict[str, Any]:
-        return stack(controller={"type": f"{HERE}:Outer", "args": {"generation_controller": inner}})
-
-    inside = "controller.args.generation_controller"
-    dynasor = "DynasorCoTController"
-    assert key_of(outer({"type": "Dynasor"})) == f"{inside}.type"
-    assert key_of(outer({"type": dynasor, "arg": {}})) == f"{inside}.arg"
-    assert key_of(outer({"type": dynasor, "args": 3})) == f"{inside}.args"
-    assert key_of(outer({"type": dynasor, "args": {"chunksize": 3}})) == f"{inside}.args.chunksize"
-    assert key_of(outer({"type": dynasor, "args": {"chunk_size": 0}})) == f"{inside}.args.chunk_size"
-    assert key_of(outer({"type": "BudgetForcingController"})) == f"{inside}.args"
-    assert key_of(stack(controller={"type": f"{HERE}:Outer"})) == "controller.args"
-
-
-def test_wrong_arguments_list_the_accepted_ones() -> None:
-    with pytest.raises(ConfigError, match=r"did you mean 'respond'.*accepts: respond, before, metered"):
-        load_stack(stack(workers={"generation": {"type": "ScriptedWorker", "args": {"respnd": "x"}}}))
-    with pytest.raises(ConfigError, match=r"needs 'max_thinking_tokens'; it accepts: .*max_answer_tokens"):
-        load_stack(stack(controller={"type": "BudgetForcingController"}))
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [
-        ("max_tokens", "foo", "int"),
-        ("max_tokens", 1.5, "int"),
-        ("max_tokens", True, "int"),
-        ("max_tokens", None, "int"),
-        ("max_tokens", [8], "int"),
-        ("first_probe", "8", "int | None"),
-        ("window_share", "half", "float"),
-        ("streaming", 1, "bool"),
-        ("effort", 3, "str | None"),
-    ],
-)
-def test_a_scalar_argument_of_a_wrong_type_is_named(key: str, value: Any, expected: str) -> None:
-    config = load_config(stack(controller={"type": "DynasorCoTController", "args": {key: value}}))
-    with pytest.raises(ConfigError) as caught:
-        check_stack(config)
-    assert caught.value.key == f"controller.args.{key}"
-    assert caught.value.message == f"is {value!r}; it must be of type {expected}"
-
-
-def test_an_integer_is_a_float_and_what_is_no_scalar_is_left_to_the_constructor(helpers: Any) -> None:
-    args = {"window_share": 1, "first_probe": None, "effort": "mild", "sampling_params": {"temperature": 1}}
-    check_stack(load_config(stack(controller={"type": "DynasorCoTController", "args": args})))
-    args = {"generation_controller": native(), "others": 3, "more": "x"}
-    check_stack(load_config(stack(controller={"type": f"{HERE}:Outer", "args": args})))
-    helpers.Named.__init__.__annotations__.update(name=str, model="int | None")  # a class, and a text
-    with pytest.raises(ConfigError, match=r"workers.generation.args.name: is 3; it must be of type str"):
-        check_stack(load_config(stack(workers={"generation": {"type": f"{HERE}:Named", "args": {"name": 3}}})))
-    reference = {"generation": {"type": f"{HERE}:Named", "args": {"name": {"$ref": "live"}}}}
-    check_stack(load_config(stack(workers=reference)), {"live": object()})
-
-
-def test_an_unknown_type_keeps_its_error_class() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'NativeGenerationController'") as caught:
-        load_stack(stack(controller={"type": "NativeController"}))
-    assert caught.value.key == "controller.type"
-
-
-def test_a_failing_constructor_is_a_config_error_at_its_path(helpers: Any) -> None:
-    with pytest.raises(ConfigError, match="OSError: no such engine") as caught:
-        load_stack(stack(workers={"generation": named("broken")}))
-    assert caught.value.key == "workers.generation.args"
-    assert isinstance(caught.value.__cause__, OSError)
-
-
-def test_a_missing_package_keeps_its_own_error(helpers: Any) -> None:
-    with pytest.raises(MissingDependencyError):
-        load_stack(stack(workers={"generation": named("uninstalled")}))
-
-
-def test_checking_finds_what_a_worker_needs_and_nobody_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = {"type": "HuggingFaceWorker", "args": {"model": "tinylm/draft"}}
-    config = load_config(stack(workers={"generation": worker}))
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        check_stack(config)
-    assert str(caught.value) == (
-        "torch is not installed; install it with: pip install 'scaffolding-ext[hf]', "
-        "or in a clone of the repository: pip install '.[hf]'"
-    )
-    check_stack(load_config(stack()))
-
-
-def test_a_class_built_on_such_a_worker_needs_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = "from scaffolding_ext import HuggingFaceWorker\nclass Mine(HuggingFaceWorker):\n    pass\n"
-    (tmp_path / "my_worker.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    config = load_config(stack(workers={"generation": {"type": "my_worker:Mine", "args": {"model": "tinylm/draft"}}}))
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingDependencyError, match="transformers is not installed"):
-        check_stack(config)
-
-
-def test_checking_builds_nothing(helpers: Any) -> None:
-    check_stack(load_config(stack(workers={"generation": named("broken")})))
-    with pytest.raises(ConfigError, match="accepts: name, model"):
-        check_stack(load_config(stack(workers={"generation": {"type": f"{HERE}:Named", "args": {"nme": ""}}})))
-
-
-# ---- shutting down
-
-
-def test_the_host_owns_its_workers(helpers: Any) -> None:
-    load_stack(stack(workers={"generation": named("a"), "draft": named("b")})).shutdown()
-    assert sorted(helpers.shut_down) == ["a", "b"]
-
-
-@pytest.mark.parametrize("failing", ["broken", "uninstalled"])
-def test_workers_already_built_are_shut_down_when_a_later_one_fails(helpers: Any, failing: str) -> None:
-    workers = {"generation": named("a"), "draft": named("b"), "target": named(failing)}
-    with pytest.raises((ConfigError, MissingDependencyError)):
-        load_stack(stack(workers=workers))
-    assert helpers.shut_down == ["b", "a"]
-
-
-def test_workers_are_shut_down_once_when_the_controller_cannot_be_bound(helpers: Any) -> None:
-    source = stack(controller={"type": f"{HERE}:NeedsDraft"}, workers={"generation": named("a")})
-    with pytest.raises(ConfigError, match="needs a worker 'draft'; the stack has: generation"):
-        load_stack(source)
-    assert helpers.shut_down == ["a"]
-
-
-def test_one_config_can_be_built_twice() -> None:
-    config = load_config(stack(controller=native(sampling_params={"stop": ["x"]})))
-    with build_stack(config) as first, build_stack(config) as second:
-        assert first.prototype_controller is not second.prototype_controller
-        first.prototype_controller.sampling_params["stop"].append("y")  # type: ignore[attr-defined]
-        assert second.prototype_controller.sampling_params == {"stop": ["x"]}  # type: ignore[attr-defined]
-
-
-# ---- sampling
-
-
-def test_sampling_reaches_the_innermost_controllers_and_their_own_values_win(helpers: Any) -> None:
-    source = stack(
-        controller={
-            "type": f"{HERE}:Outer",
-            "args": {
-                "generation_controller": native(),
-                "others": [native(sampling_params={"temperature": 0.1})],
-            },
-        },
-        sampling={"temperature": 0.9, "top_p": 0.5},
-    )
-    with load_stack(source) as llm:
-        outer: Any = llm.prototype_controller
-        assert outer.sampling_params is None  # it takes them, but is not innermost
-        assert outer.generation_controller.sampling_params == {"temperature": 0.9, "top_p": 0.5}
-        assert outer.others[0].sampling_params == {"temperature": 0.1, "top_p": 0.5}
-
-
-def test_sampling_is_not_given_to_controllers_that_take_none(helpers: Any) -> None:
-    with load_stack(stack(controller={"type": f"{HERE}:Plain"}, sampling={"top_p": 0.5})) as llm:
-        assert type(llm.prototype_controller).__name__ == "Plain"
-
-
-def test_an_unknown_sampling_field_names_the_key() -> None:
-    assert key_of(stack(sampling={"temprature": 0.5})) == "sampling"
-
-
-# ---- prompting
-
-
-@pytest.fixture
-def prompted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Records what prompting is asked for, in place of loading tokenizers."""
-    calls: list[tuple[Any, ...]] = []
-
-    def for_model(model: str, family: str | None = None, **options: Any) -> Any:
-        calls.append((model, family, options))
-        if model == "unloadable":
-            raise OSError("no tokenizer")
-        return object.__new__(Prompting)
-
-    monkeypatch.setattr(Prompting, "for_model", for_model)
-    return calls
-
-
-def modelled(**tags: str) -> dict[str, Any]:
-    return {tag: {"type": f"{HERE}:Named", "args": {"model": model}} for tag, model in tags.items()}
-
-
-def test_prompting_takes_the_generation_workers_model(helpers: Any, prompted: list[tuple[Any, ...]]) -> None:
-    with load_stack(stack(workers=modelled(draft="small", generation="large"))) as llm:
-        assert isinstance(llm.prototype_controller, BaseController)
-        assert isinstance(llm.prototype_controller.prompting, Prompting)
-    assert prompted == [("large", None, {"system_prompt": None, "chat_template": True})]
-
-
-def test_prompting_is_what_the_stack_says(helpers: Any, prompted: list[tuple[Any, ...]]) -> None:
-    prompt = {"model": "other", "family": "tinylm", "system_prompt": "Think.", "chat_template": False}
-    load_stack(stack(workers=modelled(generation="large"), prompt=prompt)).shutdown()
-    assert prompted == [("other", "tinylm", {"system_prompt": "Think.", "chat_template": False})]
-
-
-@pytest.mark.parametrize("changes", [{}, {"prompt": None}])
-def test_no_model_or_an_explicit_null_means_no_prompting(
-    helpers: Any, prompted: list[tuple[Any, ...]], changes: dict[str, Any]
-) -> None:
-    workers = modelled(generation="large") if changes else stack()["workers"]
-    with load_stack(stack(workers=workers, **changes)) as llm:
-        assert llm.prototype_controller.prompting is None  # type: ignore[attr-defined]
-    assert prompted == []
-
-
-def test_a_prompt_that_cannot_be_applied_is_refused(helpers: Any, prompted: list[tuple[Any, ...]]) -> None:
-    assert key_of(stack(prompt={"family": "tinylm"})) == "prompt.model"
-    assert key_of(stack(controller={"type": f"{HERE}:Plain"}, prompt={"model": "a"})) == "prompt"
-    assert key_of(stack(workers=modelled(generation="unloadable"))) == "prompt.model"
-
-
-def test_foreign_controllers_get_no_prompting(helpers: Any, prompted: list[tuple[Any, ...]]) -> None:
-    with load_stack(stack(controller={"type": f"{HERE}:Plain"}, workers=modelled(generation="large"))) as llm:
-        assert isinstance(llm.prototype_controller, Controller)
-    assert prompted == []
-
-
-def test_an_unknown_embedded_model_names_its_section(helpers: Any) -> None:
-    pytest.importorskip("transformers")
-    with pytest.raises(ConfigError, match="unknown embedded model") as caught:
-        load_stack(stack(workers=modelled(generation="tinylm/none")))
-    assert caught.value.key == "prompt"
-
-
-def test_workers_nest_in_workers() -> None:
-    source = stack(workers={"generation": {"type": "ScriptedWorker", "args": {"respond": {"type": "ScriptedWorker"}}}})
-    assert key_of(source) == "workers.generation.args.respond.args"
-    source["workers"]["generation"]["args"]["respond"]["args"] = {"respond": "inner"}
-    with load_stack(source) as llm:
-        assert isinstance(llm.workers["generation"], ScriptedWorker)
+def test_a_file_without_workers_is_told_the_lines_to_add():
+    with pytest.raises(ConfigError, match="workers: is missing") as caught:
+        load_config({"controller": {"type": "NativeGenerationController"}})
+    lines = str(caught.value).partition("\n")[2]
+    added = YAML(typ="safe", pure=True).load(lines)
+    load_config({"controller": {"type": "NativeGenerationController"}, **added})

@@ -16,46 +16,80 @@ import scaffolding_ext
 
 PACKAGE = "scaffolding_ext"
 FAKE_UPSTREAM = Path(__file__).parent / "fake_upstream"
-HEAVY = ("torch", "transformers", "tensorrt_llm", "matplotlib")
+HEAVY = ("torch", "transformers", "tensorrt_llm", "matplotlib", "openai")
 
 # What each part (a module or a folder of the package) may import of the package at run time. Layers from the bottom up;
 # imports for type checkers alone are free.
-FOUNDATION = ("errors", "maths", "answers", "protocol", "tasks", "program", "prompting", "results")
+FOUNDATION = (
+    "errors",
+    "maths",
+    "answers",
+    "protocol",
+    "tasks",
+    "lowering",
+    "ledger",
+    "program",
+    "prompting",
+    "results",
+    "sampling_params",
+    "calibration",
+    "conformal_calibration",
+)
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
     "maths": ("maths",),
-    "answers": ("errors",),
+    "conformal_calibration": ("errors", "maths"),
+    "answers": ("errors", "answers"),
     "standins": (),
     "protocol": ("errors", "standins"),
     "tasks": ("errors", "protocol"),
-    "program": ("errors", "protocol", "tasks"),
-    "prompting": ("errors", "protocol", "tinylm"),
+    "lowering": ("errors", "protocol", "tasks"),
+    "ledger": ("errors", "protocol", "tasks"),
+    "program": ("errors", "protocol", "tasks", "ledger"),
+    "sampling_params": ("errors", "protocol", "program"),
+    "prompting": ("errors", "protocol", "tasks"),
     "results": ("errors", "protocol", "program", "tasks"),
-    "controllers": (*FOUNDATION, "controllers"),
+    "controllers": (*FOUNDATION, "registry", "controllers"),
     "scheduling": (*FOUNDATION, "scheduling"),
     "workers": (*FOUNDATION, "workers"),
+    "checks": ("errors", "protocol", "tasks"),
+    "seeds": ("program",),
+    "request": ("errors", "protocol", "program", "results"),
     "dispatch": ("errors", "protocol", "tasks", "results"),
-    "runtime": ("errors", "protocol", "tasks", "program", "results", "scheduling", "dispatch"),
-    "tinylm": ("tinylm",),
+    "closing": ("errors", "protocol", "dispatch"),
+    "runtime": (
+        *("errors", "protocol", "tasks", "program", "prompting", "results", "scheduling"),
+        *("checks", "seeds", "request", "dispatch", "closing"),
+    ),
+    "tinylm": ("errors", "prompting", "tinylm"),
     "configs": (),
     "testing": (*FOUNDATION, "standins"),
-    "registry": ("errors",),
+    "registry": ("errors", "protocol"),
+    "calibration": ("errors", "maths"),
     "evaluation": (*FOUNDATION, "runtime", "tinylm", "evaluation"),
     "config": ("errors", "registry"),
-    "stack": (*FOUNDATION, "config", "registry", "runtime", "controllers", "scheduling"),
+    "arguments": ("errors",),
+    "placement": ("config", "errors"),
+    "engine_needs": (*FOUNDATION, "config", "registry", "stack", "workers"),
+    "stack": (*FOUNDATION, "arguments", "config", "placement", "registry", "runtime", "controllers", "scheduling"),
+    "calibrate_conformal": (*FOUNDATION, "config", "runtime", "stack", "controllers"),
     "contract": (*FOUNDATION, "runtime", "testing"),
+    "testing_http": (),
+    "testing_server": ("errors", "protocol", "tasks", "testing_http"),
+    "worker_contract": ("protocol", "tasks"),
 }
-EVERYTHING = ("__init__", "cli")
+EVERYTHING = ("__init__", "cli", "calibrate_cli", "engine_cli")
 EXCEPTIONS = {"workers.scheduled": ("scheduling",)}
 
 
 def modules() -> dict[str, Path]:
-    """File of every module of the installed package, by its name within the package."""
+    """File of every Python module of the installed package, by its name within the package."""
     found = {"__init__": Path(str(scaffolding_ext.__file__))}
     for module in pkgutil.walk_packages(scaffolding_ext.__path__, f"{PACKAGE}."):
         spec = module.module_finder.find_spec(module.name, None)
         assert spec is not None
-        found[module.name.removeprefix(f"{PACKAGE}.")] = Path(str(spec.origin))
+        if str(spec.origin).endswith(".py"):  # the C kernel is none
+            found[module.name.removeprefix(f"{PACKAGE}.")] = Path(str(spec.origin))
     return found
 
 

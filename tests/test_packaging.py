@@ -35,23 +35,22 @@ def build_options() -> list[str]:
     return ["--no-build-isolation"] if version >= (70, 1) else []
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+def build_wheel(folder: Path, **environment: str) -> zipfile.ZipFile:
     """The wheel, built from a copy of the sources, so that nothing of an earlier build gets in or stays behind."""
-    folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "source"
     copy.mkdir()
     for name in SOURCES:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
+            shutil.copytree(source, copy / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy2(source, copy / name)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", *build_options(), "--wheel-dir", str(folder), "."]
     process = subprocess.run(
         command,
         cwd=copy,
-        env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"} | environment,
         capture_output=True,
         text=True,
         timeout=300,
@@ -60,6 +59,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     assert process.returncode == 0, process.stdout + process.stderr
     (path,) = folder.glob("*.whl")
     return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +115,26 @@ def test_the_embedded_models_are_in_the_wheel(files: set[str], wheel: zipfile.Zi
 @pytest.mark.parametrize("name", ["py.typed", "evaluation/record.schema.json", "workers/engine/decode_attention.c"])
 def test_the_other_data_files_are_in_the_wheel(files: set[str], name: str) -> None:
     assert f"scaffolding_ext/{name}" in files
+
+
+def kernels(files: set[str]) -> list[str]:
+    return [name for name in files if name.startswith("scaffolding_ext/workers/engine/_decode_attention.c")]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="this machine has no C compiler")
+def test_the_wheels_kernel_loads(files: set[str], wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    (name,) = kernels(files)
+    wheel.extractall(tmp_path)
+    code = "from scaffolding_ext.workers.engine import _decode_attention; print(_decode_attention.__file__)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    assert run.stdout.decode().strip() == str(tmp_path / name)
+
+
+def test_without_a_compiler_there_is_a_wheel_without_a_kernel(tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path, CC="no-such-compiler")
+    assert not kernels(set(wheel.namelist()))
+    assert "scaffolding_ext/workers/engine/decode_attention.py" in wheel.namelist()
 
 
 def test_no_scratch_is_in_the_wheel(files: set[str]) -> None:

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
-from scaffolding_ext.program import Ledger, Program, current_program, derive_seed, enter_program, next_seed, record
+from scaffolding_ext.program import (
+    Ledger,
+    Program,
+    current_program,
+    derive_seed,
+    enter_program,
+    in_program,
+    next_seed,
+    record,
+)
 from scaffolding_ext.protocol import (
     ExecutionScope,
     GenerationTask,
@@ -360,4 +369,22 @@ def test_workers_find_the_program_they_work_for():
         results = llm.generate(["a", "b"])
     for prompt, result in zip("ab", results, strict=True):
         assert seen[prompt] == [result.program] * 3
+    assert current_program() is None
+
+
+def test_a_plain_loop_leaves_no_program_behind():
+    """A host that opens none drives a generator in its own context; when the request has ended, nothing is running."""
+
+    def request(program):
+        assert current_program() is program
+        yield []
+        return "done"
+
+    for _ in range(2):
+        for _work in in_program(request):
+            assert current_program() is not None
+        assert current_program() is None
+    stopped = in_program(request)
+    next(stopped)
+    stopped.close()
     assert current_program() is None

@@ -1,15 +1,13 @@
 """Tags, purposes, token counts, and what the extra tasks become where a worker cannot serve them."""
 
 import dataclasses
-import math
-from typing import NamedTuple
+import types
+from enum import Enum
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, Worker
 from scaffolding_ext.tasks import (
     CHAIN,
     CHAIN_START,
@@ -23,26 +21,16 @@ from scaffolding_ext.tasks import (
     TokenCounts,
     VerifyTask,
     WorkerTag,
-    lower_branch,
-    lower_verify,
+    finish_reason_of,
     output_of,
     purpose_of,
-    raise_branch,
-    raise_verify,
     set_purpose,
     set_token_counts,
+    tag_names,
     token_counts_of,
+    worker_for,
+    worker_key,
 )
-
-
-class Reported(NamedTuple):
-    """A reported alternative, as engines have it."""
-
-    logprob: float
-
-
-def reported(**probabilities):
-    return {int(token[1:]): Reported(math.log(p)) for token, p in probabilities.items()}
 
 
 def test_worker_tags_and_their_values_are_the_same_key():
@@ -51,6 +39,38 @@ def test_worker_tags_and_their_values_are_the_same_key():
     assert WorkerTag("draft") is WorkerTag.DRAFT
     assert [str(tag) for tag in WorkerTag] == ["generation", "draft", "target", "reward", "compare"]
     assert f"{Purpose.CHAIN}" == str(Purpose.CHAIN) == "chain"
+
+
+class TheirTag(Enum):
+    """As upstream has it: a plain enum a controller class."""
+
+    GENERATION = "generation"
+    REWARD = "reward"
+
+
+@pytest.mark.parametrize("key", ["generation", WorkerTag.GENERATION, TheirTag.GENERATION])
+@pytest.mark.parametrize("tag", ["generation", WorkerTag.GENERATION, TheirTag.GENERATION])
+def test_a_worker_is_found_by_the_value_of_its_tag_whoevers_enum_it_is_of(key, tag):
+    worker = Worker()
+    assert worker_for({TheirTag.REWARD: Worker(), key: worker}, tag) is worker
+    assert {key: worker}[worker_key({key: worker}, tag)] is worker
+    assert worker_for({TheirTag.REWARD: worker}, tag) is None
+    assert worker_key({}, tag) is None
+
+
+def test_an_equal_key_goes_before_one_of_the_same_value():
+    by_name, by_member = Worker(), Worker()
+    for workers in (
+        {"generation": by_name, TheirTag.GENERATION: by_member},
+        {TheirTag.GENERATION: by_member, "generation": by_name},
+    ):
+        assert worker_for(workers, WorkerTag.GENERATION) is by_name
+        assert worker_for(workers, TheirTag.GENERATION) is by_member
+
+
+def test_tags_are_named_by_their_values():
+    assert tag_names([TheirTag.REWARD, WorkerTag.DRAFT, "compare"]) == "compare, draft, reward"
+    assert tag_names([]) == "none"
 
 
 # ---- purposes and counts
@@ -117,90 +137,6 @@ def test_output_of_refuses_silence_but_not_an_empty_text():
         output_of(GenerationTask(worker_tag=WorkerTag.DRAFT))
 
 
-# ---- lowering
-
-
-def test_a_branch_task_becomes_one_generation_a_suffix():
-    task = BranchTask(
-        worker_tag="draft",
-        prefix_tokens=[1, 2],
-        suffixes=[[3], [], [4, 5]],
-        max_tokens=7,
-        temperature=0.5,
-        seeds=[10, 11, 12],
-    )
-    lowered = lower_branch(task)
-    assert [type(generation) for generation in lowered] == [GenerationTask] * 3
-    assert [generation.input_tokens for generation in lowered] == [[1, 2, 3], [1, 2], [1, 2, 4, 5]]
-    assert [generation.seed for generation in lowered] == [10, 11, 12]
-    assert {(g.worker_tag, g.max_tokens, g.temperature, purpose_of(g)) for g in lowered} == {("draft", 7, 0.5, CHAIN)}
-    assert task.prefix_tokens == [1, 2]
-
-    for generation, text in zip(lowered, ("a", "", "b"), strict=True):
-        generation.output_str, generation.output_tokens = text, [ord(c) for c in text]
-    lowered[0].logprobs = [reported(t97=0.5, t98=0.3), reported(t97=0.1, t98=0.9)]
-    lowered[2].output_tokens = None
-    raise_branch(task, lowered)
-    assert task.outputs == ["a", "", "b"]
-    assert task.output_tokens == [[97], [], []]
-    assert task.confidences == pytest.approx([0.7, 0.0, 0.0])  # the mean of 0.5 and 0.9
-
-
-def test_branches_without_seeds_draw_none_and_a_wrong_number_is_refused():
-    assert [g.seed for g in lower_branch(BranchTask(suffixes=[[1], [2]]))] == [None, None]
-    with pytest.raises(ValueError):
-        lower_branch(BranchTask(suffixes=[[1], [2]], seeds=[1]))
-
-
-def test_a_branch_without_output_is_an_error():
-    task = BranchTask(suffixes=[[1]])
-    with pytest.raises(NoOutputError):
-        raise_branch(task, lower_branch(task))
-
-
-def test_a_verify_task_becomes_one_token_of_each_branch():
-    task = VerifyTask(worker_tag="target", branches=[[1, 2], [3]], yes_token=8, no_token=9)
-    lowered = lower_verify(task)
-    assert [generation.input_tokens for generation in lowered] == [[1, 2], [3]]
-    assert {(g.worker_tag, g.max_tokens, g.temperature, g.num_logprobs) for g in lowered} == {("target", 1, 0.0, 20)}
-    assert {purpose_of(g) for g in lowered} == {VERIFY}
-    lowered[0].input_tokens.append(5)
-    assert task.branches == [[1, 2], [3]]
-
-
-@pytest.mark.parametrize(
-    ("logprobs", "score"),
-    [
-        ([reported(t8=0.6, t9=0.2, t1=0.1)], 0.75),  # 0.6 / (0.6 + 0.2)
-        ([reported(t8=0.1, t9=0.4)], 0.2),
-        ([reported(t8=0.6, t1=0.3, t2=0.1)], 6 / 7),  # "no" is at most as likely as the least reported, 0.1
-        ([reported(t9=0.6, t1=0.3, t2=0.1)], 1 / 7),
-        ([reported(t1=0.9)], 0.5),  # neither
-        ([{8: Reported(-1000.0), 9: Reported(-1.0)}], 0.0),
-        ([{8: Reported(-1.0), 9: Reported(-1000.0)}], 1.0),
-        ([{8: Reported(-1.0), 9: Reported(-math.inf)}], 1.0),
-        ([], 0.5),
-        (None, 0.5),
-    ],
-)
-def test_p_yes_by_hand(logprobs, score):
-    task = VerifyTask(branches=[[1]], yes_token=8, no_token=9)
-    lowered = lower_verify(task)
-    lowered[0].logprobs = logprobs
-    raise_verify(task, lowered)
-    assert task.scores == pytest.approx([score])
-
-
-@settings(deadline=None)
-@given(st.floats(0.001, 0.5), st.floats(0.001, 0.5))
-def test_p_yes_is_the_share_of_yes(yes, no):
-    task = VerifyTask(branches=[[1]], yes_token=8, no_token=9)
-    lowered = lower_verify(task)
-    lowered[0].logprobs = [reported(t8=yes, t9=no)]
-    raise_verify(task, lowered)
-    assert task.scores[0] == pytest.approx(yes / (yes + no))
-
-
 def test_a_compare_task_holds_answers_and_gets_classes():
     task = CompareTask(worker_tag=WorkerTag.COMPARE, answers=["1/2", None, "0.5"])
     assert isinstance(task, Task)
@@ -208,6 +144,38 @@ def test_a_compare_task_holds_answers_and_gets_classes():
     assert {field.name for field in dataclasses.fields(CompareTask)} - {f.name for f in dataclasses.fields(Task)} == {
         "answers",
         "classes",
+        "num_undetermined",
     }
     assert CompareTask().answers is not CompareTask().answers
     assert token_counts_of(task) is None
+
+
+@pytest.mark.parametrize(
+    ("reported", "num_tokens", "max_tokens", "reason"),
+    [
+        ("stop_words", 5, 5, "stop_words"),
+        (None, 5, 5, "length"),
+        (None, 4, 5, "stop"),
+        (None, None, 5, None),
+        (None, 5, None, None),
+    ],
+)
+@pytest.mark.parametrize("has_field", [True, False])
+def test_why_a_generation_ended_is_known_by_its_tokens_where_the_worker_is_silent(
+    reported, num_tokens, max_tokens, reason, has_field
+):
+    task = GenerationTask(max_tokens=max_tokens, output_tokens=None if num_tokens is None else [0] * num_tokens)
+    if has_field:
+        task.finish_reason = reported
+    elif reported is None:
+        task = types.SimpleNamespace(max_tokens=task.max_tokens, output_tokens=task.output_tokens)
+    else:
+        pytest.skip("a task without the field reports nothing")
+    assert finish_reason_of(task) == reason
+
+
+def test_a_stream_that_goes_on_has_not_ended():
+    task = StreamGenerationTask(max_tokens=9, output_tokens=[1])
+    assert finish_reason_of(task) is None
+    task.end_flag = True
+    assert finish_reason_of(task) == "stop"

@@ -33,7 +33,7 @@ from scaffolding_ext.protocol import (
     TaskStatus,
 )
 from scaffolding_ext.tasks import ScoreTask, TokenCounts, token_counts_of
-from scaffolding_ext.testing import FakeClock, ScriptedWorker
+from scaffolding_ext.testing import FakeClock, Gate, ScriptedWorker
 
 
 def served(worker: ScriptedWorker, task: Any) -> Any:
@@ -278,3 +278,25 @@ def test_the_contract_takes_another_script() -> None:
 def test_a_failing_worker_fails_the_contract_with_its_own_error() -> None:
     with pytest.raises(TaskError, match="gone"):
         check_gives_text(Echo, lambda task: EngineError("gone"))
+
+
+def test_a_gate_holds_tasks_until_it_is_opened_and_tells_who_came():
+    gate = Gate(timeout=0.01)
+    with pytest.raises(TimeoutError, match=r"0 of 1 tasks arrived at the gate in 0\.01 s"):
+        gate.wait_for(1)
+
+    async def serve():
+        worker = ScriptedWorker("x", before=gate)
+        first, second = (asyncio.ensure_future(worker.run_task(GenerationTask(input_str=text))) for text in "ab")
+        await asyncio.sleep(0)
+        gate.wait_for(2)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        gate.wait_for_cancelled(1)
+        assert not first.done()
+        gate.open()
+        await first
+        await worker.run_task(GenerationTask(input_str="c"))  # open for those to come, too
+        gate.wait_for(1)
+
+    asyncio.run(serve())

@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import weakref
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from scaffolding_ext.errors import ConfigError, MissingDependencyError
-from scaffolding_ext.prompting import load_tokenizer, model_folder
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import (
     GenerationTask,
-    ScaffoldingOutput,
     StreamGenerationTask,
     Task,
     TaskStatus,
     Worker,
-    current_scope,
 )
 from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_counts
-from scaffolding_ext.workers.engine.request import RequestBuilder, fill, probability_of_first
+from scaffolding_ext.workers.engine.model_loading import load_model
+from scaffolding_ext.workers.engine.request_builder import RequestBuilder, fill, probability_of_first
 from scaffolding_ext.workers.engine.waiter import NEVER, Waiter
+from scaffolding_ext.workers.streaming import current_scope_id, output_so_far
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
+    from scaffolding_ext.workers.engine.engine_request import EngineRequest
     from scaffolding_ext.workers.engine.generation_engine import GenerationEngine
     from scaffolding_ext.workers.engine.metrics import EngineMetrics
-    from scaffolding_ext.workers.engine.sequence import Sequence
 
 
 class _Stream(NamedTuple):
     """What a streaming task keeps between its steps."""
 
-    sequence: Sequence
+    request: EngineRequest
     waiter: Waiter
     scope_id: str
 
 
 class HuggingFaceWorker(Worker):
     """Serves generation, streaming, scoring and verification from a transformers model in this process.
+
+    It has a thread, which ends with `shutdown()`, with a `with` block, or once nobody holds the worker any more.
 
     A sampled text depends on its seed and its prompt, not on what else runs. Where a task gives neither temperature,
     top-p nor top-k, it is decoded greedily. `input_tokens` go before `input_str`. Stop strings are cut off the text,
@@ -66,6 +67,11 @@ class HuggingFaceWorker(Worker):
         MissingDependencyError: torch or transformers is not installed.
         ConfigError: An argument is outside its range, the model's attention is not full within `max_seq_len`, or not
             even one request of that length fits into `kv_cache_bytes`.
+
+    Attributes:
+        model: The model that it serves, as it was named.
+        chat_template: How the model's prompts are rendered; None where it has no template.
+        max_seq_len: Prompt and generated tokens of one request at most.
     """
 
     def __init__(
@@ -91,52 +97,43 @@ class HuggingFaceWorker(Worker):
             ("prefill_chunk", prefill_chunk, 1),
             ("prefix_cache_bytes", prefix_cache_bytes, 0),
             ("kv_cache_bytes", kv_cache_bytes, 1),
+            ("seed", seed, 0),
         ):
-            if value is not None and value < low:
-                raise ConfigError(f"is {value}; it must be at least {low}", key)
-        if dtype not in ("float32", "bfloat16", "float16"):
-            raise ConfigError(f"is {dtype!r}; choose float32, bfloat16 or float16", "dtype")
-        try:
-            import torch
-            from transformers import AutoModelForCausalLM
-        except ImportError as error:
-            raise MissingDependencyError("torch with transformers", "hf") from error
-        from scaffolding_ext.workers.engine.attention import ATTENTION, register
+            _check_integer(key, value, low)
+        network, tokenizer, chat_template, end_ids, attends_to_rows = load_model(
+            model, dtype, device, attn_implementation
+        )
         from scaffolding_ext.workers.engine.generation_engine import GenerationEngine
         from scaffolding_ext.workers.engine.model_limits import check_attention, fitting_rows
 
-        tokenizer = load_tokenizer(model)
-        chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
-        with _no_progress_bars():
-            network = AutoModelForCausalLM.from_pretrained(model_folder(model), dtype=getattr(torch, dtype), **chosen)
-        network.to(device).eval()
-        takes_ours = attn_implementation is None and network._supports_attention_backend
-        if takes_ours:
-            register()
-            network.set_attn_implementation(ATTENTION)
-            takes_ours = network.config.get_text_config()._attn_implementation == ATTENTION
         config = network.config.get_text_config()
         context_len = getattr(config, "max_position_embeddings", None)
+        self.model = model
+        self.chat_template = chat_template
         self.max_seq_len = max_seq_len or context_len or 4096
         if context_len is not None and self.max_seq_len > context_len:
             raise ConfigError(f"is {max_seq_len}; the model's context is {context_len} tokens", "max_seq_len")
-        check_attention(config, self.max_seq_len, serves_windows=takes_ours)
-        num_rows = fitting_rows(network, max_batch_size, self.max_seq_len, kv_cache_bytes)
-        backend = tokenizer.backend_tokenizer
+        check_attention(config, self.max_seq_len, serves_windows=attends_to_rows)
         vocab_size = network.get_input_embeddings().weight.shape[0]
-        self._requests = RequestBuilder(backend, vocab_size, self.max_seq_len, seed)
-        self._streams: dict[str, set[Sequence]] = {}
+        self._builder = RequestBuilder(tokenizer, vocab_size, self.max_seq_len, seed)
+        self._streams: dict[str, set[EngineRequest]] = {}
         self._engine: GenerationEngine = GenerationEngine(
             network,
-            backend,
-            frozenset(token for token in _end_ids(network, tokenizer) if token < vocab_size),
-            max_batch_size=num_rows,
+            tokenizer,
+            end_ids,
+            max_batch_size=fitting_rows(network, max_batch_size, self.max_seq_len, kv_cache_bytes),
             max_seq_len=self.max_seq_len,
             prefill_chunk=prefill_chunk,
             prefix_cache_bytes=prefix_cache_bytes,
             enable_block_reuse=enable_block_reuse,
             threads=threads,
         )
+        weakref.finalize(self, self._engine.close).atexit = False  # at the exit the engine sees to itself
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
+        return self._builder.tokenizer_fingerprint
 
     @property
     def metrics(self) -> EngineMetrics:
@@ -149,23 +146,23 @@ class HuggingFaceWorker(Worker):
 
     async def on_scope_end(self, scope_id: str) -> None:
         """Cancel the streams that a request or branch has left open."""
-        for sequence in self._streams.pop(scope_id, ()):
-            self._engine.cancel(sequence)
+        for request in self._streams.pop(scope_id, ()):
+            self._engine.cancel(request)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         waiter = Waiter()
-        sequence = self._requests.generation(task, waiter.notify)
+        request = self._builder.generation(task, waiter.notify)
         task.output_tokens = None
-        self._engine.submit(sequence)
+        self._engine.submit(request)
         if not task.streaming_output_flag:
-            await self._wait(task, sequence, waiter, NEVER)
-            fill(task, sequence)
+            await self._wait(task, request, waiter, NEVER)
+            fill(task, request)
             return TaskStatus.SUCCESS
         ended = False
         while not ended:
-            await self._wait(task, sequence, waiter, len(task.output_tokens or ()) + 1)
-            ended = fill(task, sequence)
-            task.streaming_output_list.append(_output(task))
+            await self._wait(task, request, waiter, len(task.output_tokens or ()) + 1)
+            ended = fill(task, request)
+            task.streaming_output_list.append(output_so_far(task))
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
@@ -179,58 +176,57 @@ class HuggingFaceWorker(Worker):
         stream: _Stream = task.request_handle
         num_tokens = len(task.output_tokens or ()) + max(1, task.streaming_step or 1)
         if task.cancel_flag:
-            self._engine.cancel(stream.sequence)
+            self._engine.cancel(stream.request)
             num_tokens = NEVER
         try:
-            await self._wait(task, stream.sequence, stream.waiter, num_tokens)
-            task.end_flag = fill(task, stream.sequence)
+            await self._wait(task, stream.request, stream.waiter, num_tokens)
+            task.end_flag = fill(task, stream.request)
         except BaseException:
             self._forget_stream(stream)
             raise
         if task.end_flag:
             self._forget_stream(stream)
         elif task.streaming_output_flag:
-            task.streaming_output_list.append(_output(task))
+            task.streaming_output_list.append(output_so_far(task))
         return TaskStatus.SUCCESS
 
     def _open_stream(self, task: StreamGenerationTask) -> None:
         waiter = Waiter()
-        sequence = self._requests.generation(task, waiter.notify)
-        self._engine.submit(sequence)
+        request = self._builder.generation(task, waiter.notify)
+        self._engine.submit(request)
         task.output_tokens = None
-        task.request_handle = _Stream(sequence, waiter, _scope_id())
-        self._streams.setdefault(task.request_handle.scope_id, set()).add(sequence)
+        task.request_handle = _Stream(request, waiter, current_scope_id())
+        self._streams.setdefault(task.request_handle.scope_id, set()).add(request)
 
     def _forget_stream(self, stream: _Stream) -> None:
         streams = self._streams.get(stream.scope_id, set())
-        streams.discard(stream.sequence)
+        streams.discard(stream.request)
         if not streams:
             self._streams.pop(stream.scope_id, None)
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
         waiter = Waiter()
-        sequence = self._requests.score(task, waiter.notify)
-        self._engine.submit(sequence)
-        await self._wait(task, sequence, waiter, NEVER)
-        task.logprobs = sequence.scores
-        set_token_counts(task, sequence.counts)
+        request = self._builder.score(task, waiter.notify)
+        self._engine.submit(request)
+        await self._wait(task, request, waiter, NEVER)
+        task.logprobs = request.scores
         return TaskStatus.SUCCESS
 
     async def _verify(self, task: VerifyTask) -> TaskStatus:
         waiters = [Waiter() for _ in task.branches]
-        sequences = self._requests.verify(task, [waiter.notify for waiter in waiters])
-        for sequence in sequences:
-            self._engine.submit(sequence)
+        requests = self._builder.verify(task, [waiter.notify for waiter in waiters])
+        for request in requests:
+            self._engine.submit(request)
         try:
-            for sequence, waiter in zip(sequences, waiters, strict=True):
-                await self._wait(task, sequence, waiter, NEVER)
+            for request, waiter in zip(requests, waiters, strict=True):
+                await self._wait(task, request, waiter, NEVER)
         except BaseException:
-            for sequence in sequences:
-                self._engine.cancel(sequence)
+            for request in requests:
+                self._engine.cancel(request)
             raise
         finally:
-            set_token_counts(task, TokenCounts(*map(sum, zip(*[s.counts for s in sequences], strict=True))))
-        task.scores = [probability_of_first(sequence.choice_logits) for sequence in sequences]
+            set_token_counts(task, TokenCounts(*map(sum, zip(*[request.counts for request in requests], strict=True))))
+        task.scores = [probability_of_first(request.choice_logits) for request in requests]
         return TaskStatus.SUCCESS
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
@@ -240,44 +236,24 @@ class HuggingFaceWorker(Worker):
         VerifyTask: _verify,
     }
 
-    async def _wait(self, task: Task, sequence: Sequence, waiter: Waiter, num_tokens: int) -> None:
-        """Until the sequence has that many tokens or has ended; a cancelled wait cancels the sequence."""
+    async def _wait(self, task: Task, request: EngineRequest, waiter: Waiter, num_tokens: int) -> None:
+        """Until the request has that many tokens or has ended; a cancelled wait cancels the request."""
         try:
-            await waiter.wait(sequence, num_tokens)
+            await waiter.wait(request, num_tokens)
         except asyncio.CancelledError:
-            self._engine.cancel(sequence)
-            set_token_counts(task, sequence.counts)
+            self._engine.cancel(request)
             raise
-        if sequence.error is not None:
-            raise sequence.error
+        finally:
+            set_token_counts(task, request.counts)  # a request that fails has cost something, too
+        if request.error is not None:
+            raise request.error
 
 
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing bars of its own into the caller's terminal."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-def _scope_id() -> str:
-    scope = current_scope.get()
-    return "" if scope is None else scope.scope_id
-
-
-def _output(task: GenerationTask) -> ScaffoldingOutput:
-    """What the task has so far, for a reader who looks at it later."""
-    return ScaffoldingOutput(task.output_str, list(task.output_tokens or ()))
-
-
-def _end_ids(network: Any, tokenizer: Any) -> frozenset[int]:
-    """Ids that end a text, from the generation config and the tokenizer."""
-    configured = network.generation_config.eos_token_id
-    ids = configured if isinstance(configured, list) else [configured, tokenizer.eos_token_id]
-    return frozenset(token for token in ids if token is not None)
+def _check_integer(key: str, value: object, low: int) -> None:
+    """Refuse what is neither None nor an integer of at least `low`."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ConfigError(f"is {value!r}; it must be an integer", key)
+    if value < low:
+        raise ConfigError(f"is {value}; it must be at least {low}", key)

@@ -33,7 +33,7 @@ class Record:
         target: The right answer.
         output: The completion, or None where the request failed.
         answer: The extracted answer, or None.
-        correct: Whether the answer is right, or None where the request failed.
+        correct: Whether the answer is right; a failed request has none, which is wrong.
         verdict: How it was compared: `"equal"`, `"different"`, `"undetermined"`, or None without an answer.
         exit_reason: Why the controller stopped, where it says so.
         ledger: `Ledger.to_json()`; of a failed request what it had cost by then.
@@ -49,7 +49,7 @@ class Record:
     target: str
     output: str | None
     answer: str | None
-    correct: bool | None
+    correct: bool
     verdict: str | None
     exit_reason: str | None
     ledger: dict[str, Any]

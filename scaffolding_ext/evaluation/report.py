@@ -19,7 +19,7 @@ _COUNTS = ("decoded", "prefilled", "reused")
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures of one run. Means are over the samples that ended; a failed sample is neither right nor wrong.
+    """Figures of one run. A failed sample counts as wrong, and means take it with what it had cost by then.
 
     Attributes:
         num_samples: Records, epochs counted each.
@@ -28,14 +28,17 @@ class Summary:
         num_unanswered: Outputs without an answer; they count as wrong.
         num_undetermined: Answers that differ from the target as strings and by nothing that could be decided; they
             count as wrong.
-        accuracy: Right answers by samples that ended; None where none did.
+        accuracy: Right answers by samples, failed ones included; None without samples.
         accuracy_interval: 95 % Wilson interval. It takes samples as independent: with several epochs it is too narrow.
+        accuracy_of_finished: Right answers by samples that did not fail; None where all failed. It says how good the
+            answers are, not how good the run was: what fails is seldom a random part of the samples.
+        accuracy_of_finished_interval: 95 % Wilson interval.
         mean_decoded_tokens: Tokens decoded a sample: probes, verification and discarded work included.
         mean_computed_tokens: Tokens that the model ran on a sample: decoded and prefilled.
         mean_tokens_by_purpose: Decoded, prefilled and reused tokens a sample, by purpose.
         num_unmetered_tasks: Tasks whose tokens nobody counted; where it is not 0, the token figures are too low.
         mean_seconds: Wall-clock time a sample, from submission to its end.
-        exit_reasons: How many samples ended for each reason; samples that name none count under `"unknown"`.
+        exit_reasons: How many samples finished for each reason; samples that name none count under `"unknown"`.
         errors: How many samples failed with each type of error.
     """
 
@@ -46,6 +49,8 @@ class Summary:
     num_undetermined: int
     accuracy: float | None
     accuracy_interval: Interval
+    accuracy_of_finished: float | None
+    accuracy_of_finished_interval: Interval
     mean_decoded_tokens: float | None
     mean_computed_tokens: float | None
     mean_tokens_by_purpose: dict[str, dict[str, float]]
@@ -57,29 +62,31 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return fields | {"accuracy_interval": self.accuracy_interval._asdict()}
+        return {name: value._asdict() if isinstance(value, Interval) else value for name, value in fields.items()}
 
 
 def summarize(records: Sequence[Record]) -> Summary:
     """Sum a run's records up."""
-    ended = [record for record in records if record.error is None]
-    num_correct = sum(record.correct is True for record in ended)
-    totals = [record.ledger["total"] for record in ended]
-    purposes = dict.fromkeys(purpose for record in ended for purpose in record.ledger["by_purpose"])
+    finished = [record for record in records if record.error is None]
+    num_correct = sum(record.correct for record in finished)
+    totals = [record.ledger["total"] for record in records]
+    purposes = dict.fromkeys(purpose for record in records for purpose in record.ledger["by_purpose"])
     return Summary(
         num_samples=len(records),
-        num_failed=len(records) - len(ended),
+        num_failed=len(records) - len(finished),
         num_correct=num_correct,
-        num_unanswered=sum(record.answer is None for record in ended),
-        num_undetermined=sum(record.verdict == "undetermined" for record in ended),
-        accuracy=num_correct / len(ended) if ended else None,
-        accuracy_interval=wilson_interval(num_correct, len(ended)),
+        num_unanswered=sum(record.answer is None for record in finished),
+        num_undetermined=sum(record.verdict == "undetermined" for record in finished),
+        accuracy=num_correct / len(records) if records else None,
+        accuracy_interval=wilson_interval(num_correct, len(records)),
+        accuracy_of_finished=num_correct / len(finished) if finished else None,
+        accuracy_of_finished_interval=wilson_interval(num_correct, len(finished)),
         mean_decoded_tokens=_mean([total["decoded"] for total in totals]),
         mean_computed_tokens=_mean([total["decoded"] + total["prefilled"] for total in totals]),
-        mean_tokens_by_purpose={purpose: _mean_counts(ended, purpose) for purpose in purposes},
-        num_unmetered_tasks=sum(record.ledger["num_unmetered_tasks"] for record in ended),
-        mean_seconds=_mean([record.seconds["total"] for record in ended]),
-        exit_reasons=dict(Counter(record.exit_reason or "unknown" for record in ended).most_common()),
+        mean_tokens_by_purpose={purpose: _mean_counts(records, purpose) for purpose in purposes},
+        num_unmetered_tasks=sum(record.ledger["num_unmetered_tasks"] for record in records),
+        mean_seconds=_mean([record.seconds["total"] for record in records]),
+        exit_reasons=dict(Counter(record.exit_reason or "unknown" for record in finished).most_common()),
         errors=dict(Counter(record.error.type for record in records if record.error is not None).most_common()),
     )
 
@@ -87,11 +94,12 @@ def summarize(records: Sequence[Record]) -> Summary:
 def comparison_table(runs: Mapping[str, Summary]) -> Table:
     """A table with one line a run, token figures a sample; what a run saves is in decoded tokens against the first.
 
-    The 95 % Wilson interval stands beside the percentage of right answers.
+    The 95 % Wilson interval stands beside the percentage of right answers; failed samples are wrong there. Where a run
+    has any, a column more gives the percentage without them.
     """
-    table = Table(
-        "run", "n", "failed", "correct %", "decoded", "saved", "computed", "seconds", box=SIMPLE_HEAD, pad_edge=False
-    )
+    any_failed = any(run.num_failed for run in runs.values())
+    columns = ("run", "n", "failed", "correct %", *(["of finished"] if any_failed else []))
+    table = Table(*columns, "decoded", "saved", "computed", "seconds", box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     baseline = next(iter(runs.values())).mean_decoded_tokens if runs else None
@@ -102,7 +110,8 @@ def comparison_table(runs: Mapping[str, Summary]) -> Table:
             name,
             str(run.num_samples),
             str(run.num_failed),
-            _shown_accuracy(run),
+            _shown_percentage(run.accuracy, run.accuracy_interval),
+            *([_shown_percentage(run.accuracy_of_finished, run.accuracy_of_finished_interval)] if any_failed else []),
             _shown(decoded, ".1f"),
             _shown(saved, ".1%"),
             _shown(run.mean_computed_tokens, ".1f"),
@@ -121,10 +130,8 @@ def _mean_counts(records: Sequence[Record], purpose: str) -> dict[str, float]:
     return {name: sum(counts.get(name, 0) for counts in found) / len(records) for name in _COUNTS}
 
 
-def _shown_accuracy(run: Summary) -> str:
-    if run.accuracy is None:
-        return "-"
-    return f"{100 * run.accuracy:.1f} ({100 * run.accuracy_interval.low:.1f}-{100 * run.accuracy_interval.high:.1f})"
+def _shown_percentage(share: float | None, interval: Interval) -> str:
+    return "-" if share is None else f"{100 * share:.1f} ({100 * interval.low:.1f}-{100 * interval.high:.1f})"
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -30,6 +30,7 @@ def evaluate(
     timeout: float | None = None,
     on_record: OnRecord | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    units_implied: bool = False,
 ) -> list[Record]:
     """Run every sample and wait for all; inside a running event loop await `evaluate_async` instead.
 
@@ -42,14 +43,18 @@ def evaluate(
         timeout: Seconds that a request may take, or None.
         on_record: Called with each record as soon as there is one; an error that it raises ends the run.
         clock: Seconds from any origin, monotonic.
+        units_implied: Whether the questions imply units (see `scoring.score`).
 
     Returns:
         The records in the order of the samples, the epochs of a sample next to each other.
 
     Raises:
+        RuntimeError: This thread runs an event loop, which would stand still meanwhile.
         ValueError: `epochs` is below 1, or an id names two samples.
     """
-    return asyncio.run(evaluate_async(llm, samples, epochs, timeout, on_record, clock))
+    if _in_event_loop():
+        raise RuntimeError("evaluate() would block the running event loop; there, use `await evaluate_async(...)`")
+    return asyncio.run(evaluate_async(llm, samples, epochs, timeout, on_record, clock, units_implied))
 
 
 async def evaluate_async(
@@ -59,6 +64,7 @@ async def evaluate_async(
     timeout: float | None = None,
     on_record: OnRecord | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    units_implied: bool = False,
 ) -> list[Record]:
     """As `evaluate`, for callers on an event loop. Cancelling it cancels the requests in flight."""
     if epochs < 1:
@@ -71,7 +77,7 @@ async def evaluate_async(
 
     async def run_jobs(jobs: Iterator[_Job]) -> None:
         for job in jobs:
-            record = await _run(llm, job, timeout, clock)
+            record = await _run(llm, job, timeout, clock, units_implied)
             records[job.position] = record
             if on_record is not None:
                 on_record(record)
@@ -86,7 +92,9 @@ async def evaluate_async(
     return [records[position] for position in range(len(pairs))]
 
 
-async def _run(llm: ScaffoldingLlm, job: _Job, timeout: float | None, clock: Callable[[], float]) -> Record:
+async def _run(
+    llm: ScaffoldingLlm, job: _Job, timeout: float | None, clock: Callable[[], float], units_implied: bool
+) -> Record:
     sample = job.sample
     started = clock()
     result = llm.generate_async(sample.prompt, sample_id=sample.id, epoch=job.epoch, timeout=timeout)
@@ -101,7 +109,9 @@ async def _run(llm: ScaffoldingLlm, job: _Job, timeout: float | None, clock: Cal
     seconds = round(clock() - started, 6)
     output = result.outputs[0] if error is None else None
     answer = None if output is None else _answer_of(output)
-    scored = None if output is None else score(answer, sample.target)
+    scored = (
+        None if output is None else await asyncio.to_thread(score, answer, sample.target, units_implied=units_implied)
+    )
     return Record(
         id=sample.id,
         epoch=job.epoch,
@@ -109,7 +119,7 @@ async def _run(llm: ScaffoldingLlm, job: _Job, timeout: float | None, clock: Cal
         target=sample.target,
         output=None if output is None else output.text,
         answer=answer,
-        correct=None if scored is None else scored.correct,
+        correct=scored is not None and scored.correct,
         verdict=None if scored is None else scored.verdict,
         exit_reason=result.exit_reason,
         ledger=result.program.ledger.to_json(),
@@ -118,6 +128,14 @@ async def _run(llm: ScaffoldingLlm, job: _Job, timeout: float | None, clock: Cal
         trace=list(result.program.trace),
         error=None if error is None else RecordError(type(error).__name__, str(error)),
     )
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _answer_of(output: Any) -> str | None:

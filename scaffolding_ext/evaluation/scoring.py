@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scaffolding_ext.answers import Verdict, compare
+from scaffolding_ext.answers import Verdict, equal
 
 
 class Score(NamedTuple):
@@ -19,15 +19,20 @@ class Score(NamedTuple):
     verdict: str | None
 
 
-def score(answer: str | None, target: str) -> Score:
-    """Score an answer; no answer is wrong, and so is one that nothing here can tell to be equal.
+def score(answer: str | None, target: str, *, units_implied: bool = False) -> Score:
+    """Score an answer; no answer is wrong, and so is one that nothing here can tell to be equal. It may block.
 
-    What `answers.compare` leaves undetermined is right only where both are the same string; the verdict of the others
+    What `answers.equal` leaves undetermined is right only where both are the same string; the verdict of the others
     stays `"undetermined"`, so that a report can say how many there are.
+
+    Args:
+        answer: What was answered.
+        target: What is right.
+        units_implied: Whether the question implies the unit, so that 5 cm is right where the target is 5.
     """
     if answer is None:
         return Score(False, None)
-    verdict = compare(answer, target)
+    verdict = equal(answer, target, units_implied=units_implied)
     if verdict is Verdict.UNDETERMINED and answer.strip() == target.strip():
         verdict = Verdict.EQUAL
     return Score(verdict is Verdict.EQUAL, verdict.value)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffolding_ext.tinylm.grammar import CLOSE, PROBE, sample_chain, sample_problem
+from scaffolding_ext.tinylm.chains import sample_chain
+from scaffolding_ext.tinylm.grammar import CLOSE, HEDGE, NO, PROBE, VERDICT, YES, sample_problem
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -84,4 +85,6 @@ def _texts(seed: int, num_texts: int) -> Iterator[str]:
         yield problem.question
         yield "".join(segment.text for segment in sample_chain(problem, rng))
         yield CLOSE.removeprefix(THINK_CLOSE) + problem.answer + "}."
-        yield PROBE + problem.answer + "}"
+        yield PROBE + problem.answer + "}" + HEDGE
+        yield VERDICT + YES
+        yield VERDICT + NO

@@ -1,7 +1,8 @@
 """Train the embedded models from scratch on CPU: `python -m scaffolding_ext.tinylm.train --output_path DIR`.
 
 A run is a pure function of its options: batches are drawn from (seed, round), and a checkpoint holds everything that a
-resumed run needs to go on exactly where it stopped.
+resumed run needs to go on exactly where it stopped. Until the learning rate falls nothing depends on how long the run
+is to be, so a run may be made longer or shorter up to then.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 EXAMPLES_PER_ROUND = 3000
 WARMUP_STEPS = 60
-DECAY_SHARE = 0.6  # the learning rate falls linearly over the last part of the run
-# Longest problem from each share of the run on. Copying an operation by its label is learnt within minutes on short
-# problems, and hardly at all when all lengths come at once.
-CURRICULUM = ((0.0, 6), (0.1, 10), (0.17, 16), (0.25, MAX_NUM_STEPS))
+DECAY_SHARE = 0.4  # the learning rate falls linearly over the last part of the run
+# Longest problem from each step on. Copying an operation by its label is learnt within minutes on short problems, and
+# hardly at all when all lengths come at once.
+CURRICULUM = ((0, 5), (200, 9), (350, 15), (500, MAX_NUM_STEPS))
 
 
 class Shape(NamedTuple):
@@ -42,8 +43,8 @@ class Shape(NamedTuple):
     num_heads: int
 
 
-SHAPES = {"target": Shape(128, 384, 4, 4), "draft": Shape(64, 192, 3, 2)}
-NUM_STEPS = {"target": 8000, "draft": 4000}  # where the command names none
+SHAPES = {"target": Shape(128, 384, 4, 4), "draft": Shape(96, 288, 3, 3)}
+NUM_STEPS = {"target": 2400, "draft": 1600}  # where the command names none
 
 
 def build_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
@@ -73,10 +74,12 @@ def build_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for embeddings and norms."""
     import torch
 
+    from scaffolding_ext.tinylm.muon import Muon
+
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     return [
-        torch.optim.Muon(matrices, lr=0.006, weight_decay=0.01, momentum=0.95),
+        Muon(matrices, lr=0.006, weight_decay=0.01, momentum=0.95),
         torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0),
     ]
 
@@ -87,9 +90,23 @@ def learning_rate_scale(step: int, num_steps: int) -> float:
     return min(1.0, (step + 1) / WARMUP_STEPS) * max(0.02, min(1.0, remaining))
 
 
-def curriculum_max_num_steps(step: int, num_steps: int) -> int:
-    """The longest problem that the run is shown at a step."""
-    return max(longest for share, longest in CURRICULUM if step >= share * num_steps)
+def learning_rate_falls(step: int, num_steps: int) -> bool:
+    """Whether a run of that length has lowered its learning rate before a step."""
+    return step > (1 - DECAY_SHARE) * num_steps + 1
+
+
+def curriculum_max_num_steps(step: int) -> int:
+    """The longest problem that a run is shown at a step."""
+    return max(longest for first_step, longest in CURRICULUM if step >= first_step)
+
+
+def has_bfloat16_units() -> bool:
+    """Whether bfloat16 is faster than float32 on this processor; without units for it, it is four times slower."""
+    import torch
+
+    # Where torch is too old to say, float32 is right everywhere.
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], batch: Batch, scale: float) -> float:
@@ -97,7 +114,7 @@ def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer],
     import torch
 
     ids, labels = torch.from_numpy(batch.ids), torch.from_numpy(batch.labels)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16, enabled=has_bfloat16_units()):
         logits = model(input_ids=ids, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(
         logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
@@ -150,12 +167,15 @@ class Run:
         """Go on from a checkpoint.
 
         Raises:
-            click.ClickException: It was written by a run with other options.
+            click.ClickException: It was written by a run with other options, or by one of another length whose learning
+                rate had begun to fall.
         """
         import torch
 
         checkpoint = torch.load(file, weights_only=True)
-        if checkpoint["options"] != self.options:
+        lengths = {checkpoint["options"]["num_steps"], self.options["num_steps"]}
+        falls = len(lengths) > 1 and any(learning_rate_falls(checkpoint["step"], num_steps) for num_steps in lengths)
+        if falls or checkpoint["options"] | {"num_steps": self.options["num_steps"]} != self.options:
             raise click.ClickException(
                 f"{file} was written by a run with {checkpoint['options']}, this one has {self.options}; "
                 "use the same options or another --output_path"
@@ -193,13 +213,11 @@ class Run:
         }
 
 
-def run_batches(
-    stream: ExampleStream, seed: int, num_steps: int, batch_tokens: int, first_step: int = 0
-) -> Iterator[Batch]:
+def run_batches(stream: ExampleStream, seed: int, batch_tokens: int, first_step: int = 0) -> Iterator[Batch]:
     """The batches of a run from a step on, endlessly; each round of them depends on (seed, round) alone."""
     first_step_of_round = 0
     for round_index in itertools.count():
-        longest = curriculum_max_num_steps(first_step_of_round, num_steps)
+        longest = curriculum_max_num_steps(first_step_of_round)
         rng = random.Random(f"{seed}/{round_index}")
         batches = list(stream.batches(rng, batch_tokens, EXAMPLES_PER_ROUND, longest))
         yield from batches[max(0, first_step - first_step_of_round) :]
@@ -279,12 +297,14 @@ def main(
         folder.mkdir(parents=True, exist_ok=True)
         steps = num_steps or NUM_STEPS[name]
         model = build_model(SHAPES[name], tokenizer, seed)
+        stream = ExampleStream(tokenizer)
         options = {"model": name, "num_steps": steps, "batch_tokens": batch_tokens, "seed": seed}
-        run = Run(options | {"grammar_version": GRAMMAR_VERSION}, model, build_optimizers(model))
+        data = {"grammar_version": GRAMMAR_VERSION, "data_fingerprint": stream.fingerprint()}
+        run = Run(options | data, model, build_optimizers(model))
         checkpoint_file = folder / "checkpoint.pt"
         if checkpoint_file.exists():
             run.load(checkpoint_file)
-        batches = run_batches(ExampleStream(tokenizer), seed, steps, batch_tokens, run.step)
+        batches = run_batches(stream, seed, batch_tokens, run.step)
         train(run, batches, tokenizer.pad_token_id, checkpoint_file, checkpoint_every, report)
         save(model, tokenizer, folder, run.log())
         report(f"saved {folder}")

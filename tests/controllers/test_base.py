@@ -1,15 +1,17 @@
 """What every controller inherits: cheap clones, binding to workers, branches for several tasks."""
 
 import contextvars
+from enum import Enum
 from typing import ClassVar
 
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController, encode, finish, prompt_family
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.program import current_program, record
-from scaffolding_ext.prompting import FAMILIES, Prompting
-from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskCollection, with_task_collection
+from scaffolding_ext.prompting import Prompting, family_named
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskCollection, Worker, with_task_collection
 from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.tasks import ScoreTask, WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
@@ -114,6 +116,75 @@ def test_bind_learns_what_the_workers_serve(key):
     assert plain.can_serve(WorkerTag.GENERATION, GenerationTask)
 
 
+class UpstreamTag(Enum):
+    """As upstream's controllers have one each: its members equal neither our tags nor their values."""
+
+    GENERATION = "generation"
+    REWARD = "reward"
+
+
+def test_workers_may_be_keyed_by_members_of_any_enum():
+    controller = Outer(Scorer())
+    controller.bind({UpstreamTag.GENERATION: ScriptedWorker(""), UpstreamTag.REWARD: ScriptedWorker("")})
+    assert controller.inner.can_serve(WorkerTag.REWARD, ScoreTask)
+    assert controller.inner.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
+
+
+def test_a_bound_controllers_tasks_carry_the_keys_that_the_workers_have():
+    """Upstream's host looks a tag up in the dict that it was given, where no other enum's member is found."""
+    workers = {UpstreamTag.GENERATION: ScriptedWorker("text")}
+    controller = NativeGenerationController()
+    for expected in (WorkerTag.GENERATION, UpstreamTag.GENERATION):
+        (task,) = contextvars.copy_context().run(next, controller.clone().generate("q"))
+        assert task.worker_tag is expected
+        controller.bind(workers)
+    with ScaffoldingLlm(controller, workers) as llm:
+        assert llm.generate("q").outputs[0].text == "text"
+
+
+def test_controllers_have_the_tags_where_upstreams_have_theirs():
+    assert NativeGenerationController.WorkerTag.GENERATION is WorkerTag.GENERATION
+
+
+def test_capabilities_are_those_of_the_worker_object():
+    class Wrapping(Worker):
+        def __init__(self, inner):
+            self.task_handlers = inner.task_handlers
+            self.max_seq_len = 100
+
+    controller = Leaf()
+    controller.bind({"generation": Wrapping(PlainWorker(""))})
+    assert not controller.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
+    controller.bind({"generation": Wrapping(ScriptedWorker(""))})
+    assert controller.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
+    task = GenerationTask(input_tokens=[0] * 30)
+    assert controller.budget_within_context(WorkerTag.GENERATION, task, budget=90, reserved=10) == 60
+
+
+def test_binding_again_changes_no_clone():
+    controller = Outer(Leaf())
+    controller.bind({"generation": ScriptedWorker("")})
+    before = controller.clone()
+    controller.bind({"generation": PlainWorker("")})
+    assert before.inner.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
+    assert not controller.inner.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
+
+
+def test_a_second_host_on_a_controller_changes_nothing_in_the_first():
+    class Asking(BaseController):
+        def run(self, task, **kwargs):
+            yield []
+            finish(task, str(self.can_serve(WorkerTag.GENERATION, StreamGenerationTask)), None)
+
+    controller = Asking()
+    with (
+        ScaffoldingLlm(controller, {"generation": ScriptedWorker("")}) as streaming,
+        ScaffoldingLlm(controller, {"generation": PlainWorker("")}) as plain,
+    ):
+        assert [llm.generate("q").outputs[0].text for llm in (streaming, plain, streaming)] == ["True", "False", "True"]
+    assert not controller.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
+
+
 def test_bind_learns_of_a_compare_worker_that_nobody_requires():
     controller = Leaf()
     controller.bind({"generation": PlainWorker(""), WorkerTag.COMPARE: ScriptedWorker("")})
@@ -182,14 +253,14 @@ def test_family_and_encoding_are_those_of_the_requests_prompting():
         def run(self, task, **kwargs):
             yield []
             assert current_program().prompting is self.prompting
-            finish(task, str(FAMILIES["tinylm"] is prompt_family()), encode("</think>"))
+            finish(task, str(family_named("tinylm") is prompt_family()), encode("</think>"))
 
     controller = Asking()
     with ScaffoldingLlm(controller, {"generation": ScriptedWorker("")}) as llm:
         plain = llm.generate("q").outputs[0]
-        controller.prompting = Prompting.for_model("tinylm/draft")
+        llm.prototype_controller.prompting = Prompting.for_model("tinylm/draft")
         prompted = llm.generate("q").outputs[0]
     assert (plain.text, plain.token_ids) == ("False", None)
     assert (prompted.text, len(prompted.token_ids)) == ("True", 1)
-    assert prompt_family() is FAMILIES["deepseek_r1"]  # outside any request
+    assert prompt_family() is family_named("deepseek_r1")  # outside any request
     assert encode("x") is None

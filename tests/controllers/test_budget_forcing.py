@@ -49,9 +49,11 @@ def test_a_chain_that_ends_before_the_budget_is_left_alone(budget):
     assert len(tasks) == 1
 
 
-def test_a_chain_may_end_without_closing_its_thinking():
-    result, _ = request(controller(500), "no idea")
-    assert (result.outputs[0].text, result.answer, result.exit_reason) == ("no idea", None, "end")
+@pytest.mark.parametrize("insists", [True, False])
+def test_a_chain_that_ends_without_an_answer_is_asked_for_one_unless_nobody_insists(insists):
+    result, _ = request(controller(500, insist_on_answer=insists), "no idea")
+    text = "no idea" + FAMILY.close + "4" + FAMILY.answer_end if insists else "no idea"
+    assert (result.outputs[0].text, result.answer, result.exit_reason) == (text, "4" if insists else None, "end")
 
 
 @pytest.mark.parametrize("budget", range(CLOSED_AT, len(CLOSING)))

@@ -4,9 +4,31 @@ import pytest
 
 from scaffolding_ext import registry
 from scaffolding_ext.contract import CONTROLLER_CHECKS
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.best_of_n import BestOfNController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.deepconf import DeepConfController
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController, DynasorGenerationController
+from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.process_reward import ProcessRewardController
+from scaffolding_ext.controllers.reward import RewardController
+from scaffolding_ext.maths.allocation.curtailment import Curtailment
+
+SCORING = {RewardController, ProcessRewardController}  # they judge what others wrote, and write nothing
+NEEDS_LOGPROBS = {DeepConfController}  # the contract's script has none
+
+
+class LongestFirst(BaseController):
+    """Scores a text by its length."""
+
+    scores = None
+
+    def process(self, tasks, **kwargs):
+        self.scores = [len(task.output_str) for task in tasks]
+        yield []
+
 
 CONTROLLERS = {
     "native": NativeGenerationController,
@@ -20,8 +42,24 @@ CONTROLLERS = {
     "dynasor_to_the_end": lambda: DynasorCoTController(chunk_size=24, certainty_threshold=99),
     "dynasor_out_of_budget": lambda: DynasorCoTController(max_tokens=60, chunk_size=24, certainty_threshold=99),
     "dynasor_alias": lambda: DynasorGenerationController(chunk_size=24),
+    "conformal_conditional": lambda: ConformalDraftTargetController(
+        coverage="conditional", alpha=0.4, draft_tokens=40, target_tokens=40, num_chains=4
+    ),
+    "conformal_continue": lambda: ConformalDraftTargetController(
+        coverage="conditional", alpha=0.4, draft_tokens=40, target_tokens=40, num_chains=2, on_reject="continue"
+    ),
     "budget_cut": lambda: BudgetForcingController(40),
     "budget_unused": lambda: BudgetForcingController(4000),
+    "vote": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=None),
+    "vote_in_rounds": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=Curtailment()),
+    "vote_at_once": lambda: MajorityVoteController(
+        DynasorCoTController(chunk_size=24), 3, allocation=Curtailment(), launch="at_once"
+    ),
+    "vote_of_votes": lambda: MajorityVoteController(MajorityVoteController(NativeGenerationController(), 2), 2),
+    "best_of_n": lambda: BestOfNController(NativeGenerationController(), LongestFirst(), 3),
+    "best_of_votes": lambda: BestOfNController(
+        MajorityVoteController(DynasorCoTController(chunk_size=24), 2), LongestFirst(), 2
+    ),
 }
 
 
@@ -34,4 +72,6 @@ def test_contract(name, check):
 def test_no_controller_is_left_out():
     checked = {type(make()) for make in CONTROLLERS.values()}
     known = {registry.controllers.resolve(name) for name in registry.controllers.names()}
-    assert {factory for factory in known if factory.__module__.startswith("scaffolding_ext.")} <= checked
+    assert {
+        factory for factory in known if factory.__module__.startswith("scaffolding_ext.")
+    } <= checked | SCORING | NEEDS_LOGPROBS

@@ -2,11 +2,12 @@
 
 import pytest
 
-from scaffolding_ext.controllers.native_generation import SAMPLING_FIELDS, NativeGenerationController
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.program import Program
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
 from scaffolding_ext.runtime import ScaffoldingLlm
+from scaffolding_ext.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.tasks import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
 
@@ -29,7 +30,8 @@ VALUES = {
     "user": ("me", "you"),
     "top_k": (5, 1),
     "min_tokens": (1, 2),
-    "ignore_eos": (True, False),
+    "reasoning_effort": ("high", "low"),
+    "ignore_eos": (True, True),
     "return_context_logits": (True, True),
 }
 """For each field a value for the controller, and one that a task sets itself."""

@@ -13,7 +13,7 @@ import pytest
 
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.records import Record, RecordError, prompt_hash, read_records, record_writer
-from scaffolding_ext.program import Ledger
+from scaffolding_ext.ledger import Ledger
 from scaffolding_ext.tasks import Purpose, TokenCounts
 
 
@@ -44,7 +44,7 @@ def make(**changes: Any) -> Record:
     return Record(**fields | changes)
 
 
-FAILED = make(output=None, answer=None, correct=None, verdict=None, error=RecordError("TaskError", "gone"), seed=None)
+FAILED = make(output=None, answer=None, correct=False, verdict=None, error=RecordError("TaskError", "gone"), seed=None)
 
 
 @pytest.mark.parametrize("record", [make(), FAILED])

@@ -6,17 +6,16 @@ import io
 import json
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from scaffolding_ext.evaluation.records import Record, RecordError
 from scaffolding_ext.evaluation.report import Summary, comparison_table, summarize
+from scaffolding_ext.ledger import Ledger
 from scaffolding_ext.maths.statistics import wilson_interval
-from scaffolding_ext.program import Ledger
 from scaffolding_ext.tasks import Purpose
 
 
-def make(correct: bool | None = True, decoded: int = 10, probe: int = 0, **changes: Any) -> Record:
+def make(correct: bool = True, decoded: int = 10, probe: int = 0, **changes: Any) -> Record:
     ledger = Ledger()
     ledger.add(Purpose.CHAIN, decoded, 3, 1)
     if probe:
@@ -41,10 +40,10 @@ def make(correct: bool | None = True, decoded: int = 10, probe: int = 0, **chang
     return Record(**fields | changes)
 
 
-FAILED = make(None, 99, output=None, answer=None, verdict=None, exit_reason=None, error=RecordError("TaskError", "x"))
+FAILED = make(False, 100, output=None, answer=None, verdict=None, exit_reason=None, error=RecordError("TaskError", "x"))
 
 
-def test_a_summary_counts_and_averages_what_ended() -> None:
+def test_a_summary_counts_and_averages_failed_samples_included() -> None:
     records = [
         make(True, 10, probe=6),
         make(False, 20, exit_reason="certain", seconds={"total": 4.0}),
@@ -58,33 +57,50 @@ def test_a_summary_counts_and_averages_what_ended() -> None:
         num_correct=1,
         num_unanswered=1,
         num_undetermined=1,
-        accuracy=0.25,
-        accuracy_interval=wilson_interval(1, 4),
-        mean_decoded_tokens=26.5,
-        mean_computed_tokens=29.5,
+        accuracy=0.2,
+        accuracy_interval=wilson_interval(1, 5),
+        accuracy_of_finished=0.25,
+        accuracy_of_finished_interval=wilson_interval(1, 4),
+        mean_decoded_tokens=41.2,
+        mean_computed_tokens=44.2,
         mean_tokens_by_purpose={
-            "chain": {"decoded": 25.0, "prefilled": 3.0, "reused": 1.0},
-            "probe": {"decoded": 1.5, "prefilled": 0.0, "reused": 0.0},
+            "chain": {"decoded": 40.0, "prefilled": 3.0, "reused": 1.0},
+            "probe": {"decoded": 1.2, "prefilled": 0.0, "reused": 0.0},
         },
-        num_unmetered_tasks=4,
-        mean_seconds=2.5,
+        num_unmetered_tasks=5,
+        mean_seconds=2.4,
         exit_reasons={"end": 2, "certain": 1, "unknown": 1},
         errors={"TaskError": 1},
     )
 
 
-@pytest.mark.parametrize("records", [[], [FAILED]])
-def test_without_samples_that_ended_nothing_is_claimed(records: list[Record]) -> None:
-    summary = summarize(records)
-    assert summary.accuracy is summary.mean_decoded_tokens is summary.mean_seconds is None
+def test_one_right_answer_and_nine_time_outs_are_not_perfect() -> None:
+    summary = summarize([make(True), *[FAILED] * 9])
+    assert (summary.accuracy, summary.accuracy_of_finished) == (0.1, 1.0)
+    assert summary.accuracy_interval == wilson_interval(1, 10)
+    assert summary.accuracy_of_finished_interval == wilson_interval(1, 1)
+    [line] = shown({"late": summary})
+    assert line[:7] == ["late", "10", "9", "10.0", "(1.8-40.4)", "100.0", "(20.7-100.0)"]
+
+
+def test_without_samples_nothing_is_claimed() -> None:
+    summary = summarize([])
+    assert summary.accuracy is summary.accuracy_of_finished is summary.mean_decoded_tokens is None
+    assert summary.mean_seconds is None
     assert (summary.accuracy_interval.low, summary.accuracy_interval.high) == (0.0, 1.0)
     assert comparison_table({"run": summary}).row_count == 1
+
+
+def test_where_all_failed_nothing_is_claimed_of_the_finished() -> None:
+    summary = summarize([FAILED])
+    assert (summary.accuracy, summary.accuracy_of_finished) == (0.0, None)
+    assert shown({"late": summary})[0][3:6] == ["0.0", "(0.0-79.3)", "-"]
 
 
 def test_a_summary_is_json() -> None:
     document = json.loads(json.dumps(summarize([make()]).to_json()))
     assert document["accuracy"] == 1.0
-    assert set(document["accuracy_interval"]) == {"low", "high"}
+    assert set(document["accuracy_interval"]) == set(document["accuracy_of_finished_interval"]) == {"low", "high"}
 
 
 def shown(runs: dict[str, Summary]) -> list[list[str]]:

@@ -104,7 +104,7 @@ def test_a_failure_becomes_a_record_and_the_others_go_on() -> None:
     assert bad.error is not None
     assert bad.error.type == "TaskError"
     assert "the engine is gone" in bad.error.message
-    assert (bad.output, bad.answer, bad.correct, bad.verdict, bad.exit_reason) == (None, None, None, None, None)
+    assert (bad.output, bad.answer, bad.correct, bad.verdict, bad.exit_reason) == (None, None, False, None, None)
 
 
 def test_a_controllers_own_error_becomes_a_record_too() -> None:
@@ -196,6 +196,14 @@ def test_evaluate_runs_inside_a_loop_by_its_async_form() -> None:
             return await evaluate_async(llm, samples(1, 2))
 
     assert [record.correct for record in asyncio.run(scenario())] == [True, True]
+
+
+def test_evaluate_inside_a_loop_is_refused_and_names_the_other_form() -> None:
+    async def scenario() -> None:
+        with host(ScriptedWorker(said)) as llm, pytest.raises(RuntimeError, match="await evaluate_async"):
+            evaluate(llm, samples(1))
+
+    asyncio.run(scenario())
 
 
 def test_no_samples_give_no_records() -> None:

@@ -15,7 +15,10 @@ from scaffolding_ext.evaluation.scoring import Score, score
         ("-3", "3", Score(False, "different")),
         ("A", "B", Score(False, "different")),
         ("x+1", " x+1", Score(True, "equal")),
-        ("x+1", "1+x", Score(False, "undetermined")),
+        ("x+1", "1+x", Score(True, "equal")),
+        (r"\sqrt{8}", r"2\sqrt{2}", Score(True, "equal")),
+        ("no idea", "(1,2)", Score(False, "undetermined")),
+        ("5 cm", "5", Score(False, "undetermined")),
         (None, "3", Score(False, None)),
     ],
 )
@@ -27,3 +30,9 @@ def test_what_only_the_strings_can_tell_is_equal_by_them() -> None:
     answer = "x" * 2_000  # longer than the fast path looks at
     assert score(f" {answer}\n", answer) == Score(True, "equal")
     assert score(answer + "y", answer) == Score(False, "undetermined")
+
+
+def test_units_may_be_implied() -> None:
+    assert score("5 cm", "5", units_implied=True) == Score(True, "equal")
+    assert score("50%", "50", units_implied=True) == Score(True, "equal")
+    assert score("50%", "0.5", units_implied=True) == Score(False, "different")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections import Counter
@@ -10,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from scaffolding_ext.tinylm.data import CLOSE_SHARE, IGNORED, PROBE_SHARE, Example, ExampleStream
-from scaffolding_ext.tinylm.grammar import CLOSE, PROBE, sample_problem
+from scaffolding_ext.tinylm.data import CLOSE_SHARE, IGNORED, PROBE_SHARE, VERDICT_SHARE, Example, ExampleStream
+from scaffolding_ext.tinylm.grammar import CLOSE, HEDGE, NO, PROBE, VERDICT, YES, sample_problem
 from scaffolding_ext.tinylm.tokenizer import END
 
 pytest.importorskip("transformers")
@@ -27,36 +28,48 @@ STATED = re.compile(
 
 
 class Reading(NamedTuple):
-    """An example as text: its kind, question, the part that is given, and the part that is learnt."""
+    """An example as text: what it shows, its question, the thinking that is learnt, and the reply that is learnt."""
 
     kind: str
     question: str
-    given: str
-    learnt: str
+    thinking: str
+    answer: str | None
+    reply: str
 
 
 def text(ids: list[int]) -> str:
     return str(TOKENIZER.backend_tokenizer.decode(ids, skip_special_tokens=False))
 
 
-def num_given(example: Example) -> int:
-    return sum(label == IGNORED for label in example.labels)
+def parts(example: Example) -> list[str]:
+    """The example as text, in stretches that are given and learnt in turn, a given one first."""
+    together = zip(example.ids, example.labels, strict=True)
+    runs = itertools.groupby(together, key=lambda pair: pair[1] == IGNORED)
+    return [text([token for token, _ in run]) for _, run in runs]
 
 
 def read(example: Example) -> Reading:
-    given, learnt = text(example.ids[: num_given(example)]), text(example.ids[num_given(example) :])
-    prompt = PROMPT.match(given)
-    assert prompt is not None
-    kind = "chain" if prompt.end() == len(given) else "probe" if given.endswith(PROBE) else "close"
-    return Reading(kind, prompt[1], given[prompt.end() :], learnt)
+    prompt, *rest = parts(example)
+    match = PROMPT.match(prompt)
+    assert match is not None
+    question = match[1]
+    if match.end() < len(prompt):  # cut before its first token: prompt and suffix are one stretch
+        rest = ["", prompt[match.end() :], *rest]
+    if len(rest) == 1:
+        thinking, _, reply = rest[0].partition(CLOSE)
+        return Reading("chain", question, thinking, None, reply)
+    thinking, suffix, reply = rest
+    if suffix.endswith(VERDICT):
+        answer = suffix.removeprefix(CLOSE).removesuffix("}." + VERDICT)
+        return Reading("verdict", question, thinking, answer, reply)
+    kind = {PROBE: "probe", CLOSE: "close"}[suffix]
+    return Reading(kind, question, thinking, None, reply)
 
 
 def stated_belief(chain: str) -> str | None:
     """The answer that a piece of chain states last, by its own words."""
     stated = STATED.findall(chain)
-    if not stated:
-        return None
-    return re.split("=|, near ", stated[-1][0] or stated[-1][1])[-1]
+    return stated[-1][0] or stated[-1][1] if stated else None
 
 
 def true_answer(seed: int) -> str:
@@ -74,54 +87,76 @@ def examples(stream: ExampleStream) -> list[Example]:
     return [stream.sample(random.Random(seed)) for seed in range(800)]
 
 
+@pytest.fixture(scope="module")
+def readings(examples: list[Example]) -> list[tuple[int, Reading]]:
+    """What each seed's example shows."""
+    return [(seed, read(example)) for seed, example in enumerate(examples)]
+
+
 # ---- one example
 
 
-def test_labels_mask_a_prefix_and_are_the_ids_after_it(examples: list[Example]) -> None:
+def test_what_is_learnt_is_what_stands_there_and_the_prompt_never_is(examples: list[Example]) -> None:
     for example in examples:
-        masked = num_given(example)
         assert len(example.labels) == len(example.ids)
-        assert example.labels == [IGNORED] * masked + example.ids[masked:]
-        assert 0 < masked < len(example.ids)
+        assert all(label in (IGNORED, token) for token, label in zip(example.ids, example.labels, strict=True))
+        assert parts(example)[0].startswith("<|user|>")
+        assert example.labels[-1] == example.ids[-1] == TOKENIZER.eos_token_id
 
 
-def test_the_shares_of_the_kinds(examples: list[Example]) -> None:
-    """Within four standard deviations of 800 draws: 0.052 for a share of 0.16."""
-    shares = Counter(read(example).kind for example in examples)
-    assert abs(shares["probe"] / len(examples) - PROBE_SHARE) < 0.052
-    assert abs(shares["close"] / len(examples) - CLOSE_SHARE) < 0.043
+def test_the_shares_of_the_kinds(readings: list[tuple[int, Reading]]) -> None:
+    """Within four standard deviations of 800 draws."""
+    shares = Counter(reading.kind for _, reading in readings)
+    for kind, share in (("probe", PROBE_SHARE), ("close", CLOSE_SHARE), ("verdict", VERDICT_SHARE)):
+        assert abs(shares[kind] / len(readings) - share) < 4 * (share * (1 - share) / len(readings)) ** 0.5
 
 
-def test_a_whole_chain_is_learnt_from_its_first_token_to_the_end_token(examples: list[Example]) -> None:
-    for seed, example in enumerate(examples):
-        reading = read(example)
+def test_a_whole_chain_ends_with_the_answer_that_it_believes_in(readings: list[tuple[int, Reading]]) -> None:
+    wrong = 0
+    for seed, reading in readings:
         if reading.kind == "chain":
-            assert reading.given == ""
-            chain, _, answer = reading.learnt.partition(CLOSE)
-            assert answer == true_answer(seed) + "}." + END
-            assert stated_belief(chain) == true_answer(seed)
+            belief = stated_belief(reading.thinking)
+            assert reading.reply == f"{belief}}}.{END}"
+            wrong += belief != true_answer(seed)
+    assert wrong > 10
 
 
-@pytest.mark.parametrize(("kind", "suffix", "tail"), [("probe", PROBE, "}" + END), ("close", CLOSE, "}." + END)])
-def test_of_a_cut_chain_the_answer_alone_is_learnt(examples: list[Example], kind: str, suffix: str, tail: str) -> None:
-    num_before, num_after = 0, 0
-    for seed, example in enumerate(examples):
-        reading = read(example)
+@pytest.mark.parametrize(("kind", "tail"), [("probe", "}" + END), ("close", "}." + END)])
+def test_a_cut_chain_replies_what_it_believes_and_before_that_the_truth(
+    readings: list[tuple[int, Reading]], kind: str, tail: str
+) -> None:
+    hedged = Counter[bool]()
+    after = 0
+    for seed, reading in readings:
         if reading.kind != kind:
             continue
-        assert reading.given.endswith(suffix)
-        belief = stated_belief(reading.given.removesuffix(suffix))
-        num_before, num_after = num_before + (belief is None), num_after + (belief is not None)
-        assert reading.learnt == (belief or true_answer(seed)) + tail
-    assert min(num_before, num_after) >= 5  # cuts lie on both sides of the first answer
+        belief = stated_belief(reading.thinking)
+        if belief is not None:
+            after += 1
+            assert reading.reply == belief + tail
+        else:
+            hedged[HEDGE in reading.reply] += 1
+            assert reading.reply.replace(HEDGE, "") == true_answer(seed) + tail
+    assert min(after, hedged[False]) >= 5  # cuts lie on both sides of the first answer
+    assert (hedged[True] >= 5) == (kind == "probe")  # a forced answer is never hedged
 
 
-def test_cuts_lie_anywhere(examples: list[Example]) -> None:
+def test_a_verdict_says_whether_the_closed_answer_is_right(readings: list[tuple[int, Reading]]) -> None:
+    verdicts = Counter[str]()
+    for seed, reading in readings:
+        if reading.kind == "verdict":
+            assert reading.answer == stated_belief(reading.thinking)
+            verdict = YES if reading.answer == true_answer(seed) else NO
+            assert reading.reply == verdict + END
+            verdicts[verdict] += 1
+    assert min(verdicts.values()) > 0.3 * sum(verdicts.values())
+
+
+def test_cuts_lie_anywhere(readings: list[tuple[int, Reading]]) -> None:
     """Also within a line, where no newline ends what is given."""
-    readings = [reading for reading in map(read, examples) if reading.kind == "probe"]
-    cut_chains = [reading.given.removesuffix(PROBE) for reading in readings]
-    assert any(chain.endswith("\n") for chain in cut_chains)
-    assert any(not chain.endswith("\n") for chain in cut_chains)
+    chains = [reading.thinking for _, reading in readings if reading.kind == "probe"]
+    assert any(chain.endswith("\n") for chain in chains)
+    assert any(chain and not chain.endswith("\n") for chain in chains)
 
 
 def test_every_problem_is_of_the_training_split(examples: list[Example]) -> None:

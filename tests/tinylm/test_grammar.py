@@ -1,8 +1,8 @@
-"""The grammar: seeded, split without overlap, right by an independent solver, and short enough for the context."""
+"""Problems: seeded, split without overlap, and right by an independent solver."""
 
 from __future__ import annotations
 
-import itertools
+import math
 import random
 import re
 
@@ -10,17 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.tinylm.grammar import (
-    CLOSE,
-    KINDS,
-    MAX_NUM_STEPS,
-    Problem,
-    Segment,
-    sample_chain,
-    sample_problem,
-    split_of,
-)
-from scaffolding_ext.tinylm.tokenizer import CONTEXT_LEN, END
+from scaffolding_ext.tinylm.grammar import KINDS, MAX_NUM_STEPS, MIN_NUM_STEPS, sample_problem, split_of
 
 untimed = settings(deadline=None)  # a busy machine fails no test
 seeds = st.integers(0, 2**63 - 1)
@@ -41,7 +31,7 @@ def solve(question: str) -> str:
         moves = [(entry[1], int(entry[2:])) for entry in match[2].split(",")]
         right = sum(amount for direction, amount in moves if direction == "R")
         return str(int(match[1]) + right - sum(amount for direction, amount in moves if direction == "L"))
-    match = re.fullmatch(r"Start with (\d+)\. Apply (.+?)\. (Find the total|Work mod \d+|Choose: .+?)\.?", question)
+    match = re.fullmatch(r"Start with (\d+)\. Apply (.+?)\. (Find the total|Work mod \d+)\.", question)
     assert match is not None, question
     value = int(match[1])
     for entry in match[2].split(","):
@@ -49,14 +39,7 @@ def solve(question: str) -> str:
         value = {"+": value + amount, "-": value - amount, "*": value * amount}[entry[1]]
     if match[3].startswith("Work mod"):
         return str(value % int(match[3].split()[-1]))  # the residue of the whole is that of its parts
-    if match[3].startswith("Choose"):
-        (letter,) = re.findall(rf"(?<!\d){value}=([ABCD])", match[3])
-        return str(letter)
     return str(value)
-
-
-def chain_of(problem: Problem, seed: int) -> list[Segment]:
-    return sample_chain(problem, random.Random(seed))
 
 
 # ---- problems
@@ -64,11 +47,9 @@ def chain_of(problem: Problem, seed: int) -> list[Segment]:
 
 @untimed
 @given(seeds, splits, st.none() | kinds)
-def test_a_seed_gives_one_problem_and_one_chain(seed: int, split: str, kind: str | None) -> None:
+def test_a_seed_gives_one_problem(seed: int, split: str, kind: str | None) -> None:
     once, again = random.Random(seed), random.Random(seed)
-    problem = sample_problem(once, split, kind)
-    assert problem == sample_problem(again, split, kind)
-    assert sample_chain(problem, once) == sample_chain(problem, again)
+    assert sample_problem(once, split, kind) == sample_problem(again, split, kind)
     assert once.getstate() == again.getstate()
 
 
@@ -76,7 +57,7 @@ def test_a_seed_gives_one_problem_and_one_chain(seed: int, split: str, kind: str
 @given(seeds)
 def test_the_global_generator_is_left_alone(seed: int) -> None:
     before = random.getstate()
-    chain_of(sample_problem(random.Random(seed)), seed)
+    sample_problem(random.Random(seed))
     assert random.getstate() == before
 
 
@@ -112,30 +93,18 @@ def test_the_answer_is_the_independent_solvers(seed: int, kind: str, split: str)
 
 
 @untimed
-@given(seeds, kinds, st.integers(2, MAX_NUM_STEPS))
+@given(seeds, kinds, st.integers(MIN_NUM_STEPS, MAX_NUM_STEPS))
 def test_the_number_of_steps_keeps_its_bounds(seed: int, kind: str, max_num_steps: int) -> None:
     problem = sample_problem(random.Random(seed), "train", kind, max_num_steps)
-    assert 2 <= problem.num_steps <= max_num_steps
+    assert MIN_NUM_STEPS <= problem.num_steps <= max_num_steps
     assert ",".join(problem.operations) in problem.question
     assert len({operation[0] for operation in problem.operations}) == problem.num_steps  # every label once
 
 
 @untimed
-@given(seeds)
-def test_the_options_hold_the_answer_once(seed: int) -> None:
-    problem = sample_problem(random.Random(seed), kind="choice")
-    assert len(set(problem.options)) == 4
-    assert min(problem.options) >= 0
-    total = problem.start + sum(int(operation[1:]) for operation in problem.operations)
-    assert problem.options.count(total) == 1
-    assert problem.answer == "ABCD"[problem.options.index(total)]
-
-
-@untimed
 @given(seeds, kinds)
-def test_only_choices_have_options_and_only_two_kinds_a_parameter(seed: int, kind: str) -> None:
+def test_two_kinds_have_a_parameter(seed: int, kind: str) -> None:
     problem = sample_problem(random.Random(seed), kind=kind)
-    assert bool(problem.options) == (kind == "choice")
     assert bool(problem.parameter) == (kind in ("modular", "count"))
 
 
@@ -149,7 +118,7 @@ def test_the_longest_problems_are_drawn() -> None:
     assert max(sample_problem(rng).num_steps for _ in range(300)) == MAX_NUM_STEPS
 
 
-@pytest.mark.parametrize("max_num_steps", [-1, 1, MAX_NUM_STEPS + 1])
+@pytest.mark.parametrize("max_num_steps", [-1, MIN_NUM_STEPS - 1, MAX_NUM_STEPS + 1])
 def test_a_bound_out_of_range_is_refused(max_num_steps: int) -> None:
     with pytest.raises(ValueError, match=rf"max_num_steps is {max_num_steps}; it must lie in \[2, 24\]"):
         sample_problem(random.Random(0), max_num_steps=max_num_steps)
@@ -160,76 +129,8 @@ def test_an_unknown_kind_is_refused() -> None:
         sample_problem(random.Random(0), kind="riddle")
 
 
-# ---- chains
-
-
-@untimed
-@given(seeds, kinds)
-def test_a_chain_ends_believing_the_true_answer(seed: int, kind: str) -> None:
-    rng = random.Random(seed)
-    problem = sample_problem(rng, kind=kind)
-    chain = sample_chain(problem, rng)
-    assert chain[-1].belief == problem.answer
-    assert chain[0].belief is None
-
-
-@untimed
-@given(seeds, kinds)
-def test_beliefs_begin_with_the_first_answer_and_change_with_corrections_only(seed: int, kind: str) -> None:
-    rng = random.Random(seed)
-    chain = sample_chain(sample_problem(rng, kind=kind), rng)
-    first = next(i for i, segment in enumerate(chain) if segment.belief is not None)
-    assert all(segment.belief is not None for segment in chain[first:])
-    for before, after in itertools.pairwise(chain[first:]):
-        corrected = "I made a slip" in after.text
-        assert corrected == (before.belief != after.belief)
-        if corrected:
-            assert f"not {before.belief}." in after.text
-
-
-@untimed
-@given(seeds, kinds)
-def test_every_belief_is_written_where_it_is_stated(seed: int, kind: str) -> None:
-    rng = random.Random(seed)
-    chain = sample_chain(sample_problem(rng, kind=kind), rng)
-    for before, segment in itertools.pairwise(chain):
-        if segment.belief != before.belief:
-            assert re.search(rf"(?<!\d){re.escape(str(segment.belief))}[.,]", segment.text)
-
-
-@untimed
-@given(seeds)
-def test_the_last_line_of_a_chain_of_sums_leads_to_the_answer(seed: int) -> None:
-    rng = random.Random(seed)
-    problem = sample_problem(rng, kind="sum")
-    text = "".join(segment.text for segment in sample_chain(problem, rng))
-    lines = re.findall(r"^[a-z][+-]\d (\d+)([+-])(\d)=(-?\d+)$", text, re.MULTILINE)
-    assert len(lines) >= problem.num_steps
-    assert lines[-1][3] == problem.answer
-
-
-def test_slips_are_rare_and_happen() -> None:
-    """6 % of the first lines of chains are wrong, within four standard deviations of 2,000 draws: 0.0213."""
+def test_the_number_of_steps_is_log_uniform() -> None:
+    """As many problems of 2 to 6 steps as of 7 to 24, since 25 / 7 is about 7 / 2; four deviations of 3,000 draws."""
     rng = random.Random(0)
-    wrong = 0
-    for _ in range(2_000):
-        chain = sample_chain(sample_problem(rng, kind="sum"), rng)
-        left, sign, right, result = re.findall(r" (\d+)([+-])(\d)=(-?\d+)", chain[1].text)[0]
-        wrong += int(left) + int(sign + right) != int(result)
-    assert abs(wrong / 2_000 - 0.06) < 0.0213
-
-
-def test_chains_fit_the_context() -> None:
-    pytest.importorskip("transformers")
-    from scaffolding_ext.prompting import load_tokenizer
-
-    encode = load_tokenizer("tinylm/draft").backend_tokenizer.encode
-    rng = random.Random(0)
-    longest = 0
-    for _ in range(1_500):
-        problem = sample_problem(rng, "train")
-        chain = "".join(segment.text for segment in sample_chain(problem, rng))
-        sequence = f"<|user|>{problem.question}<|assistant|><think>\n{chain}{CLOSE}{problem.answer}}}.{END}"
-        longest = max(longest, len(encode(sequence, add_special_tokens=False).ids))
-    assert longest <= CONTEXT_LEN
-    assert longest > CONTEXT_LEN // 2  # the context is no larger than it has to be
+    short = sum(sample_problem(rng).num_steps < 7 for _ in range(3_000)) / 3_000
+    assert abs(short - math.log(7 / 2) / math.log(25 / 2)) < 0.0365

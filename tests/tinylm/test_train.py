@@ -12,14 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scaffolding_ext import HuggingFaceWorker, NativeGenerationController, Prompting, ScaffoldingLlm
-from scaffolding_ext.tinylm import train
+from scaffolding_ext.tinylm import chains, train
 from scaffolding_ext.tinylm.data import ExampleStream
-from scaffolding_ext.tinylm.grammar import MAX_NUM_STEPS
+from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION, MAX_NUM_STEPS
 from scaffolding_ext.tinylm.tokenizer import build_tokenizer
 
 torch = pytest.importorskip("torch")
-if not hasattr(torch.optim, "Muon"):
-    pytest.skip("training needs torch 2.9 or newer", allow_module_level=True)
 
 NUM_STEPS = 7
 OPTIONS = {"--num_steps": NUM_STEPS, "--batch_tokens": 300, "--seed": 3, "--checkpoint_every": 2}
@@ -106,6 +104,7 @@ def test_a_run_says_how_far_it_is_and_leaves_a_log(finished: Path) -> None:
     assert log["num_tokens"] == state["num_tokens"] > 0
     assert log["final_loss"] == round(state["mean_loss"], 4) > 0
     assert {key: log[key] for key in state["options"]} == state["options"]
+    assert log["grammar_version"] == GRAMMAR_VERSION
     assert not list(finished.glob("*.tmp"))
 
 
@@ -148,6 +147,20 @@ def test_a_run_that_is_over_only_saves_its_model_again(tokenizer: Any, folder: P
     assert {name: (folder / name).read_bytes() for name in files} == files
 
 
+def test_a_run_is_made_longer_while_its_learning_rate_has_not_fallen(
+    finished: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of two steps, from a run of nine, in which the rate would fall after five."""
+    with monkeypatch.context() as patch:
+        interrupt_after(3, patch)
+        assert call(folder, num_steps=9).exit_code == 1
+    assert checkpoint(folder)["step"] == 2
+    result = call(folder)
+    assert result.exit_code == 0, result.output
+    assert_equal(checkpoint(folder)["model"], checkpoint(finished)["model"])
+    assert json.loads((folder / "training.json").read_text())["num_steps"] == NUM_STEPS
+
+
 @pytest.mark.parametrize("changed", [{"seed": 4}, {"num_steps": 8}, {"batch_tokens": 400}])
 def test_other_options_on_the_same_folder_are_refused(finished: Path, changed: dict[str, int]) -> None:
     before = (finished / "checkpoint.pt").read_bytes()
@@ -157,6 +170,13 @@ def test_other_options_on_the_same_folder_are_refused(finished: Path, changed: d
     assert "was written by a run with" in message
     assert "use the same options or another --output_path" in message
     assert (finished / "checkpoint.pt").read_bytes() == before
+
+
+def test_a_checkpoint_of_other_data_is_refused(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "SLIP_RATE", 0.5)
+    result = call(finished)
+    assert result.exit_code == 1
+    assert "data_fingerprint" in result.output
 
 
 def test_the_checkpoint_of_another_model_is_refused(finished: Path, tmp_path: Path) -> None:
@@ -195,9 +215,9 @@ def test_one_name_trains_that_model_alone_and_progress_is_on_standard_output(fol
 
 
 def test_the_steps_of_each_model_are_told_by_the_help() -> None:
-    assert train.NUM_STEPS == {"target": 8000, "draft": 4000}
+    assert train.NUM_STEPS == {"target": 2400, "draft": 1600}
     text = " ".join(CliRunner().invoke(train.main, ["--help"]).stdout.split())
-    assert "[default: (target 8000, draft 4000)" in text
+    assert "[default: (target 2400, draft 1600)" in text
     assert "runs/tinylm" in text
 
 
@@ -234,6 +254,12 @@ def test_the_folder_runs_in_the_worker(finished: Path) -> None:
 # ---- schedules and batches
 
 
+def test_bfloat16_is_used_where_the_processor_has_units_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for capabilities, expected in (({"avx2": True}, False), ({"avx512_bf16": True}, True), ({"amx_bf16": True}, True)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=capabilities: found, raising=False)
+        assert train.has_bfloat16_units() is expected
+
+
 def test_the_learning_rate_warms_up_stays_and_falls_to_two_percent() -> None:
     scales = [train.learning_rate_scale(step, 8_000) for step in range(8_000)]
     assert scales[: train.WARMUP_STEPS] == [(step + 1) / train.WARMUP_STEPS for step in range(train.WARMUP_STEPS)]
@@ -243,18 +269,25 @@ def test_the_learning_rate_warms_up_stays_and_falls_to_two_percent() -> None:
     assert scales[-1] == 0.02
 
 
+@pytest.mark.parametrize(("step", "falls"), [(0, False), (601, False), (602, True), (1_000, True)])
+def test_the_fall_of_the_learning_rate_begins_after_three_fifths(step: int, falls: bool) -> None:
+    """A checkpoint at a step has taken those before it."""
+    assert train.learning_rate_falls(step, 1_000) is falls
+    assert falls == any(train.learning_rate_scale(taken, 1_000) < 1 for taken in range(train.WARMUP_STEPS, step))
+
+
 def test_the_curriculum_grows_to_the_longest_problems() -> None:
-    longest = [train.curriculum_max_num_steps(step, 1_000) for step in range(1_000)]
-    assert longest[0] == 6
+    longest = [train.curriculum_max_num_steps(step) for step in range(1_000)]
+    assert longest[0] == 5
     assert longest == sorted(longest)
-    assert longest[250:] == [MAX_NUM_STEPS] * 750
+    assert longest[500:] == [MAX_NUM_STEPS] * 500
 
 
 @pytest.mark.parametrize("first_step", [0, 1, 4, 9])
 def test_a_resumed_runs_batches_are_the_rest_of_the_run(tokenizer: Any, first_step: int) -> None:
     def batches(start: int, stop: int) -> list[Any]:
         stream = ExampleStream(tokenizer)
-        return list(itertools.islice(train.run_batches(stream, 3, 12, 300, start), stop - start))
+        return list(itertools.islice(train.run_batches(stream, 3, 300, start), stop - start))
 
     for whole, resumed in zip(batches(0, 12)[first_step:], batches(first_step, 12), strict=True):
         assert (whole.ids == resumed.ids).all()

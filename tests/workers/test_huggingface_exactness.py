@@ -17,12 +17,15 @@ from scaffolding_ext.evaluation.datasets import embedded_problems
 from scaffolding_ext.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.tasks import ScoreTask, token_counts_of
+from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.engine.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface import HuggingFaceWorker
 
 TRAINED, SMALL = "tinylm/target", "tinylm/draft"
 VOCABULARY, CONTEXT, WINDOW, CHUNK = 512, 256, 24, 24
-TOLERANCE = 1e-4  # of log-probabilities; logits closer than this may be ordered either way
+# Of log-probabilities; logits closer than this may be ordered either way.
+TOLERANCE = float32_tolerance(longest_sum=1024, num_sums=32, magnitude=32.0)
+NUM_SAMPLED = 40  # texts
 WAIT = 120  # seconds until a test gives up
 
 _COMMON = {"vocab_size": VOCABULARY, "initializer_range": 0.2, "tie_word_embeddings": False}
@@ -52,11 +55,11 @@ SERVED = [  # a shape, the attention that is asked for, and whether that is comp
 
 
 class Started(NamedTuple):
-    """A worker, its runner, what each sequence did in each pass, and transformers' own model."""
+    """A worker, its runner, what each request did in each pass, and transformers' own model."""
 
     worker: HuggingFaceWorker
     runner: ModelRunner
-    passes: list[list[tuple[bool, bool]]]  # whether the sequence decodes, and whether it reads a part of its prompt
+    passes: list[list[tuple[bool, bool]]]  # whether the request decodes, and whether it reads a part of its prompt
     reference: Any
 
 
@@ -67,7 +70,7 @@ def start(monkeypatch):
 
     def noting(runner, works, class_of_row):
         logits = forward(runner, works, class_of_row)
-        notes = [(work.sequence.num_decoded > 0, not work.completes) for work in works]
+        notes = [(work.request.num_decoded > 0, not work.completes) for work in works]
         passes.setdefault(runner, []).append(notes)
         return logits
 
@@ -189,14 +192,14 @@ def num_wrong(reference, prompt, ours, theirs):
 
 def test_greedy_texts_of_a_trained_model_equal_those_of_generate(start):
     started = start(TRAINED, max_batch_size=64, prefill_chunk=128)
-    prompts = problems(200)
+    prompts = problems(80)
     prompts += prompts[::4]  # the problems have no long prefix in common
-    tasks = [GenerationTask(input_tokens=ids, max_tokens=48) for ids in prompts]
+    tasks = [GenerationTask(input_tokens=ids, max_tokens=40) for ids in prompts]
     run(started.worker, tasks)
     assert started.runner._is_flat
-    assert_mixed(started, num_decoding=48)
+    assert_mixed(started, num_decoding=40)
     end_id = load_tokenizer(TRAINED).eos_token_id
-    theirs = [text for i in range(0, 200, 50) for text in generated(started.reference, prompts[i : i + 50], 48, end_id)]
+    theirs = [text for i in range(0, 80, 40) for text in generated(started.reference, prompts[i : i + 40], 40, end_id)]
     wrong = [
         num_wrong(started.reference, task.input_tokens, task.output_tokens, text)
         for task, text in zip(tasks, theirs + theirs[::4], strict=True)
@@ -263,13 +266,13 @@ def test_scores_equal_the_reference_in_chunks_and_from_a_cached_prefix(served):
 
 
 def test_a_sampled_text_depends_on_its_seed_and_its_prompt_alone(start):
-    prompts = problems(200)
+    prompts = problems(NUM_SAMPLED)
 
     def texts(max_batch_size, first_seed=0):
         started = start(SMALL, max_batch_size=max_batch_size)
         limits = [{}, {"top_p": 0.9}, {"top_k": 2}]
         tasks = [
-            GenerationTask(input_tokens=ids, max_tokens=96, temperature=0.7, seed=first_seed + i, **limits[i % 3])
+            GenerationTask(input_tokens=ids, max_tokens=40, temperature=0.7, seed=first_seed + i, **limits[i % 3])
             for i, ids in enumerate(prompts)
         ]
         run(started.worker, tasks)
@@ -280,5 +283,5 @@ def test_a_sampled_text_depends_on_its_seed_and_its_prompt_alone(start):
         return sum(a == b for a, b in zip(some, others, strict=True))
 
     alone = texts(1)
-    assert num_equal(alone, texts(64)) >= 198  # rounding may flip a draw that falls next to a border
-    assert num_equal(alone, texts(64, first_seed=1000)) <= 50
+    assert num_equal(alone, texts(32)) >= 0.95 * NUM_SAMPLED  # rounding may flip a draw that falls next to a border
+    assert num_equal(alone, texts(32, first_seed=1000)) <= NUM_SAMPLED / 2

@@ -10,9 +10,9 @@ from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.prompting import Prompting, load_tokenizer
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
 from scaffolding_ext.tasks import ScoreTask, token_counts_of
-from scaffolding_ext.workers.engine.request import fill
+from scaffolding_ext.workers.engine.engine_request import EngineRequest
+from scaffolding_ext.workers.engine.request_builder import fill
 from scaffolding_ext.workers.engine.sampling import SamplingParams
-from scaffolding_ext.workers.engine.sequence import Sequence
 from scaffolding_ext.workers.huggingface import HuggingFaceWorker
 
 MODEL = "tinylm/draft"
@@ -131,18 +131,18 @@ async def stream(worker, task):
 def test_a_token_its_text_and_the_end_it_brings_appear_together():
     tokenizer = load_tokenizer(MODEL).backend_tokenizer
     ids = tokenizer.encode("So I get 7.", add_special_tokens=False).ids
-    sequence = Sequence([5], len(ids), SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
-    decoder, locked = sequence._decoder, []
+    request = EngineRequest([5], len(ids), SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
+    decoder, locked = request._decoder, []
 
     class Watched:
         def step(self, *args):
-            locked.append(sequence._lock.locked())
+            locked.append(request._lock.locked())
             return decoder.step(*args)
 
-    sequence._decoder = Watched()
+    request._decoder = Watched()
     for position, token in enumerate(ids):
-        ended = sequence.accept(token, None, tokenizer, frozenset())
-        snapshot = sequence.snapshot(0)
+        ended = request.accept(token, None, tokenizer, frozenset())
+        snapshot = request.snapshot(0)
         assert snapshot.token_ids == ids[: position + 1]
         assert snapshot.text == tokenizer.decode(snapshot.token_ids)
         assert (snapshot.finish_reason is not None) == ended == (position == len(ids) - 1)
@@ -151,25 +151,25 @@ def test_a_token_its_text_and_the_end_it_brings_appear_together():
 
 
 def test_a_failure_behind_the_awaited_tokens_is_no_end():
-    sequence = Sequence([5], 9, SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
-    sequence.accept(6, None, load_tokenizer(MODEL).backend_tokenizer, frozenset())
-    sequence.end("error", EngineError("out of luck"))
+    request = EngineRequest([5], 9, SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
+    request.accept(6, None, load_tokenizer(MODEL).backend_tokenizer, frozenset())
+    request.end("error", EngineError("out of luck"))
     task = StreamGenerationTask(input_tokens=[5])
     with pytest.raises(EngineError, match="out of luck"):
-        fill(task, sequence)
+        fill(task, request)
 
 
 @pytest.mark.parametrize(("stop", "expected"), [("get 8", "So I get 7."), ("get 7", "So I ")])
 def test_what_may_become_a_stop_string_is_held_back(stop, expected):
     tokenizer = load_tokenizer(MODEL).backend_tokenizer
     ids = tokenizer.encode("So I get 7.", add_special_tokens=False).ids
-    sequence = Sequence([5], len(ids), SamplingParams(0.0, 0, 1.0, 0), stop=(stop,), notify=lambda _: None)
+    request = EngineRequest([5], len(ids), SamplingParams(0.0, 0, 1.0, 0), stop=(stop,), notify=lambda _: None)
     texts = []
-    while not sequence.ended:
-        sequence.accept(ids[sequence.num_decoded], None, tokenizer, frozenset())
-        texts.append(sequence.snapshot(0).text)
-        whole = tokenizer.decode(ids[: sequence.num_decoded])
-        assert sequence.ended or not any(texts[-1].endswith(stop[:n]) for n in range(1, len(stop)))
+    while not request.ended:
+        request.accept(ids[request.num_decoded], None, tokenizer, frozenset())
+        texts.append(request.snapshot(0).text)
+        whole = tokenizer.decode(ids[: request.num_decoded])
+        assert request.ended or not any(texts[-1].endswith(stop[:n]) for n in range(1, len(stop)))
         assert whole.startswith(texts[-1])
     assert texts[-1] == expected
     assert all(expected.startswith(text) for text in texts)

@@ -3,6 +3,9 @@
  * Rows have their own lengths, so nothing is read that is not seen. Heads that share keys and values are computed
  * together, so that these are read once. float32. */
 
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -77,13 +80,7 @@ static inline __attribute__((always_inline)) void attend_rows(const Call *call, 
     }
 }
 
-/* Returns 0, or 1 where there is no memory. */
-int decode_attention(const Call *call, int64_t size) {
-    int64_t longest = 0;
-    for (int64_t row = 0; row < call->rows; row++)
-        if (call->positions[row] >= longest) longest = call->positions[row] + 1;
-    float *weights = malloc(sizeof(float) * call->groups * longest);
-    if (weights == NULL) return 1;
+static inline __attribute__((always_inline)) void attend_sized(const Call *call, float *weights, const int64_t size) {
     switch (size) { /* a size that the compiler knows is computed in registers */
         case 16: attend_rows(call, weights, 16); break;
         case 32: attend_rows(call, weights, 32); break;
@@ -91,6 +88,68 @@ int decode_attention(const Call *call, int64_t size) {
         case 128: attend_rows(call, weights, 128); break;
         default: attend_rows(call, weights, size);
     }
-    free(weights);
-    return 0;
 }
+
+/* The same loops for several processors, so that a wheel serves them all: the best that this one has is taken. */
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma"))) static void attend_avx512(
+    const Call *call, float *weights, const int64_t size) {
+    attend_sized(call, weights, size);
+}
+
+__attribute__((target("avx2,fma"))) static void attend_avx2(const Call *call, float *weights, const int64_t size) {
+    attend_sized(call, weights, size);
+}
+#endif
+
+static void attend(const Call *call, float *weights, const int64_t size) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")) {
+        attend_avx512(call, weights, size);
+        return;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        attend_avx2(call, weights, size);
+        return;
+    }
+#endif
+    attend_sized(call, weights, size);
+}
+
+static PyObject *decode_attention(PyObject *module, PyObject *arguments) {
+    (void)module;
+    Call call;
+    unsigned long long queries, keys, values, output, positions;
+    long long rows, heads, groups, size, query_row, query_head, kv_row, kv_head, window;
+    if (!PyArg_ParseTuple(
+            arguments, "KKKKKLLLLLLLLLf:decode_attention", &queries, &keys, &values, &output, &positions, &rows, &heads,
+            &groups, &size, &query_row, &query_head, &kv_row, &kv_head, &window, &call.scale))
+        return NULL;
+    call.queries = (const float *)(uintptr_t)queries;
+    call.keys = (const float *)(uintptr_t)keys;
+    call.values = (const float *)(uintptr_t)values;
+    call.output = (float *)(uintptr_t)output;
+    call.positions = (const int64_t *)(uintptr_t)positions;
+    call.rows = rows, call.heads = heads, call.groups = groups;
+    call.query_row = query_row, call.query_head = query_head, call.kv_row = kv_row, call.kv_head = kv_head;
+    call.window = window;
+    int64_t longest = 0;
+    for (int64_t row = 0; row < rows; row++)
+        if (call.positions[row] >= longest) longest = call.positions[row] + 1;
+    float *weights = malloc(sizeof(float) * groups * longest);
+    if (weights == NULL) return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS
+    attend(&call, weights, size);
+    Py_END_ALLOW_THREADS
+    free(weights);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"decode_attention", decode_attention, METH_VARARGS, "Attend from one token a row; addresses, sizes and strides."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decode_attention", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__decode_attention(void) { return PyModule_Create(&definition); }

@@ -1,64 +1,20 @@
 """Attention of decoding rows on a CPU, in C: a pass over each row's own keys and values, no longer than the row.
 
 torch has no kernel for one token a row: what there is reads the rows of a batch up to the longest, and spends its time
-on matrix products that are too small. The C file beside this one is compiled when it is first needed; where that
-cannot be done, torch computes the same.
+on matrix products that are too small. The C file beside this one is built when the package is installed; where that
+could not be done, torch computes the same.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import logging
-import os
-import shlex
-import shutil
-import subprocess
-import tempfile
-from importlib import resources
-from pathlib import Path
-
 import torch
 
-# Sums may be computed in any order; what the whole of -ffast-math adds would change the number format of the process.
-_FLAGS = (
-    *("-O3", "-march=native", "-fPIC", "-shared"),
-    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"),
-)
+try:
+    from scaffolding_ext.workers.engine import _decode_attention as kernel
+except ImportError:  # there was no compiler at the installation
+    kernel = None  # type: ignore[assignment]
+
 _UNBOUNDED = 1 << 60
-
-logger = logging.getLogger(__name__)
-
-
-class _Call(ctypes.Structure):
-    """The C file's struct of that name."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "output", "positions")),
-        *((name, ctypes.c_int64) for name in ("rows", "heads", "groups")),
-        *((name, ctypes.c_int64) for name in ("query_row", "query_head", "kv_row", "kv_head", "window")),
-        ("scale", ctypes.c_float),
-    )
-
-
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled kernel; None where there is no compiler, or it fails."""
-    command = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if command is None:
-        logger.info("no C compiler was found: torch computes the attention of decoding rows, which is slower")
-        return None
-    source = resources.files(__package__) / "decode_attention.c"
-    try:
-        with tempfile.TemporaryDirectory() as folder, resources.as_file(source) as path:
-            target = Path(folder) / "decode_attention.so"
-            arguments = [*shlex.split(command), *_FLAGS, str(path), "-o", str(target), "-lm"]
-            subprocess.run(arguments, check=True, capture_output=True, timeout=120)
-            return ctypes.CDLL(str(target))
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        detail = getattr(error, "stderr", None) or b""
-        logger.info("the C kernel cannot be built, torch is slower: %s %s", error, detail.decode(errors="replace"))
-        return None
 
 
 def serves(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> bool:
@@ -70,7 +26,7 @@ def serves(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> b
         and keys.stride() == values.stride()
         and queries.stride(2) == 1
         and torch.get_num_threads() == 1
-        and library() is not None
+        and kernel is not None
     )
 
 
@@ -97,20 +53,22 @@ def decode_attention(
     Raises:
         MemoryError: There is no room for the scores of one row.
     """
-    compiled = library()
-    assert compiled is not None
     num_heads, num_rows, size = queries.shape
-    call = _Call(
-        *(tensor.data_ptr() for tensor in (queries, keys, values, output, positions)),
-        *(num_rows, keys.shape[1], num_heads // keys.shape[1]),
-        *(
-            queries.stride(1),
-            queries.stride(0),
-            keys.stride(0),
-            keys.stride(1),
-            _UNBOUNDED if window is None else window,
-        ),
+    num_kv_heads = keys.shape[1]
+    kernel.decode_attention(
+        queries.data_ptr(),
+        keys.data_ptr(),
+        values.data_ptr(),
+        output.data_ptr(),
+        positions.data_ptr(),
+        num_rows,
+        num_kv_heads,
+        num_heads // num_kv_heads,
+        size,
+        queries.stride(1),
+        queries.stride(0),
+        keys.stride(0),
+        keys.stride(1),
+        _UNBOUNDED if window is None else window,
         scale,
     )
-    if compiled.decode_attention(ctypes.byref(call), ctypes.c_int64(size)):
-        raise MemoryError("no memory for the scores of one row")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +12,18 @@ import torch
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.workers.engine.continuous_batch import ContinuousBatch, caused_by
-from scaffolding_ext.workers.engine.decode_attention import library
+from scaffolding_ext.workers.engine.engine_request import EngineRequest
 from scaffolding_ext.workers.engine.kv_cache import KVRows
 from scaffolding_ext.workers.engine.metrics import EngineMetrics
 from scaffolding_ext.workers.engine.model_runner import ModelRunner
 from scaffolding_ext.workers.engine.prefix_index import PrefixIndex
-from scaffolding_ext.workers.engine.sequence import Sequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 class GenerationEngine:
-    """Runs sequences on a model until each has ended.
+    """Runs requests on a model until each has ended.
 
     Args:
         model: A causal LM in evaluation mode.
@@ -52,25 +52,24 @@ class GenerationEngine:
     ) -> None:
         kv = KVRows(max_batch_size, max_seq_len)
         index = PrefixIndex(prefix_cache_bytes, enable_block_reuse)
-        self._unfinished: set[Sequence] = set()
+        self._unfinished: set[EngineRequest] = set()
         self._batch = ContinuousBatch(
             ModelRunner(model, kv), kv, index, tokenizer, end_ids, prefill_chunk, self._unfinished.discard
         )
         self._threads = threads
-        self._inbox: deque[Sequence] = deque()
-        self._cancelled: deque[Sequence] = deque()
+        self._inbox: deque[EngineRequest] = deque()
+        self._cancelled: deque[EngineRequest] = deque()
         self._wake = threading.Condition()
         self._closed = False
         self._cause: BaseException | None = None  # what closed the engine, where it was not shut down
-        if threads == 1 and model.device.type == "cpu":
-            library()  # compiled now, not in the first request's time
         with torch.inference_mode():
             self._batch.warm_up()
-        atexit.register(self.shutdown)  # a thread inside torch while the interpreter ends would abort the process
         self._thread = threading.Thread(target=self._run, name="generation-engine", daemon=True)
         self._thread.start()
+        # A thread inside torch while the interpreter ends would abort the process, even one that only frees its model.
+        atexit.register(_end, weakref.ref(self), self._thread)
 
-    def submit(self, sequence: Sequence) -> None:
+    def submit(self, request: EngineRequest) -> None:
         """Queue a request; from any thread.
 
         Raises:
@@ -81,24 +80,27 @@ class GenerationEngine:
                 raise caused_by(self._cause, "the engine has failed, make a new worker: ")
             if self._closed:
                 raise EngineError("the worker is shut down; make a new one")
-            self._unfinished.add(sequence)
-            self._inbox.append(sequence)
+            self._unfinished.add(request)
+            self._inbox.append(request)
             self._wake.notify()
 
-    def cancel(self, sequence: Sequence) -> None:
+    def cancel(self, request: EngineRequest) -> None:
         """End a request before its next step; from any thread. What it has generated stays in it."""
         with self._wake:
             if not self._closed:
-                self._cancelled.append(sequence)
+                self._cancelled.append(request)
                 self._wake.notify()
 
-    def shutdown(self) -> None:
-        """End every request with an EngineError and stop the thread."""
+    def close(self) -> None:
+        """Have the thread stop after its step, and end every request with an EngineError; does not wait for it."""
         with self._wake:
             self._closed = True
             self._wake.notify()
+
+    def shutdown(self) -> None:
+        """Close, and wait until the thread has stopped."""
+        self.close()
         self._thread.join()
-        atexit.unregister(self.shutdown)
 
     @property
     def metrics(self) -> EngineMetrics:
@@ -118,7 +120,7 @@ class GenerationEngine:
                 self._serve()
         except BaseException as error:  # nobody else would hear of it, and every request would wait for ever
             cause = error
-        self._close(cause)
+        self._end_all(cause)
 
     def _serve(self) -> None:
         """Step until the engine is shut down."""
@@ -131,15 +133,15 @@ class GenerationEngine:
                 arrived, cancelled = list(self._inbox), list(self._cancelled)
                 self._inbox.clear()
                 self._cancelled.clear()
-            for sequence in arrived:
-                self._batch.add(sequence)
-            for sequence in cancelled:
-                if sequence in self._unfinished:
-                    self._batch.drop(sequence)
+            for request in arrived:
+                self._batch.add(request)
+            for request in cancelled:
+                if request in self._unfinished:
+                    self._batch.drop(request)
             if not self._batch.idle:
                 self._batch.step()
 
-    def _close(self, cause: BaseException | None) -> None:
+    def _end_all(self, cause: BaseException | None) -> None:
         """Refuse further requests and fail those that have not ended."""
         with self._wake:
             self._closed, self._cause = True, cause
@@ -147,10 +149,18 @@ class GenerationEngine:
             self._unfinished.clear()
             self._inbox.clear()
             self._batch.clear()
-        for sequence in unfinished:
-            if sequence.ended:  # complete; only its row was not free yet
-                sequence.notify(sequence)
+        for request in unfinished:
+            if request.ended:  # complete; only its row was not free yet
+                request.notify(request)
             elif cause is None:
-                sequence.end("error", EngineError("the worker was shut down before the task ended"))
+                request.end("error", EngineError("the worker was shut down before the task ended"))
             else:
-                sequence.end("error", caused_by(cause, "the engine has failed: "))
+                request.end("error", caused_by(cause, "the engine has failed: "))
+
+
+def _end(engine: weakref.ref[GenerationEngine], thread: threading.Thread) -> None:
+    """At the exit of the interpreter: have an engine that still runs stop, and wait for its thread."""
+    running = engine()
+    if running is not None:
+        running.close()
+    thread.join()

@@ -59,16 +59,16 @@ def _check_positions(config: Any, max_seq_len: int) -> None:
 
 def token_bytes(network: Any) -> int:
     """Memory of the keys and values of one token, measured by a pass over one."""
+    from scaffolding_ext.workers.engine.engine_request import EngineRequest
     from scaffolding_ext.workers.engine.kv_cache import KVRows
     from scaffolding_ext.workers.engine.model_runner import ModelRunner, Work
     from scaffolding_ext.workers.engine.sampling import GREEDY
-    from scaffolding_ext.workers.engine.sequence import Sequence
 
     kv = KVRows(1, 1)
-    sequence = Sequence([0], 0, GREEDY, notify=lambda _: None)
-    sequence.holder.row = 0
+    request = EngineRequest([0], 0, GREEDY, notify=lambda _: None)
+    request.holder.row = 0
     with torch.inference_mode():
-        ModelRunner(network, kv).forward([Work(sequence, 1)], lambda row: row)
+        ModelRunner(network, kv).forward([Work(request, 1)], lambda row: row)
     return kv.num_bytes // 2  # one position more than its capacity is allocated
 
 

@@ -12,8 +12,8 @@ from transformers.cache_utils import Cache
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.engine.attention import ATTENTION, Span, Step, current_step
+from scaffolding_ext.workers.engine.engine_request import EngineRequest
 from scaffolding_ext.workers.engine.kv_cache import KVRows, Slots
-from scaffolding_ext.workers.engine.sequence import Sequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,15 +24,15 @@ _NEEDS_NO_POSITIONS = ("mpt",)  # its attention knows distances
 
 
 class Work(NamedTuple):
-    """What one sequence computes in a pass: its next pending tokens."""
+    """What one request computes in a pass: its next pending tokens."""
 
-    sequence: Sequence
+    request: EngineRequest
     num_tokens: int
 
     @property
     def completes(self) -> bool:
         """Whether nothing is pending afterwards, so that the next token can be drawn."""
-        holder = self.sequence.holder
+        holder = self.request.holder
         return holder.num_kv + self.num_tokens == len(holder.token_ids)
 
 
@@ -45,7 +45,7 @@ class _Inputs(NamedTuple):
 
 
 class ModelRunner:
-    """A model and the keys and values of the sequences that it runs on.
+    """A model and the keys and values of the requests that it runs on.
 
     Args:
         model: A causal LM in evaluation mode. Where its attention is `ATTENTION`, a pass is one call of it, with all
@@ -79,7 +79,7 @@ class ModelRunner:
             class_of_row: Tells of a row its class; only rows of one class attend together.
 
         Returns:
-            Logits of the next token of each sequence that this pass completes, in order: shape (sequences,
+            Logits of the next token of each request that this pass completes, in order: shape (requests,
             vocabulary), float32.
         """
         inputs, spans = self._prepare(works, class_of_row)
@@ -112,8 +112,8 @@ class ModelRunner:
         stretches: list[tuple[int, int, int, int]] = []  # first row, rows, tokens of each, positions
         previous: tuple[int, int] | None = None
         start = 0
-        for sequence, count in works:
-            holder = sequence.holder
+        for request, count in works:
+            holder = request.holder
             stop, num_kv, kv_len = start + count, holder.num_kv, holder.num_kv + count
             flat[0, start:stop] = holder.token_ids[num_kv:kv_len] if count > 1 else holder.token_ids[num_kv]
             flat[1, start:stop] = holder.row
@@ -198,19 +198,19 @@ class _SpanCache(Cache):  # type: ignore[misc]
 
 def _scored_range(work: Work) -> tuple[int, int]:
     """Which of the computed tokens predict tokens whose log-probability is wanted."""
-    sequence, start = work.sequence, work.sequence.holder.num_kv
-    if sequence.score_from is None:
+    request, start = work.request, work.request.holder.num_kv
+    if request.score_from is None:
         return 0, 0
-    first = max(start, sequence.score_from - 1)
-    last = min(start + work.num_tokens, sequence.prompt_len - 1)
+    first = max(start, request.score_from - 1)
+    last = min(start + work.num_tokens, request.prompt_len - 1)
     return first - start, last - start
 
 
 def _read_scores(work: Work, logits: torch.Tensor) -> None:
     """Take the log-probabilities of the prompt tokens that a pass predicts from the first rows of its logits."""
-    sequence, start = work.sequence, work.sequence.holder.num_kv
+    request, start = work.request, work.request.holder.num_kv
     first, last = (start + offset for offset in _scored_range(work))
-    targets = torch.tensor(sequence.holder.token_ids[first + 1 : last + 1], device=logits.device)
+    targets = torch.tensor(request.holder.token_ids[first + 1 : last + 1], device=logits.device)
     log_probabilities = torch.log_softmax(logits[: last - first], -1)
-    known = first + 1 - (sequence.score_from or 0)  # a pass that failed halfway is repeated
-    sequence.scores[known:] = log_probabilities.gather(-1, targets[:, None])[:, 0].tolist()
+    known = first + 1 - (request.score_from or 0)  # a pass that failed halfway is repeated
+    request.scores[known:] = log_probabilities.gather(-1, targets[:, None])[:, 0].tolist()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scaffolding_ext.workers.engine.kv_cache import KVRows
 
 if TYPE_CHECKING:
-    from scaffolding_ext.workers.engine.sequence import Sequence
+    from scaffolding_ext.workers.engine.engine_request import EngineRequest
 
 _SHORTEST = 64  # tokens: the class of the shortest rows
 _NUM_CLASSES = 24  # the longest class begins beyond any model's context
@@ -24,37 +24,37 @@ def _class_of(num_tokens: int) -> int:
 
 
 class RowOrder:
-    """The running sequences in consecutive rows from 0 on, ordered by class.
+    """The running requests in consecutive rows from 0 on, ordered by class.
 
     Args:
         kv: Their keys and values, which move with them.
 
     Attributes:
-        sequences: The sequence of each row.
+        requests: The request of each row.
     """
 
     def __init__(self, kv: KVRows) -> None:
-        self.sequences: list[Sequence] = []
+        self.requests: list[EngineRequest] = []
         self._kv = kv
         self._ends = [0] * _NUM_CLASSES  # the row behind the last one of each class
 
     def __len__(self) -> int:
-        return len(self.sequences)
+        return len(self.requests)
 
     def class_of_row(self, row: int) -> int:
         """The class in which a row lies."""
         return bisect_right(self._ends, row)
 
-    def add(self, sequence: Sequence, num_tokens: int) -> None:
-        """Give a sequence a row in the class of that many tokens; their KV is still to be written."""
-        hole = len(self.sequences)
-        self.sequences.append(sequence)
+    def add(self, request: EngineRequest, num_tokens: int) -> None:
+        """Give a request a row in the class of that many tokens; their KV is still to be written."""
+        hole = len(self.requests)
+        self.requests.append(request)
         self._ends[-1] += 1
-        self._put(sequence, self._shift(hole, _NUM_CLASSES - 1, _class_of(num_tokens)))
+        self._put(request, self._shift(hole, _NUM_CLASSES - 1, _class_of(num_tokens)))
 
-    def refile(self, sequence: Sequence) -> None:
-        """Move a sequence into the class of its present length."""
-        row, num_kv = sequence.holder.row, sequence.holder.num_kv
+    def refile(self, request: EngineRequest) -> None:
+        """Move a request into the class of its present length."""
+        row, num_kv = request.holder.row, request.holder.num_kv
         old, new = self.class_of_row(row), _class_of(num_kv)
         if old == new:
             return
@@ -65,18 +65,18 @@ class RowOrder:
         target = self._shift(row, old, new)
         if target != row:
             self._kv.load(target, kept, num_kv)
-        self._put(sequence, target)
+        self._put(request, target)
 
-    def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out; the rows behind close the gap."""
-        row = sequence.holder.row
+    def remove(self, request: EngineRequest) -> None:
+        """Take a request out; the rows behind close the gap."""
+        row = request.holder.row
         self._shift(row, self.class_of_row(row), _NUM_CLASSES - 1, leaves=True)
         self._ends[-1] -= 1
-        self.sequences.pop()
+        self.requests.pop()
 
-    def _put(self, sequence: Sequence, row: int) -> None:
-        self.sequences[row] = sequence
-        sequence.holder.row = row
+    def _put(self, request: EngineRequest, row: int) -> None:
+        self.requests[row] = request
+        request.holder.row = row
 
     def _shift(self, hole: int, old: int, new: int, leaves: bool = False) -> int:
         """Carry a hole from one class to another, by one move in each class between; returns where it ends."""
@@ -90,11 +90,11 @@ class RowOrder:
             self._move(self._ends[number], hole)
             hole = self._ends[number]
         if leaves:
-            self._move(len(self.sequences) - 1, hole)
+            self._move(len(self.requests) - 1, hole)
         return hole
 
     def _move(self, source: int, target: int) -> None:
         if source != target:
-            moved = self.sequences[source]
+            moved = self.requests[source]
             self._kv.move(source, target, moved.holder.num_kv)
             self._put(moved, target)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 _SPLITMIX_STEP = np.uint64(0x9E3779B97F4A7C15)
+_NUM_CANDIDATES = 64  # likeliest tokens of a row among which the border of top-k and top-p nearly always lies
 
 
 class SamplingParams(NamedTuple):
@@ -96,9 +97,7 @@ def sample(
     else:
         temperatures = torch.tensor([p.temperature or 1.0 for p in params], device=logits.device)
         scaled = logits / temperatures[:, None]
-        if any(p.top_k or p.top_p < 1 for p in params):
-            scaled = _keep_likeliest(scaled, params)
-        cumulative = torch.softmax(scaled, -1).cumsum(-1, dtype=torch.float64)
+        cumulative = torch.softmax(_keep_likeliest(scaled, params), -1).cumsum(-1, dtype=torch.float64)
         seeds = np.array([p.seed & 0xFFFFFFFFFFFFFFFF for p in params], np.uint64)
         draws = torch.from_numpy(uniforms(seeds, np.array(positions, np.uint64))).to(logits.device)
         thresholds = draws * cumulative[:, -1]
@@ -115,16 +114,55 @@ def sample(
 
 
 def _keep_likeliest(logits: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
-    """Mask every token outside top-k and top-p; ties at the border of top-k fall to the lower index."""
+    """Mask every token outside top-k and top-p; ties at the border fall to the lower index.
+
+    A row is decided from its likeliest tokens alone, where the border lies among them and between two different
+    logits: that is nearly always, and a sort of the vocabulary takes 5 to 60 times as long. Else it is sorted. Which of
+    the two depends on the row itself, so a text does not depend on its neighbours.
+    """
     import torch
 
-    ordered, order = torch.sort(logits, dim=-1, descending=True, stable=True)
-    vocabulary = logits.shape[-1]
-    ranks = torch.arange(vocabulary, device=logits.device)
-    top_k = torch.tensor([p.top_k or vocabulary for p in params], device=logits.device)
-    top_p = torch.tensor([p.top_p for p in params], device=logits.device)
-    probabilities = torch.softmax(ordered.masked_fill(ranks >= top_k[:, None], -torch.inf), -1)
-    before = probabilities.cumsum(-1) - probabilities
-    dropped = (ranks >= top_k[:, None]) | (before >= top_p[:, None])
-    dropped[:, 0] = False
-    return logits.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), -torch.inf)
+    limited = [row for row, p in enumerate(params) if p.temperature and (p.top_k or p.top_p < 1)]
+    if not limited:
+        return logits
+    chosen = [params[row] for row in limited]
+    rows = logits if len(limited) == len(params) else logits[limited]
+    likeliest = rows.topk(min(_NUM_CANDIDATES, rows.shape[-1]), -1).values
+    num_kept = _num_kept(likeliest, rows, chosen)[:, None]
+    last = likeliest.gather(-1, num_kept - 1)
+    first_dropped = likeliest.gather(-1, num_kept.clamp(max=likeliest.shape[-1] - 1))
+    kept = rows >= last
+    unsettled = (last <= first_dropped)[:, 0].nonzero()[:, 0]
+    if len(unsettled):
+        ordered, order = torch.sort(rows[unsettled], dim=-1, descending=True, stable=True)
+        num_kept = _num_kept(ordered, ordered, [chosen[row] for row in unsettled.tolist()])
+        ranks = torch.arange(rows.shape[-1], device=rows.device).expand_as(order)
+        kept[unsettled] = torch.zeros_like(kept[unsettled]).scatter(-1, order, ranks < num_kept[:, None])
+    rows = rows.masked_fill(~kept, -torch.inf)
+    if len(limited) == len(params):
+        return rows
+    return logits.index_copy(0, torch.tensor(limited, device=logits.device), rows)
+
+
+def _num_kept(ordered: torch.Tensor, rows: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
+    """How many of the likeliest tokens top-k and top-p keep, at least one; all of them where they are too few to tell.
+
+    Args:
+        ordered: The largest logits of each row in falling order, shape (rows, any).
+        rows: All its logits, in any order.
+        params: How each row samples.
+    """
+    import torch
+
+    num_ordered, vocabulary = ordered.shape[-1], rows.shape[-1]
+    top_k = torch.tensor([p.top_k or vocabulary for p in params], device=rows.device)[:, None]
+    top_p = torch.tensor([p.top_p if p.top_p < 1 else torch.inf for p in params], device=rows.device)[:, None]
+    highest = ordered[:, :1]
+    weights = (ordered - highest).exp() * (torch.arange(num_ordered, device=rows.device) < top_k)
+    total = torch.where(
+        top_k <= num_ordered, weights.sum(-1, keepdim=True), (rows - highest).exp().sum(-1, keepdim=True)
+    )
+    before = torch.nn.functional.pad(weights.cumsum(-1)[:, :-1], (1, 0))
+    num_kept = (before < top_p * total).sum(-1, keepdim=True).minimum(top_k).clamp(min=1)
+    undecided = (top_k > num_ordered) & (top_k < vocabulary)  # the mass of the top k is not known
+    return num_kept.masked_fill(undecided, num_ordered)[:, 0]

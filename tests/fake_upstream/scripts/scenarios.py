@@ -10,7 +10,9 @@ from scaffolding_ext.contract import contract_reply
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.errors import RequestError
 from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import (
     UPSTREAM,
@@ -23,6 +25,7 @@ from scaffolding_ext.protocol import (
     Worker,
     with_task_collection,
 )
+from scaffolding_ext.results import completion_of
 from scaffolding_ext.runtime import ScaffoldingLlm as OurHost
 from scaffolding_ext.tasks import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
@@ -53,9 +56,9 @@ class Programs:
         return contract_reply(task)
 
 
-def open_host(host, controller, worker, **options):
+def open_host(host, controller, worker, tag=WorkerTag.GENERATION, **options):
     """The host asked for; upstream's knows no `bind`, so it takes one line."""
-    workers = {WorkerTag.GENERATION: worker}
+    workers = {tag: worker}
     if host == "ours":
         return OurHost(controller, workers, **options)
     from tensorrt_llm.scaffolding import ScaffoldingLlm
@@ -65,7 +68,11 @@ def open_host(host, controller, worker, **options):
     return ScaffoldingLlm(controller, workers, **options)
 
 
-def document(output, program):
+def document(result, program):
+    """What a caller reads of a result, who knows nothing of the worker's program."""
+    output = completion_of(result)
+    if output.program is not program:
+        raise RuntimeError("the completion has another program than the worker")
     trace = [{key: value for key, value in event.items() if key != "seconds"} for event in program.trace]
     return {
         "text": output.text,
@@ -83,9 +90,42 @@ def scripted(host):
     for name, make in CONTROLLERS.items():
         programs = Programs()
         with open_host(host, make(), ScriptedWorker(programs)) as llm:
-            output = llm.generate("Question 17").outputs[0]
-        documents[name] = document(output, programs.by_number["17"])
+            result = llm.generate("Question 17")
+        documents[name] = document(result, programs.by_number["17"])
     return documents
+
+
+VOTES = {
+    "rounds": lambda: MajorityVoteController(NativeGenerationController(), 5),
+    "at_once": lambda: MajorityVoteController(DynasorCoTController(chunk_size=24), 5, launch="at_once"),
+    "all": lambda: MajorityVoteController(DynasorCoTController(chunk_size=24, mode="chunk"), 3, allocation=None),
+    "of_votes": lambda: MajorityVoteController(MajorityVoteController(NativeGenerationController(), 3), 3),
+}
+
+
+def voting(host):
+    """Votes, whose samples are stopped and counted alike; what they discard depends on time."""
+    documents = {}
+    for name, make in VOTES.items():
+        with open_host(host, make(), ScriptedWorker(Programs())) as llm:
+            output = completion_of(llm.generate("Question 17"))
+        votes = [event for event in output.program.trace if event["event"] == "vote"]
+        kept = ("num_samples", "answers", "classes", "winner")
+        documents[name] = {
+            "text": output.text,
+            "answer": output.answer,
+            "exit_reason": output.exit_reason,
+            "votes": [{key: event[key] for key in kept} for event in votes],
+        }
+    return documents
+
+
+def text_of(result):
+    """The text of a request that ended well, else the name of the error; the same under both hosts."""
+    try:
+        return completion_of(result).text
+    except RequestError as error:
+        return type(error).__name__
 
 
 def queued(host):
@@ -106,7 +146,7 @@ def queued(host):
             wait(30)
     by_number = programs.by_number
     return {
-        "texts": [result.outputs[0].text if result.outputs and result.outputs[0] else None for result in results],
+        "texts": [text_of(result) for result in results],
         "num_programs": len({id(program) for program in by_number.values()}),
         "decoded": {number: program.ledger.total.decoded for number, program in by_number.items()},
     }
@@ -119,9 +159,9 @@ def unbound(host):
     programs = Programs()
     worker = ScriptedWorker(programs)
     with ScaffoldingLlm(DynasorCoTController(chunk_size=24), {"generation": worker}) as llm:
-        output = llm.generate("Question 17").outputs[0]
+        result = llm.generate("Question 17")
     program = programs.by_number["17"]
-    return document(output, program) | {"task_types": sorted({type(task).__name__ for task in worker.tasks})}
+    return document(result, program) | {"task_types": sorted({type(task).__name__ for task in worker.tasks})}
 
 
 def majority(host):
@@ -136,6 +176,52 @@ def majority(host):
     return {"texts": [result.outputs[0].text for result in results], "ledgers": ledgers, "tasks": len(worker.tasks)}
 
 
+def upstreams_tags(host):
+    """Workers keyed by a member of upstream's own enum, as its examples do, for upstream's controller and for ours."""
+    from tensorrt_llm.scaffolding import NativeGenerationController as Upstreams
+
+    texts = []
+    vote = MajorityVoteController(NativeGenerationController(), 3)  # its tasks come from branches
+    for controller in (Upstreams(), NativeGenerationController(), vote):
+        with open_host(host, controller, ScriptedWorker("x"), tag=Upstreams.WorkerTag.GENERATION) as llm:
+            texts.append(llm.generate("Question 17").outputs[0].text)
+    return texts
+
+
+def seeds(host):
+    """The seeds that upstream's own controllers' tasks have in two runs of our host, each with two requests."""
+    from tensorrt_llm.scaffolding import MajorityVoteController, TOTController
+    from tensorrt_llm.scaffolding import NativeGenerationController as Upstreams
+
+    def run(controller):
+        seen = []
+
+        def respond(task):
+            seen.append(task.seed)
+            return "\\boxed{7}"
+
+        with open_host(host, controller, ScriptedWorker(respond), seed=5) as llm:
+            for name in ("a", "b"):
+                llm.generate("Question 17", sample_id=name)
+        return seen
+
+    return {
+        "vote": [run(MajorityVoteController(Upstreams(), 4)) for _ in range(2)],
+        "again": [run(TOTController(Upstreams())) for _ in range(2)],
+    }
+
+
+def stack(host):
+    """A stack file with a controller of upstream's that this package has none of the name of."""
+    from scaffolding_ext.stack import load_stack
+
+    controller = {"type": "TOTController", "args": {"generation_controller": {"type": "NativeGenerationController"}}}
+    workers = {"generation": {"type": "ScriptedWorker", "args": {"respond": "x"}}}
+    with load_stack({"controller": controller, "workers": workers}) as llm:
+        text = llm.generate("Question 17").outputs[0].text
+        return {"module": type(llm.prototype_controller).__module__, "text": text}
+
+
 def embedded(host):
     """The transformers worker with the draft model, greedy, so that nothing depends on the seeds."""
     from scaffolding_ext.prompting import Prompting
@@ -147,6 +233,7 @@ def embedded(host):
         "dynasor": DynasorCoTController(
             90, 2, 16, mode="chunk", overlap=False, probe_tokens=6, probe_sampling_params={"temperature": 0.0}
         ),
+        "dynasor_stream": DynasorCoTController(90, 2, 16, probe_tokens=6, probe_sampling_params={"temperature": 0.0}),
     }.items():
         controller.prompting = Prompting.for_model("tinylm/draft")
         seen = []
@@ -158,9 +245,9 @@ def embedded(host):
 
         worker = Remembering("tinylm/draft")
         with open_host(host, controller, worker) as llm:
-            output = llm.generate("Start with 5. Apply a+3,b-2. Find the total.").outputs[0]
+            result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
         worker.shutdown()
-        documents[name] = document(output, seen[0])
+        documents[name] = document(result, seen[0])
     return documents
 
 
@@ -176,9 +263,14 @@ def failing(host):
     documents = {}
     for name, make in CONTROLLERS.items():
         with open_host(host, make(), Silent()) as llm:
-            output = llm.generate("Question 17").outputs[0]
+            result = llm.generate("Question 17")
             (error,) = llm.errors
-        documents[name] = {"output": output, "error": type(error).__name__, "message": str(error)}
+        documents[name] = {
+            "output": vars(result.outputs[0]),
+            "told": text_of(result),
+            "error": type(error).__name__,
+            "message": str(error),
+        }
     return documents
 
 

@@ -105,7 +105,7 @@ def test_what_is_exported_can_be_loaded_into_another_row(num_exported, num_loade
 
 
 class Running:
-    """A sequence as far as the order knows it."""
+    """A request as far as the order knows it."""
 
     def __init__(self, number, num_tokens):
         self.number = number
@@ -158,15 +158,15 @@ def test_rows_stay_dense_ordered_and_with_their_keys_and_values(steps):
         elif not running:
             continue
         elif action == "grow":
-            sequence = running[what % len(running)]
-            sequence.holder.num_kv += how
-            order.refile(sequence)
+            request = running[what % len(running)]
+            request.holder.num_kv += how
+            order.refile(request)
         else:
             order.remove(running.pop(what % len(running)))
         assert len(order) == len(running)
-        assert {id(sequence) for sequence in order.sequences} == {id(sequence) for sequence in running}
-        assert [sequence.holder.row for sequence in order.sequences] == list(range(len(order)))
-        assert all(kv.owner[sequence.holder.row] == sequence.number for sequence in running)
-        classes = [_class_of(sequence.holder.num_kv) for sequence in order.sequences]
+        assert {id(request) for request in order.requests} == {id(request) for request in running}
+        assert [request.holder.row for request in order.requests] == list(range(len(order)))
+        assert all(kv.owner[request.holder.row] == request.number for request in running)
+        classes = [_class_of(request.holder.num_kv) for request in order.requests]
         assert classes == sorted(classes)
         assert classes == [order.class_of_row(row) for row in range(len(order))]

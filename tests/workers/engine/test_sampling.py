@@ -110,6 +110,38 @@ def test_drawn_tokens_are_those_of_brute_force(rows):
         assert alone.token_ids == [token]
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.1, 1.0, 4.0]),
+    st.booleans(),
+    st.lists(_PARAMS, min_size=1, max_size=6),
+)
+def test_drawn_tokens_are_those_of_brute_force_in_a_large_vocabulary(seed, spread, with_ties, params):
+    """Flat and peaked rows of 300 tokens: borders among the candidates, beyond them, and between equal logits."""
+    logits = np.random.default_rng(seed).normal(0, spread, (len(params), 300)).astype(np.float32)
+    logits = np.round(logits) if with_ties else logits
+    params = [p._replace(top_k=p.top_k * 20) for p in params]
+    token_ids = sample(torch.from_numpy(logits), params, [5] * len(params)).token_ids
+    for row, token in enumerate(token_ids):
+        expected = brute_force(logits[row], params[row], 5)
+        assert expected is None or token == expected
+        assert sample(torch.from_numpy(logits[row : row + 1]), [params[row]], [5]).token_ids == [token]
+
+
+def test_rows_whose_border_is_plain_are_not_sorted(monkeypatch):
+    logits = torch.from_numpy(np.random.default_rng(0).normal(0, 3, (32, 5000)).astype(np.float32))
+    params = [SamplingParams(0.7, 20 * (row % 2), 0.95, row) for row in range(32)]
+    expected = sample(logits, params, [0] * 32)
+    num_sorted, sort = [], torch.sort
+    monkeypatch.setattr(torch, "sort", lambda rows, **how: (num_sorted.append(len(rows)), sort(rows, **how))[1])
+    assert sample(logits, params, [0] * 32) == expected
+    assert sum(num_sorted) < 16  # rows without top-k whose likeliest 64 tokens have less than 0.95
+    flat = [SamplingParams(0.7, 0, 0.95, 0)]
+    sample(torch.zeros(1, 5000), flat, [0])
+    assert num_sorted[-1] == 1
+
+
 def test_frequencies_follow_the_distribution():
     """Chi-square of 20,000 draws from five tokens, rejected at 1e-6 (seeded: a pass stays a pass)."""
     logits = torch.tensor([[0.0, 1.0, -1.0, 2.0, 0.5]]).expand(20_000, -1)
@@ -139,6 +171,12 @@ def test_greedy_rows_are_greedy_beside_sampled_ones():
     logits = torch.tensor([[0.0, 3.0, 1.0]] * 2)
     for seed in range(30):
         assert sample(logits, [GREEDY, SamplingParams(5.0, 0, 1.0, seed)], [0, 0]).token_ids[0] == 1
+
+
+def test_limits_of_a_greedy_row_mean_nothing_to_it_nor_to_others():
+    logits = torch.tensor([[0.0, 3.0, 1.0]] * 2)
+    limited, free = SamplingParams(0.0, 1, 0.5, 0), SamplingParams(5.0, 0, 1.0, 1)
+    assert sample(logits, [limited, free], [0, 0]) == sample(logits, [GREEDY, free], [0, 0])
 
 
 def test_log_probabilities_are_those_of_the_unmodified_distribution():

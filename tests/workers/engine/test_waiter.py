@@ -1,4 +1,4 @@
-"""Waiting for a sequence's progress from a coroutine."""
+"""Waiting for a request's progress from a coroutine."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from scaffolding_ext.workers.engine.waiter import NEVER, Waiter
 
 
 class Progress:
-    """What a waiter looks at of a sequence."""
+    """What a waiter looks at of a request."""
 
     def __init__(self, num_decoded=0):
         self.num_decoded = num_decoded

@@ -4,6 +4,7 @@ import collections
 import copy
 import re
 from abc import ABC
+from enum import Enum
 
 from tensorrt_llm.scaffolding.task import GenerationTask
 
@@ -29,6 +30,30 @@ class ParallelProcess:
         forks = zip(controllers, tasks_list, kwargs_list, strict=True)
         self.sub_gens = [controller.process(tasks, **kwargs) for controller, tasks, kwargs in forks]
         self.branch_paths = branch_paths
+
+
+class NativeGenerationController(Controller):
+    """Asks the worker of its own tag, and sets no seed."""
+
+    class WorkerTag(Enum):
+        GENERATION = "generation"
+
+    def process(self, tasks, **kwargs):
+        for task in tasks:
+            task.worker_tag = self.WorkerTag.GENERATION
+        yield tasks
+
+
+class TOTController(Controller):
+    """A controller that this package has none of the name of; here it only hands its tasks on, twice."""
+
+    def __init__(self, generation_controller):
+        super().__init__()
+        self.generation_controller = generation_controller
+
+    def process(self, tasks, **kwargs):
+        yield from self.generation_controller.process(tasks)
+        yield from self.generation_controller.process(tasks)
 
 
 class MajorityVoteController(Controller):

@@ -13,24 +13,21 @@ class ScaffoldingOutput:
 
 
 class ScaffoldingResult:
-    """Completes with None where the request raised: the caller sees no error."""
+    """Starts with an empty output, which stays where the request raised: the caller sees no error."""
 
     def __init__(self):
-        self.cur_output = None
+        self.outputs = [ScaffoldingOutput("", [])]
         self.streamed = []
         self.task_collections = None
         self._done = threading.Event()
-
-    @property
-    def outputs(self):
-        return [self.cur_output]
 
     @property
     def finished(self):
         return self._done.is_set()
 
     def set_output(self, output):
-        self.cur_output = output
+        if output is not None:
+            self.outputs[0] = output
         self._done.set()
 
     def set_output_streaming(self, output):

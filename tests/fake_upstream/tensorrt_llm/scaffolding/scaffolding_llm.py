@@ -1,7 +1,7 @@
 """The host: a plain `for` over each request's generator, on an event loop in a thread.
 
 Nothing is sent or thrown into a generator, what workers return is dropped, and an exception leaves the caller with an
-output of None. A request that waited starts in the context of the one that made room for it.
+output that is empty. A request that waited starts in the context of the one that made room for it.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class ScaffoldingLlm:
     def shutdown(self, shutdown_workers=False):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self.loop.close()
+        # as the real one, it leaves its loop open
         if shutdown_workers:
             for worker in self.workers.values():
                 worker.shutdown()

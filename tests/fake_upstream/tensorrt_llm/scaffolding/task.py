@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from tensorrt_llm import HAS_FINISH_REASON, HAS_NEWEST_FIELDS
 from tensorrt_llm.scaffolding.result import ScaffoldingOutput
 
 
@@ -46,10 +47,20 @@ class GenerationTask(Task):
     return_context_logits: bool | None = False
     output_str: str | None = None
     output_tokens: list[int] | None = None
-    finish_reason: str | None = None
+    if HAS_FINISH_REASON:
+        finish_reason: str | None = None
     context_logits: Any = None
     logprobs: Any = None
     customized_result_fields: dict[str, Any] = field(default_factory=dict)
+    if HAS_NEWEST_FIELDS:
+        reasoning_effort: str | None = None
+        min_tokens: int | None = None
+        ignore_eos: bool = False
+        ttft_s: float | None = None
+        latency_s: float | None = None
+        usage_prompt_tokens: int | None = None
+        usage_completion_tokens: int | None = None
+        request_id: str | None = None
 
     @staticmethod
     def create_from_prompt(prompt):
@@ -71,3 +82,52 @@ class StreamGenerationTask(GenerationTask):
 class RewardTask(Task):
     input_tokens: list[int] | None = None
     input_str: str | None = None
+
+
+@dataclass
+class RoleMessage:
+    role: str | None = None
+    content: str | None = None
+    prefix: str | None = None
+
+    def to_dict(self):
+        return {"role": self.role, "content": self.content}
+
+
+@dataclass
+class UserMessage(RoleMessage):
+    def __init__(self, content, prefix=None):
+        super().__init__("user", content, prefix)
+
+
+@dataclass
+class AssistantMessage(RoleMessage):
+    def __init__(self, content, reasoning=None, reasoning_content=None, tool_calls=None, finish_reason=None):
+        super().__init__("assistant", content)
+
+
+@dataclass
+class ChatTask(StreamGenerationTask):
+    messages: list[RoleMessage] = field(default_factory=list)
+    tools: Any = None
+    enable_token_counting: bool = False
+    prompt_tokens_num: int = 0
+    completion_tokens_num: int = 0
+    reasoning_tokens_num: int = 0
+
+    def messages_to_dict_content(self, start_index=0):
+        return [message.to_dict() for message in self.messages[start_index:] if message.content is not None]
+
+
+@dataclass
+class DropKVCacheTask(Task):
+    chat_task: ChatTask | None = None
+
+
+if HAS_NEWEST_FIELDS:
+
+    @dataclass
+    class TokenizeTask(Task):
+        content: str | None = None
+        token_count: int | None = None
+        tokenize_error: str | None = None

@@ -21,3 +21,9 @@ class Worker(ABC):  # noqa: B024  (as the real one)
 
     def shutdown(self):  # noqa: B027  (a hook)
         pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, exc_type, exc_val, exc_tb):
+        self.shutdown()

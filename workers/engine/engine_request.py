@@ -13,13 +13,7 @@ from scaffolding_ext.errors import EngineError
 from scaffolding_ext.tasks import TokenCounts
 from scaffolding_ext.workers.engine.prefix_index import Holder
 from scaffolding_ext.workers.engine.sampling import Sampled, SamplingParams
-
-
-class TokenLogprob(NamedTuple):
-    """The log-probability of one alternative, as TensorRT-LLM's `Logprob` has it."""
-
-    logprob: float
-    rank: int | None = None
+from scaffolding_ext.workers.task_fields import TokenLogprob
 
 
 def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
@@ -33,7 +27,7 @@ def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int
 
 
 class Snapshot(NamedTuple):
-    """What a sequence had at one moment.
+    """What a request had at one moment.
 
     Attributes:
         finish_reason: Why it has ended; None while it goes on.
@@ -50,7 +44,7 @@ class Snapshot(NamedTuple):
     counts: TokenCounts
 
 
-class Sequence:
+class EngineRequest:
     """One request in the engine; the engine's thread writes it, others read it by `snapshot`.
 
     Args:
@@ -80,7 +74,7 @@ class Sequence:
         keep: bool = True,
         ignore_end: bool = False,
         min_tokens: int = 0,
-        notify: Callable[[Sequence], None],
+        notify: Callable[[EngineRequest], None],
     ) -> None:
         self.holder = Holder(list(prompt))
         self.prompt_len = len(prompt)
@@ -129,7 +123,7 @@ class Sequence:
         return TokenCounts(self.num_decoded, self.num_prefilled, self.num_reused)
 
     def snapshot(self, num_known: int) -> Snapshot:
-        """What the sequence has, all of the same moment; from any thread.
+        """What the request has, all of the same moment; from any thread.
 
         Args:
             num_known: Generated tokens that the caller has already.
@@ -146,7 +140,7 @@ class Sequence:
     def accept(
         self, token_id: int, logprobs: dict[int, TokenLogprob] | None, tokenizer: Any, end_ids: frozenset[int]
     ) -> bool:
-        """Append a drawn token and its text; returns whether the sequence ends with it.
+        """Append a drawn token and its text; returns whether the request ends with it.
 
         Args:
             token_id: The token.

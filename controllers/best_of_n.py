@@ -1,0 +1,65 @@
+"""Best of N: several samples of one question, and the one that a reward controller scores highest.
+
+Reference: Cobbe et al., "Training Verifiers to Solve Math Word Problems", section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scaffolding_ext.controllers.base import BaseController, finish
+from scaffolding_ext.controllers.reward import score
+from scaffolding_ext.controllers.samples import Sampler, checked_sample_num
+from scaffolding_ext.program import record
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
+from scaffolding_ext.tasks import WorkerTag
+
+
+class BestOfNController(BaseController):
+    """Samples a sub-controller several times and gives the sample with the highest score, the earliest of equals.
+
+    Args:
+        generation_controller: Draws one sample; any controller, a vote included.
+        reward_controller: Scores the samples: its `process` leaves one score a task in its attribute `scores`.
+        default_sample_num: How many samples are drawn.
+
+    Raises:
+        ConfigError: `default_sample_num` is no integer of at least 1.
+    """
+
+    required_tags: tuple[WorkerTag, ...] = ()
+
+    def __init__(
+        self, generation_controller: Controller, reward_controller: Controller, default_sample_num: int = 4
+    ) -> None:
+        super().__init__()
+        self.generation_controller = generation_controller
+        self.reward_controller = reward_controller
+        self.default_sample_num = checked_sample_num(default_sample_num, "default_sample_num")
+
+    def run(
+        self,
+        task: GenerationTask,
+        sample_num: int | None = None,
+        generation_kwargs: Mapping[str, Any] | None = None,
+        **sampling_params: Any,
+    ) -> ControllerGenerator:
+        """Answer the task's prompt.
+
+        Args:
+            task: Gets the output.
+            sample_num: How many samples, instead of the default.
+            generation_kwargs: For the sub-controller's `process`.
+            **sampling_params: Sampling fields of this request; they reach the sub-controller, too.
+        """
+        num = self.default_sample_num if sample_num is None else checked_sample_num(sample_num, "sample_num")
+        sampler = Sampler(self.generation_controller, task, {**(generation_kwargs or {}), **sampling_params})
+        yield sampler.start(num)
+        samples = sampler.samples
+        scores = yield from score(self.reward_controller, [sample.task for sample in samples])
+        best = max(samples, key=lambda sample: (scores[sample.index], -sample.index))
+        answers = [sample.answer for sample in samples]
+        record("best_of_n", answers=answers, scores=scores, best=best.index)
+        fields = best.task.customized_result_fields
+        finish(task, best.task.output_str or "", best.task.output_tokens, best.answer, fields.get("exit_reason"))

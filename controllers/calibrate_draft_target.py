@@ -1,0 +1,85 @@
+"""Collects the scores of calibration chains, all questions turn by turn, in one request.
+
+A turn's scores are exchangeable with a new chain's at that turn only if their chains lived under the same rule before.
+So no chain goes on before all have been scored: then each is ranked among the others, as a new chain will be ranked
+among them, and taken over where its p-value says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.controllers.base import BaseController, finish
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController, side_by_side
+from scaffolding_ext.controllers.draft_target_chain import DraftTargetChain
+from scaffolding_ext.maths.conformal import leave_one_out_p_values
+from scaffolding_ext.program import next_seed, record
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.tasks import WorkerTag
+
+
+class CalibrationTurn(NamedTuple):
+    """One turn of all calibration chains that reached it.
+
+    Attributes:
+        questions: Number of each chunk's question.
+        scores: Nonconformity of each chunk.
+        taken_over: Whether the target took over.
+    """
+
+    questions: list[int]
+    scores: list[float]
+    taken_over: list[bool]
+
+
+class CalibrateDraftTargetController(BaseController):
+    """Runs the chains of many questions in step and keeps their scores.
+
+    Args:
+        controller: Whose chains are calibrated; its own calibration is not used.
+        prompts: The questions; the request's own prompt is not used.
+        num_turns: Turns to calibrate; None takes the controller's `max_turns`.
+
+    Attributes:
+        turns: The scores of each turn, once the request has ended.
+    """
+
+    required_tags: tuple[WorkerTag, ...] = ()
+
+    def __init__(
+        self, controller: ConformalDraftTargetController, prompts: Sequence[str], num_turns: int | None = None
+    ) -> None:
+        super().__init__()
+        self.controller = controller
+        self.prompts = list(prompts)
+        self.num_turns = num_turns or controller.max_turns
+        self.turns: list[CalibrationTurn] = []  # of the prototype: clones add to the one list
+
+    def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
+        """Run all chains; the output says how many scores there are."""
+        rng = np.random.default_rng(next_seed())
+        chains = [(number, chain) for number, prompt in enumerate(self.prompts) for chain in self._open(prompt)]
+        turns: list[CalibrationTurn] = []
+        while chains and len(turns) < self.num_turns:
+            yield side_by_side([chain.draft() for _, chain in chains])
+            scored = [(number, chain, chain.score) for number, chain in chains if chain.score is not None]
+            scores = [score for _, _, score in scored]
+            p_values = leave_one_out_p_values(scores, self.controller.ties, rng) if scores else np.empty(0)
+            taken_over = (p_values <= self.controller.alpha).tolist()
+            turns.append(CalibrationTurn([number for number, _, _ in scored], scores, taken_over))
+            record("calibrated", turn=len(turns) - 1, num_scores=len(scores), num_taken_over=sum(taken_over))
+            if len(turns) < self.num_turns and scored:
+                settled = zip(scored, taken_over, strict=True)
+                yield side_by_side([chain.settle(taken) for (_, chain, _), taken in settled])
+            chains = [(number, chain) for number, chain, _ in scored if chain.exit_reason is None]
+        self.turns[:] = turns
+        finish(task, f"{sum(len(turn.scores) for turn in turns)} scores in {len(turns)} turns", None)
+
+    def _open(self, prompt: str) -> list[DraftTargetChain]:
+        task = GenerationTask.create_from_prompt(prompt)
+        if self.prompting is not None:
+            self.prompting.apply(task)
+        return self.controller.open_chains(task)

@@ -1,0 +1,294 @@
+"""Conformal draft and target: a small model drafts, and a large one takes over at a guaranteed rate.
+
+Reference: A1, "Asynchronous test-time scaling via conformal prediction", equations 12 and 28.
+
+Deviation: the p-value counts the score itself, a pool a turn takes the place of one of the first turn, and a rejected
+chunk is written anew by the target instead of being kept. What is guaranteed is each decision by itself: over
+exchangeable questions it is a take-over with probability at most alpha, with random ties exactly alpha. The paper's
+propositions on all decisions at once do not follow, and nothing is claimed of them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from scaffolding_ext.calibration import CalibrationWarning
+from scaffolding_ext.conformal_calibration import ConformalCalibration, DraftTargetSetting, OnReject
+from scaffolding_ext.controllers.aggregators import aggregator_from
+from scaffolding_ext.controllers.answer_classes import classify
+from scaffolding_ext.controllers.base import BaseController, finish, longest_len, prompt_family, refusal
+from scaffolding_ext.controllers.conformal_rule import ConditionalRule, MarginalRule
+from scaffolding_ext.controllers.draft_target_chain import DraftTargetChain
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.on_worker import OnWorker
+from scaffolding_ext.controllers.take_over import Decision, TakeOverRule
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
+from scaffolding_ext.maths.conformal import Ties
+from scaffolding_ext.maths.nonconformity import SCORES
+from scaffolding_ext.maths.voting import vote
+from scaffolding_ext.program import next_seed, record
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess, Worker
+from scaffolding_ext.sampling_params import checked_sampling_params, set_sampling_params
+from scaffolding_ext.tasks import ScoreTask, WorkerTag, worker_for
+
+Coverage = Literal["marginal", "conditional"]
+
+
+class ConformalDraftTargetController(BaseController):
+    """Several chains, each drafted by the small model and taken over by the large one where its p-value says so.
+
+    After each drafted chunk the target scores it; its p-value among calibration scores decides for that chain alone,
+    and a chain that is accepted goes straight on while others still draft. Chains stop at an answer in a box, at a
+    model's end, after `max_turns` chunks or at `max_tokens`; then they vote.
+
+    Both models read the same rendered prompt. Where both workers say by `tokenizer_fingerprint` that they have one
+    tokenizer, token ids go between them; else text does.
+
+    Args:
+        draft_controller: Drafts a chunk on the worker `draft`; None generates plainly at temperature 0.7.
+        target_controller: Writes the target's chunks on the worker `target`; None as for the draft.
+        alpha: Share of the chunks that the target takes over, in [0, 1].
+        draft_tokens: Tokens of a drafted chunk.
+        target_tokens: Tokens of a chunk that the target writes.
+        num_chains: Chains of a request.
+        max_turns: Chunks that a chain may draft.
+        max_tokens: Tokens of a chain.
+        coverage: `"marginal"` ranks a chunk among those of its turn in the calibration. `"conditional"` ranks it among
+            the question's own first drafts, which are all scored before the first decision; that holds for the first
+            turn, and for later ones as far as their scores are like the first's.
+        calibration: A calibration, or its file; needed for marginal coverage. At a turn that no calibration chain
+            reached, a coin of probability alpha decides, which keeps the rate.
+        on_reject: `"resample"` has the target write the rejected chunk anew, `"continue"` has it go on behind it.
+        score: Name of the nonconformity score, in `maths.nonconformity`.
+        ties: `"random"` keeps the rate at alpha where scores tie; `"conservative"` at most at alpha.
+        adaptive_step: With a step, the level adapts online so that the rate stays at alpha under drift; decisions then
+            depend on the order in which requests come. None, the default, keeps the level.
+        shares_prompt: Whether both models read one rendered prompt even where their chat templates differ; else such
+            a stack is refused.
+        rule: Decides instead of the conformal rule, which then needs no calibration; see `TakeOverRule`.
+        aggregator: What the vote of a chain weighs: `"uniform"`, `"target_likelihood"` (the geometric mean of the
+            target's probabilities of its drafted chunks; 1 for a chain without one), or a function of the chain.
+        answer_sampling_params: Sampling fields of an answer that a chain without one is asked for.
+
+    Attributes:
+        rule: Decides on the chunks.
+
+    Raises:
+        ConfigError: An argument is outside its range, or the calibration is of another setting.
+    """
+
+    required_tags: tuple[WorkerTag, ...] = (WorkerTag.DRAFT, WorkerTag.TARGET)
+    continues_answers = True
+
+    def __init__(
+        self,
+        draft_controller: Controller | None = None,
+        target_controller: Controller | None = None,
+        *,
+        alpha: float = 0.25,
+        draft_tokens: int = 64,
+        target_tokens: int = 64,
+        num_chains: int = 8,
+        max_turns: int = 15,
+        max_tokens: int = 8192,
+        coverage: Coverage = "marginal",
+        calibration: str | Path | ConformalCalibration | None = None,
+        on_reject: OnReject = "resample",
+        score: str = "mean_nll",
+        ties: Ties = "random",
+        adaptive_step: float | None = None,
+        shares_prompt: bool = False,
+        rule: TakeOverRule | None = None,
+        aggregator: str | Callable[[DraftTargetChain], float] = "uniform",
+        answer_sampling_params: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        counts = {
+            "draft_tokens": draft_tokens,
+            "target_tokens": target_tokens,
+            "num_chains": num_chains,
+            "max_turns": max_turns,
+            "max_tokens": max_tokens,
+        }
+        for key, value in counts.items():
+            if value < 1:
+                raise ConfigError(f"is {value}; it must be at least 1", key)
+        choices: dict[str, tuple[str, tuple[str, ...]]] = {
+            "coverage": (coverage, get_args(Coverage)),
+            "on_reject": (on_reject, get_args(OnReject)),
+            "ties": (ties, get_args(Ties)),
+            "score": (score, tuple(SCORES)),
+        }
+        for key, (chosen, allowed) in choices.items():
+            if chosen not in allowed:
+                raise ConfigError(f"is {chosen!r}; choose {' or '.join(map(repr, allowed))}", key)
+        if aggregator == "target_likelihood" and (score != "mean_nll" or (rule is not None and not rule.scores_chunks)):
+            raise ConfigError("is 'target_likelihood', which needs chunks to be scored by mean_nll", "aggregator")
+        if not 0 <= alpha <= 1:
+            raise ConfigError(f"is {alpha}; it is a share of the chunks and must lie in [0, 1]", "alpha")
+        if rule is None and coverage == "marginal" and calibration is None:
+            raise ConfigError(
+                "is None, but marginal coverage ranks scores among a calibration's: make one with `scaffolding-ext "
+                "calibrate conformal`, or choose coverage 'conditional'",
+                "calibration",
+            )
+        plain = {"temperature": 0.7}
+        self.draft = OnWorker(draft_controller or NativeGenerationController(plain), WorkerTag.DRAFT)
+        self.target = OnWorker(target_controller or NativeGenerationController(plain), WorkerTag.TARGET)
+        self.alpha = alpha
+        self.num_chains, self.max_turns, self.max_tokens = num_chains, max_turns, max_tokens
+        self.coverage, self.ties = coverage, ties
+        self.calibration = (
+            calibration
+            if calibration is None or isinstance(calibration, ConformalCalibration)
+            else ConformalCalibration.load(calibration)
+        )
+        self.setting = DraftTargetSetting(
+            draft_model=None,
+            target_model=None,
+            draft_tokens=draft_tokens,
+            target_tokens=target_tokens,
+            on_reject=on_reject,
+            score=score,
+        )
+        self.rule = rule or self._conformal_rule(None if adaptive_step is None else AdaptiveLevel(alpha, adaptive_step))
+        self.shares_prompt = shares_prompt
+        self.aggregator = aggregator_from(aggregator)
+        self._shares_tokens = False
+        self.answer_sampling_params = {"max_tokens": 20, "temperature": 0.0} | checked_sampling_params(
+            answer_sampling_params, "answer_sampling_params"
+        )
+
+    def _conformal_rule(self, adaptive: AdaptiveLevel | None) -> TakeOverRule:
+        if self.coverage == "conditional" or self.calibration is None:
+            return ConditionalRule(self.alpha, self.setting.on_reject, self.ties, adaptive)
+        self.calibration.check(self.setting)
+        pools = self.calibration.pools(self.alpha)
+        return MarginalRule(self.alpha, pools, self.setting.on_reject, self.ties, adaptive)
+
+    def bind(self, workers: Mapping[Any, Worker]) -> None:
+        """As every controller's; the target must serve ScoreTask, and the models must be those of the calibration."""
+        super().bind(workers)
+        if self.rule.scores_chunks and not self.can_serve(WorkerTag.TARGET, ScoreTask):
+            raise ConfigError(
+                f"the worker cannot serve ScoreTask, by which {type(self).__name__} decides"
+                f"{refusal(worker_for(workers, WorkerTag.TARGET), ScoreTask.__name__)}",
+                "workers.target",
+            )
+        draft, target = worker_for(workers, WorkerTag.DRAFT), worker_for(workers, WorkerTag.TARGET)
+        names = {"draft_model": model_name(draft), "target_model": model_name(target)}
+        self.setting = self.setting.model_copy(update=names)
+        if self.calibration is not None and self.coverage == "marginal":
+            self.calibration.check(self.setting)
+        templates = [getattr(worker, "chat_template", None) for worker in (draft, target)]
+        if not self.shares_prompt and None not in templates and templates[0] != templates[1]:
+            raise ConfigError(
+                "the models of draft and target have different chat templates, and both read the prompt as one of them "
+                "is rendered: take models of one family, or set shares_prompt where that does no harm",
+                "workers.draft",
+            )
+        tokenizers = [getattr(worker, "tokenizer_fingerprint", None) for worker in (draft, target)]
+        self._shares_tokens = tokenizers[0] is not None and tokenizers[0] == tokenizers[1]
+
+    def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
+        """Answer the task's prompt; keyword arguments are sampling fields of this request, of both models."""
+        set_sampling_params(task, sampling_params)
+        if self.calibration is not None and self.calibration.is_foreign(task.input_str or ""):
+            reason = "it was made online, for other questions than this one"
+            record("warning", what="calibration", reason=reason)
+            warnings.warn(f"of the conformal calibration: {reason}", CalibrationWarning, stacklevel=2)
+        rule = self.rule.for_request()
+        chains = self.open_chains(task, scores=rule.scores_chunks)
+        rngs = [np.random.default_rng(next_seed()) for _ in chains]
+        decisions: dict[int, Decision] = {}
+        turn = 0
+        while rule.in_step(turn) and (going := [chain for chain in chains if chain.exit_reason is None]):
+            yield side_by_side([self._advance(chain, decisions.get(chain.index)) for chain in going])
+            waiting = [chain for chain in going if chain.wrote_something]
+            decided = (yield from rule.decide(waiting, [rngs[chain.index] for chain in waiting])) if waiting else []
+            decisions = {chain.index: decision for chain, decision in zip(waiting, decided, strict=True)}
+            turn += 1
+        yield side_by_side([self._run_chain(c, rule, rngs[c.index], decisions.get(c.index)) for c in chains])
+        yield from self._vote(task, chains, rule.figures())
+
+    def open_chains(self, task: GenerationTask, *, scores: bool = True) -> list[DraftTargetChain]:
+        """The chains of a task's prompt, none of which has begun; on request their chunks are not scored."""
+        family = prompt_family()
+        reserved = longest_len(family.close, family.close_closed) + self.answer_sampling_params["max_tokens"]
+        wanted = self.max_tokens if task.max_tokens is None else min(task.max_tokens, self.max_tokens)
+        max_tokens = min(self.budget_within_context(tag, task, wanted, reserved) for tag in self.required_tags)
+        return [
+            DraftTargetChain(
+                task,
+                index,
+                self.draft,
+                self.target,
+                SCORES[self.setting.score] if scores else None,
+                draft_tokens=self.setting.draft_tokens,
+                target_tokens=self.setting.target_tokens,
+                max_tokens=max_tokens,
+                keeps_rejected=self.setting.on_reject == "continue",
+                shares_tokens=self._shares_tokens,
+            )
+            for index in range(self.num_chains)
+        ]
+
+    def _advance(self, chain: DraftTargetChain, decision: Decision | None) -> ControllerGenerator:
+        """Carry out the decision on a chain's chunk, if there is one, and have the next chunk drafted."""
+        if decision is not None:
+            yield from self._settle(chain, decision)
+        if chain.exit_reason is None:
+            yield from chain.draft()
+            if not chain.wrote_something:
+                yield from chain.settle(False)
+                chain.end("end")
+
+    def _settle(self, chain: DraftTargetChain, decision: Decision) -> ControllerGenerator:
+        figures = {"chain": chain.index, "turn": chain.turn, "score": chain.score} | decision.figures
+        num_target_tokens = yield from chain.settle(decision.taken_over, decision.priority)
+        record("take_over" if decision.taken_over else "accept", **figures, num_target_tokens=num_target_tokens)
+        if chain.turn >= self.max_turns:
+            chain.end("max_turns")
+
+    def _run_chain(
+        self, chain: DraftTargetChain, rule: TakeOverRule, rng: np.random.Generator, decision: Decision | None
+    ) -> ControllerGenerator:
+        """Draft, decide and go on until the chain has ended, and read its answer."""
+        while True:
+            if decision is not None or chain.draft_chunk is None:
+                yield from self._advance(chain, decision)
+            if chain.exit_reason is not None:
+                break
+            (decision,) = yield from rule.decide([chain], [rng])
+        yield from chain.conclude(prompt_family(), self.answer_sampling_params)
+
+    def _vote(
+        self, task: GenerationTask, chains: list[DraftTargetChain], figures: dict[str, Any]
+    ) -> ControllerGenerator:
+        answers = [chain.answer for chain in chains]
+        classes = yield from classify(self, answers)
+        weights = [self.aggregator(chain) for chain in chains]
+        winner = vote(classes, weights)
+        elected = chains[classes.index(winner)] if winner >= 0 else chains[0]
+        record("vote", answers=answers, classes=classes, weights=weights, winner=winner, **figures)
+        reason = elected.exit_reason if len(chains) == 1 else "vote" if winner >= 0 else "no_answer"
+        finish(task, elected.text, elected.token_ids, elected.answer, reason)
+
+
+def model_name(worker: Worker | None) -> str | None:
+    """The name of a worker's model; None where it does not say."""
+    name = getattr(worker, "model", None)
+    return name if isinstance(name, str) else None
+
+
+def side_by_side(branches: Sequence[ControllerGenerator]) -> ParallelProcess:
+    """Work to yield: the branches at once."""
+    process = ParallelProcess([], [], [])
+    process.sub_gens = list(branches)
+    return process

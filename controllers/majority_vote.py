@@ -1,0 +1,197 @@
+"""Self-consistency: several samples of one question, and the answer that most of them give.
+
+With an allocation rule the vote is drawn in rounds and ends as soon as the rule calls it certain.
+
+Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models"; the allocation rules
+name their own sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from scaffolding_ext.controllers.answer_classes import classify
+from scaffolding_ext.controllers.base import BaseController, finish
+from scaffolding_ext.controllers.reward import score
+from scaffolding_ext.controllers.samples import Sample, Sampler, checked_sample_num
+from scaffolding_ext.controllers.vote_weights import Weight, weight_from
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
+from scaffolding_ext.maths.allocation.policies import rule_from
+from scaffolding_ext.maths.voting import vote
+from scaffolding_ext.program import record
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
+from scaffolding_ext.tasks import WorkerTag
+
+
+class MajorityVoteController(BaseController):
+    """Samples a sub-controller several times and gives the answer with the most votes.
+
+    The output is the first sample that gave the winning answer. Ties go to the answer that appeared first, samples
+    without an answer have no vote, and where no sample has one the output is the first sample's, without an answer.
+
+    Args:
+        generation_controller: Draws one sample; any controller, a vote included.
+        default_sample_num: Samples of a vote; with a rule the most that are drawn.
+        allocation: Decides when the vote has seen enough: a rule, or the name of one with its own defaults. The default
+            stops once the remaining samples would probably not change the winner: of all rules tried on real models'
+            samples it decoded the fewest tokens at the full vote's accuracy. None draws all samples.
+        launch: With a rule: `"rounds"` draws a round, asks the rule, and draws the next. `"at_once"` starts all samples
+            together and stops those still running once the rule calls the vote certain: it takes the time of one round
+            and decodes what the stopped samples had written. Both count the samples in the same order, so that both
+            give the same answer.
+        weight: What a vote weighs: `"uniform"`, `"mean_logprob"` (the geometric mean of the sampled tokens'
+            probabilities), `"confidence"` (DeepConf's lowest group confidence), `"reward"` (the reward controller's
+            score), or a function of the finished sample. The rule sees plain votes.
+        reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
+
+    Raises:
+        ConfigError: An argument is outside its range, or arguments do not go together.
+    """
+
+    required_tags: tuple[WorkerTag, ...] = ()
+
+    def __init__(
+        self,
+        generation_controller: Controller,
+        default_sample_num: int = 1,
+        *,
+        allocation: AllocationRule | str | None = "LeaderChange",
+        launch: Literal["rounds", "at_once"] = "rounds",
+        weight: str | Weight | Callable[[Sample], float] = "uniform",
+        reward_controller: Controller | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(generation_controller, Controller):
+            raise ConfigError(
+                f"is a {type(generation_controller).__name__}; give the controller that draws one sample",
+                "generation_controller",
+            )
+        if launch not in ("rounds", "at_once"):
+            raise ConfigError(f"is {launch!r}; choose 'rounds' or 'at_once'", "launch")
+        if weight == "reward" and reward_controller is None:
+            raise ConfigError("is 'reward', which needs a reward_controller", "weight")
+        self.generation_controller = generation_controller
+        self.default_sample_num = checked_sample_num(default_sample_num, "default_sample_num")
+        self.allocation = _allocation(allocation)
+        self.launch = launch
+        self.weight = weight_from(weight)
+        self.reward_controller = reward_controller
+
+    def run(
+        self,
+        task: GenerationTask,
+        sample_num: int | None = None,
+        generation_kwargs: Mapping[str, Any] | None = None,
+        **sampling_params: Any,
+    ) -> ControllerGenerator:
+        """Answer the task's prompt.
+
+        Args:
+            task: Gets the output.
+            sample_num: Samples of this vote, instead of the default.
+            generation_kwargs: For the sub-controller's `process`.
+            **sampling_params: Sampling fields of this request; they reach the sub-controller, too.
+        """
+        max_samples = self.default_sample_num if sample_num is None else checked_sample_num(sample_num, "sample_num")
+        self.weight.prepare(task)
+        sampler = Sampler(self.generation_controller, task, {**(generation_kwargs or {}), **sampling_params})
+        ballot = _Ballot(self, sampler, max_samples)
+        if self.launch == "at_once":
+            yield sampler.start(max_samples, on_end=ballot.count)
+        while not ballot.closed:
+            yield sampler.start(ballot.num_wanted - len(sampler.samples))
+            yield from ballot.count()
+        counted, rest = sampler.samples[: ballot.num_counted], sampler.samples[ballot.num_counted :]
+        num_discarded = sampler.discard(rest)
+        weights = [self.weight(sample) for sample in counted]
+        winner = vote(ballot.classes, weights)
+        elected = counted[ballot.classes.index(winner)] if winner >= 0 else counted[0]
+        record(
+            "vote",
+            num_samples=len(counted),
+            num_rounds=ballot.num_rounds,
+            answers=[sample.answer for sample in counted],
+            classes=ballot.classes,
+            weights=weights,
+            winner=winner,
+            num_decoded=[sample.num_decoded for sample in counted],
+            num_discarded=num_discarded,
+            drift=None if self.allocation is None else self.allocation.observe(ballot.classes, max_samples),
+        )
+        reason = "no_answer" if winner < 0 else "certain" if len(counted) < max_samples else "vote"
+        answer = elected.answer if winner >= 0 else None
+        finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
+
+
+class _Ballot:
+    """Counts a vote in the order of its samples, however they come in.
+
+    Attributes:
+        classes: Class of the answer of each sample counted.
+        num_wanted: Samples that must have ended before the rule is asked again.
+        num_rounds: How often more samples were wanted.
+        closed: Whether no more samples are wanted.
+    """
+
+    def __init__(self, controller: MajorityVoteController, sampler: Sampler, max_samples: int) -> None:
+        self.classes: list[int] = []
+        self.num_rounds = 1
+        self.closed = False
+        self._controller = controller
+        self._sampler = sampler
+        self._max_samples = max_samples
+        self._counting = False
+        self.num_wanted = max(1, self._num_more([]))
+
+    @property
+    def num_counted(self) -> int:
+        """Samples counted."""
+        return len(self.classes)
+
+    def count(self, sample: Sample | None = None) -> ControllerGenerator:
+        """Ask the rule, as often as enough samples have ended; one branch counts for all."""
+        if self._counting:
+            return
+        self._counting = True
+        try:
+            while not self.closed and self._have_ended(self._sampler.samples[: self.num_wanted]):
+                yield from self._count_wanted()
+        finally:
+            self._counting = False
+
+    def _have_ended(self, samples: Sequence[Sample]) -> bool:
+        return len(samples) == self.num_wanted and all(sample.ended for sample in samples)
+
+    def _count_wanted(self) -> ControllerGenerator:
+        samples = self._sampler.samples[: self.num_wanted]
+        reward = self._controller.reward_controller
+        if reward is not None:
+            new = samples[self.num_counted :]
+            scores = yield from score(reward, [sample.task for sample in new])
+            for sample, value in zip(new, scores, strict=True):
+                sample.reward = value
+        self.classes = yield from classify(self._controller, [sample.answer for sample in samples])
+        num_more = self._num_more(samples)
+        record("allocate", num_samples=len(samples), classes=self.classes, num_more=num_more)
+        self.closed = self._sampler.stopped = num_more == 0
+        self.num_wanted += num_more
+        self.num_rounds += num_more > 0
+
+    def _num_more(self, samples: Sequence[Sample]) -> int:
+        rule = self._controller.allocation
+        if rule is None:
+            return self._max_samples - len(samples)
+        rewards = [sample.reward for sample in samples if sample.reward is not None]
+        lengths = [sample.num_decoded for sample in samples]
+        return rule.num_more(Votes(self.classes, self._max_samples, rewards or None, lengths))
+
+
+def _allocation(allocation: AllocationRule | str | None) -> AllocationRule | None:
+    if allocation is None or isinstance(allocation, AllocationRule):
+        return allocation
+    try:
+        return rule_from(allocation)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error), "allocation") from error

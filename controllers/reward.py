@@ -1,0 +1,162 @@
+"""Scores of finished samples: the probability that the model itself calls them correct.
+
+A reward controller's `process` takes finished tasks and leaves one score a task in `scores`, as upstream's do; `score`
+asks any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scaffolding_ext.controllers.base import BaseController, encode
+from scaffolding_ext.errors import ConfigError, NoOutputError
+from scaffolding_ext.lowering import lower_verify, write_back_verify
+from scaffolding_ext.program import record
+from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask
+from scaffolding_ext.tasks import VERIFY, VerifyTask, WorkerTag, output_of, set_purpose
+
+VERDICT = "\n\nIs this answer correct? Reply with YES or NO.\n"
+REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask
+
+
+def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGenerator:
+    """Have a reward controller score finished tasks, and return the scores in order.
+
+    Raises:
+        NoOutputError: It left no score for some of them.
+    """
+    judge = controller.clone()
+    yield from judge.process(tasks)
+    scores = getattr(judge, "scores", None)
+    if scores is None or len(scores) != len(tasks):
+        found = "none" if scores is None else str(len(scores))
+        raise NoOutputError(
+            f"{type(controller).__name__} left {found} of {len(tasks)} scores; a reward controller's process() puts "
+            "one a task into its attribute `scores`"
+        )
+    return [float(value) for value in scores]
+
+
+class RewardController(BaseController):
+    """Scores each solution by P(yes): how likely the model is to call it correct.
+
+    A worker that serves upstream's `RewardTask` (a reward model) is asked with that, and leaves the score in the task's
+    `custom_output_params["reward"]`. Any other is asked for a verdict: natively where it serves `VerifyTask`, else by
+    one generated token with the log-probabilities of the likeliest.
+
+    Args:
+        verdict: Text behind the solution that asks for the verdict.
+        yes: The affirmative verdict; its first token counts.
+        no: The negative verdict; its first token counts.
+        worker_tag: The worker that judges: `"reward"`, or `"generation"` for the model that wrote the solution.
+        prompting: The judging model's, where it has another tokenizer than the request's; solutions are then sent in
+            its token ids.
+
+    Attributes:
+        scores: P(yes) of each task of the last `process`, in [0, 1] (of a `RewardTask`: what the worker gave).
+
+    Raises:
+        ConfigError: `worker_tag` is no worker's tag, or yes and no are the same.
+    """
+
+    def __init__(
+        self,
+        verdict: str = VERDICT,
+        *,
+        yes: str = "YES",
+        no: str = "NO",
+        worker_tag: str = WorkerTag.REWARD.value,
+        prompting: Prompting | None = None,
+    ) -> None:
+        super().__init__()
+        tags = [tag.value for tag in WorkerTag]
+        if str(worker_tag) not in tags:
+            raise ConfigError(f"is {worker_tag!r}; choose one of {', '.join(tags)}", "worker_tag")
+        if not yes or not no or yes == no:
+            raise ConfigError(f"yes is {yes!r} and no is {no!r}; give two different words", "yes")
+        self.verdict = verdict
+        self.yes = yes
+        self.no = no
+        self.worker_tag = WorkerTag(str(worker_tag))
+        self.required_tags = (self.worker_tag,)
+        self.judge_prompting = prompting
+        self.scores: list[float] | None = None
+
+    def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
+        """Score finished tasks, all in one batch."""
+        if self.can_serve(self.worker_tag, RewardTask):
+            self.scores = yield from self._rewards(tasks)
+        else:
+            solutions = [[output_of(task)] for task in tasks]
+            verdicts = yield from self._verdicts(tasks, solutions)
+            self.scores = [values[0] for values in verdicts]
+        record("reward", scores=self.scores)
+
+    def _rewards(self, tasks: Sequence[GenerationTask]) -> ControllerGenerator:
+        asked = []
+        for task in tasks:
+            ids = None
+            if self.judge_prompting is None and task.input_tokens is not None and task.output_tokens is not None:
+                ids = task.input_tokens + task.output_tokens
+            reward = RewardTask(input_tokens=ids, input_str=f"{task.input_str or ''}{output_of(task)}")
+            reward.worker_tag = self.worker_tag
+            set_purpose(reward, VERIFY)
+            asked.append(reward)
+        yield asked
+        values = [(reward.custom_output_params or {}).get(REWARD) for reward in asked]
+        if any(value is None for value in values):
+            raise NoOutputError(
+                f"the worker {self.worker_tag.value!r} left no custom_output_params[{REWARD!r}] in a RewardTask; it "
+                "failed silently, or it serves RewardTask in another way"
+            )
+        return values
+
+    def _verdicts(self, tasks: Sequence[GenerationTask], texts: Sequence[Sequence[str]]) -> ControllerGenerator:
+        """P(yes) for each text of each task, in one batch.
+
+        Args:
+            tasks: Their prompts go before the texts.
+            texts: Solutions, or beginnings of solutions, of each task.
+
+        Returns:
+            Scores in the shape of `texts`.
+        """
+        yes, no = (self._ids(word)[0] for word in (self.yes, self.no))
+        if yes == no:
+            raise ConfigError(
+                f"{self.yes!r} and {self.no!r} begin with the same token; give words that differ in their first", "yes"
+            )
+        branches = [
+            [*self._prompt_ids(task), *self._ids(text + self.verdict)]
+            for task, own in zip(tasks, texts, strict=True)
+            for text in own
+        ]
+        task = VerifyTask(worker_tag=self.worker_tag, branches=branches, yes_token=yes, no_token=no)
+        if self.can_serve(self.worker_tag, VerifyTask):
+            yield [task]
+        else:
+            record("lowered", task="VerifyTask", to="GenerationTask", reason="the worker does not serve it")
+            lowered = lower_verify(task)
+            yield lowered
+            write_back_verify(task, lowered)
+        if task.scores is None:
+            raise NoOutputError(f"the worker {self.worker_tag.value!r} left no scores in a VerifyTask; read its log")
+        values = iter(task.scores)
+        return [[next(values) for _ in own] for own in texts]
+
+    def _prompt_ids(self, task: GenerationTask) -> list[int]:
+        if self.judge_prompting is None and task.input_tokens is not None:
+            return list(task.input_tokens)
+        return self._ids(task.input_str or "")
+
+    def _ids(self, text: str) -> list[int]:
+        ids = encode(text) if self.judge_prompting is None else self.judge_prompting.encode(text)
+        if ids is None:
+            raise ConfigError(
+                f"{type(self).__name__} needs a tokenizer to read verdicts with: set the stack's prompting, or give "
+                "it the judging model's as `prompting`",
+                "prompting",
+            )
+        return ids

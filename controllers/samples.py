@@ -1,0 +1,162 @@
+"""Several runs of one sub-controller on one prompt, side by side, which can all be stopped.
+
+A run is stopped at its next yield: its generator is closed, and streams that it left open are cancelled. That needs
+nothing of the host but the protocol.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.ledger import Ledger, Meter
+from scaffolding_ext.program import derive_seed, discard, enter_part, next_seed
+from scaffolding_ext.protocol import (
+    Controller,
+    ControllerGenerator,
+    GenerationTask,
+    ParallelProcess,
+    StreamGenerationTask,
+    close_generator,
+    current_scope,
+)
+from scaffolding_ext.tasks import Purpose
+
+
+class Sample:
+    """One run of a sub-controller.
+
+    Attributes:
+        index: Its number among the samples of its prompt. Its seed derives from it, not from when it was started.
+        task: What the sub-controller writes its output into.
+        ledger: What the run has cost so far.
+        ended: Whether the sub-controller has finished; a run that was stopped never does.
+        reward: What a reward controller gave the finished run, where one was asked.
+    """
+
+    def __init__(self, index: int, task: GenerationTask) -> None:
+        self.index = index
+        self.task = task
+        self.ledger = Ledger()
+        self.ended = False
+        self.reward: float | None = None
+
+    @property
+    def answer(self) -> str | None:
+        """The answer that the sub-controller extracted."""
+        answer: str | None = self.task.customized_result_fields.get("answer")
+        return answer
+
+    @property
+    def num_decoded(self) -> int:
+        """Tokens decoded for the run, whatever for."""
+        return self.ledger.total.decoded
+
+
+OnEnd = Callable[[Sample], Iterable[Any]]
+
+
+class Sampler:
+    """Starts runs of one sub-controller on one task.
+
+    Args:
+        controller: Cloned for each run.
+        task: Its prompt and sampling fields are every run's; its seed, or one of the program's, seeds them all.
+        kwargs: Passed to the sub-controller's `process`.
+
+    Attributes:
+        controller: As given; another may take its place between rounds.
+        samples: Every run that was started, in order of its index.
+        stopped: Set it to stop all runs, each at its next yield.
+    """
+
+    def __init__(self, controller: Controller, task: GenerationTask, kwargs: Mapping[str, Any] | None = None) -> None:
+        self.samples: list[Sample] = []
+        self.stopped = False
+        self.controller = controller
+        self._task = task
+        self._kwargs = dict(kwargs or {})
+        self._seed = next_seed() if task.seed is None else task.seed
+
+    def start(self, num_samples: int, on_end: OnEnd | None = None) -> ParallelProcess:
+        """Work to yield: so many more runs, in parallel branches.
+
+        Args:
+            num_samples: How many.
+            on_end: Work to do in a run's branch once it has finished.
+        """
+        first = len(self.samples)
+        new = [Sample(index, self._copy(index)) for index in range(first, first + num_samples)]
+        self.samples += new
+        scope = current_scope.get()
+        path = () if scope is None else tuple(scope.branch_path)
+        process = ParallelProcess([], [], [])
+        process.sub_gens = [Meter(sample.ledger).watch(self._run(sample, on_end)) for sample in new]
+        process.branch_paths = [(*path, sample.index) for sample in new]  # so that a branch is a sample in every round
+        return process
+
+    def discard(self, samples: Iterable[Sample]) -> int:
+        """Count all that the samples decoded as discarded; returns how many tokens that is."""
+        num_tokens = 0
+        for sample in samples:
+            num_tokens += sample.num_decoded
+            for purpose, counts in sample.ledger.by_purpose.items():
+                if purpose is not Purpose.DISCARDED:
+                    discard(purpose, counts.decoded)
+        return num_tokens
+
+    def _copy(self, index: int) -> GenerationTask:
+        twin = copy.copy(self._task)
+        twin.customized_result_fields = {}
+        twin.custom_input_params = copy.copy(self._task.custom_input_params)
+        twin.streaming_output_flag, twin.streaming_output_list = False, []  # no single sample is the request's output
+        twin.seed = None if self._seed is None else derive_seed(self._seed, index)
+        return twin
+
+    def _run(self, sample: Sample, on_end: OnEnd | None) -> ControllerGenerator:
+        if self.stopped:  # before it was begun
+            return
+        enter_part(sample.ledger)
+        work = self.controller.clone().process([sample.task], **self._kwargs)
+        sample.ended = yield from self._until_stopped(work)
+        if sample.ended and on_end is not None:
+            yield from on_end(sample)
+
+    def _until_stopped(self, generator: Iterable[Any]) -> ControllerGenerator:
+        """Pass the work through until the generator ends (True) or all runs are stopped (False)."""
+        inner = iter(generator)
+        streams: dict[int, StreamGenerationTask] = {}
+        try:
+            while True:
+                try:
+                    work = next(inner)
+                except StopIteration:
+                    return True
+                if isinstance(work, ParallelProcess):
+                    work.sub_gens = [self._until_stopped(branch) for branch in work.sub_gens]
+                else:
+                    streams |= {id(task): task for task in work if isinstance(task, StreamGenerationTask)}
+                yield work
+                if self.stopped:
+                    break
+        finally:
+            close_generator(inner)
+        still_open = [task for task in streams.values() if not task.end_flag]
+        for task in still_open:
+            task.cancel_flag = True
+        if still_open:
+            yield still_open
+        return False
+
+
+def checked_sample_num(sample_num: int, key: str) -> int:
+    """A number of samples, if it is one.
+
+    Raises:
+        ConfigError: It is no integer of at least 1.
+    """
+    if isinstance(sample_num, bool) or not isinstance(sample_num, int) or sample_num < 1:
+        raise ConfigError(f"is {sample_num!r}; it must be an integer of at least 1", key)
+    return sample_num

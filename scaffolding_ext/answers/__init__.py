@@ -1,0 +1,13 @@
+"""Extract an answer from text, and decide whether two answers are equal.
+
+One notion of equality serves votes, probes and scoring. `extract`, `equal` and `group` are synchronous, for scripts;
+`equal` and `group` may take seconds, so a controller yields a `CompareTask` instead, and for what must be known at once
+`compare` decides what can be decided from the text alone.
+"""
+
+from scaffolding_ext.answers.comparison import compare
+from scaffolding_ext.answers.equality import Equality, equal, group
+from scaffolding_ext.answers.extraction import extract, up_to_brace
+from scaffolding_ext.answers.verdict import Verdict
+
+__all__ = ["Equality", "Verdict", "compare", "equal", "extract", "group", "up_to_brace"]

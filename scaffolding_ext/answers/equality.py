@@ -1,0 +1,219 @@
+"""Equality with three verdicts: by the text where it suffices, else symbolically in processes that can be killed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import lru_cache
+from typing import Any, Protocol
+
+from scaffolding_ext.answers.classes import grouping
+from scaffolding_ext.answers.comparison import compare
+from scaffolding_ext.answers.pool import KillablePool, OverrunError
+from scaffolding_ext.answers.verdict import Verdict
+
+_JOB = "scaffolding_ext.answers.symbolic:job"
+
+
+class Pool(Protocol):
+    """What `KillablePool` does for an `Equality`."""
+
+    def submit(self, deadline_seconds: float, *arguments: Any) -> Future[Any]:
+        """Queue a job."""
+
+    def close(self) -> None:
+        """End the processes."""
+
+
+class Equality:
+    """Decides about pairs of answers, and remembers what it took a process to decide.
+
+    What the fast path leaves open goes to a pool. There each answer is first looked at alone, once: one on which the
+    algebra system does not get done is undetermined against every other, so that it costs a deadline once only.
+
+    Args:
+        deadline_seconds: Most that a pair may take once processes are free: half for looking at its answers, half for
+            comparing them.
+        units_implied: Whether a number says the same with and without its unit (see `compare`).
+        num_processes: Processes of the pool.
+        max_remembered: Results kept; the ones asked for longest ago go first.
+        pool: A pool to share, instead of one of its own.
+
+    Attributes:
+        num_comparisons: Pairs that a process was asked about.
+    """
+
+    def __init__(
+        self,
+        deadline_seconds: float = 2.0,
+        *,
+        units_implied: bool = False,
+        num_processes: int = 2,
+        max_remembered: int = 10_000,
+        pool: Pool | None = None,
+    ) -> None:
+        self.deadline_seconds = deadline_seconds
+        self.units_implied = units_implied
+        self.num_comparisons = 0
+        self._pool: Pool = KillablePool(_JOB, num_processes) if pool is None else pool
+        self._max_remembered = max_remembered
+        self._remembered: OrderedDict[tuple[str, ...], Future[Any]] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def fast(self, a: str, b: str) -> Verdict:
+        """The verdict of the text alone."""
+        return compare(a, b, units_implied=self.units_implied)
+
+    def submit(self, a: str, b: str) -> Future[Verdict]:
+        """The verdict on a pair, to come. Others may wait for the same future: do not cancel it.
+
+        It raises EngineError where no process could be started.
+        """
+        asked = False
+
+        def note(left: str, right: str) -> Verdict:
+            nonlocal asked
+            asked = True
+            return Verdict.UNDETERMINED
+
+        verdict = compare(a, b, units_implied=self.units_implied, oracle=note)
+        if verdict is not Verdict.UNDETERMINED or not asked:
+            future: Future[Verdict] = Future()
+            future.set_result(verdict)
+            return future
+        first, second = sorted((a, b))
+        return self._remember((first, second), self._compared)
+
+    def equal(self, a: str, b: str) -> Verdict:
+        """The verdict on a pair; may block for the deadline."""
+        return self.submit(a, b).result()
+
+    def group(self, answers: Sequence[str | None]) -> list[int]:
+        """A class number for each answer, in order of first appearance, -1 for None (see `grouping`); may block."""
+        steps = grouping(answers, self.fast)
+        try:
+            pairs = next(steps)
+            while True:
+                futures = [self.submit(*pair) for pair in pairs]
+                pairs = steps.send([future.result() for future in futures])
+        except StopIteration as stop:
+            classes: list[int] = stop.value.classes
+            return classes
+
+    def close(self) -> None:
+        """End the pool's processes."""
+        self._pool.close()
+
+    def _remember(self, key: tuple[str, ...], find_out: Callable[..., Future[Any]]) -> Future[Any]:
+        with self._lock:
+            future = self._remembered.get(key)
+            if future is None or _failed(future):
+                future = self._remembered[key] = find_out(*key)
+            self._remembered.move_to_end(key)
+            while len(self._remembered) > self._max_remembered:
+                self._remembered.popitem(last=False)
+            return future
+
+    def _compared(self, a: str, b: str) -> Future[Verdict]:
+        """Look at both answers; where they can be handled, compare them."""
+        outcome: Future[Verdict] = Future()
+        if any(_overran(self._remembered.get((answer,))) for answer in (a, b)):
+            outcome.set_result(Verdict.UNDETERMINED)
+            return outcome
+        looks = [self._remember((answer,), self._looked_at) for answer in (a, b)]
+
+        def settle(job: Future[Any]) -> None:
+            error = job.exception()
+            if error is None:
+                outcome.set_result(Verdict(job.result()))
+            elif isinstance(error, OverrunError):
+                outcome.set_result(Verdict.UNDETERMINED)
+            else:
+                outcome.set_exception(error)
+
+        def go_on(look: Future[None]) -> None:
+            with self._lock:  # the looks may end at the same moment
+                if outcome.done() or len(ended) == 2:
+                    return
+                ended.append(look)
+                if look.exception() is not None:
+                    settle(look)
+                elif len(ended) == 2:
+                    self.num_comparisons += 1
+                    self._pool.submit(self.deadline_seconds / 2, self.units_implied, a, b).add_done_callback(settle)
+
+        ended: list[Future[None]] = []
+        for look in looks:
+            look.add_done_callback(go_on)
+        return outcome
+
+    def _looked_at(self, answer: str) -> Future[None]:
+        """An answer alone: fails where the algebra system does not get done with it."""
+        return self._pool.submit(self.deadline_seconds / 2, self.units_implied, answer)
+
+
+def _overran(future: Future[Any] | None) -> bool:
+    return future is not None and future.done() and isinstance(future.exception(), OverrunError)
+
+
+def _failed(future: Future[Any]) -> bool:
+    """Whether another try may go better."""
+    return future.done() and future.exception() is not None and not _overran(future)
+
+
+def equal(a: str, b: str, deadline_seconds: float = 2.0, *, units_implied: bool = False) -> Verdict:
+    r"""Whether two answers are equal. For scripts: it may block for the deadline.
+
+    Args:
+        a: An answer, in LaTeX or plain text.
+        b: Another.
+        deadline_seconds: Most that it may take once processes run (the first call starts them).
+        units_implied: Whether a number says the same with and without its unit: 5 and 5 cm, 50 and 50 %. Never 0.5
+            and 50 %.
+
+    Returns:
+        EQUAL or DIFFERENT where that is certain, else UNDETERMINED: what cannot be read as mathematics, and what takes
+        longer than the deadline.
+
+    Raises:
+        EngineError: No process could be started.
+    """
+    return _default(deadline_seconds, units_implied).equal(a, b)
+
+
+def group(answers: Sequence[str | None], deadline_seconds: float = 2.0, *, units_implied: bool = False) -> list[int]:
+    """Which answers are equal: a class number for each, in order of first appearance, -1 for None. For scripts.
+
+    The classes do not depend on the order of the answers; undetermined pairs count as different.
+
+    Args:
+        answers: The answers; None stands for "no answer" and equals nothing.
+        deadline_seconds: As in `equal`, for a pair.
+        units_implied: As in `equal`.
+
+    Raises:
+        EngineError: No process could be started.
+    """
+    return _default(deadline_seconds, units_implied).group(answers)
+
+
+@lru_cache(maxsize=1)
+def _default_pool() -> KillablePool:
+    return KillablePool(_JOB)
+
+
+@lru_cache(maxsize=8)
+def _default(deadline_seconds: float, units_implied: bool) -> Equality:
+    return Equality(deadline_seconds, units_implied=units_implied, pool=_default_pool())
+
+
+def _start_afresh() -> None:
+    _default.cache_clear()
+    _default_pool.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):  # a forked child has none of the pool's threads
+    os.register_at_fork(after_in_child=_start_afresh)

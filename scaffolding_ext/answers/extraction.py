@@ -1,0 +1,98 @@
+"""Find the final answer in a text."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+# What follows an answer phrase, up to the end of its sentence or line; the full stop of a decimal ends nothing.
+_PHRASE = re.compile(
+    r"(?:final answer|the answer|\banswer(?=\**:))\**\s*(?:is|:)[\s:*]*([^\n]+?)(?=\.\**\s+(?-i:[A-Z])|\n|\Z)",
+    re.IGNORECASE,
+)
+_CUT = re.compile(r"(?:\A\$+|\A\\[(\[]|\\(?:b(?:o(?:x(?:ed?)?)?)?)?)\Z")  # an answer that has only just been opened
+_MATHS = re.compile(r"\$\$([^$]+)\$\$|\$([^$]+)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
+_NUMBER = re.compile(
+    r"(?<![\w.])[+-]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+)?(?:\s?\\?%)?|(?<![\w.])[+-]?\.\d+"
+)
+_RELATION = re.compile(r"(?<![<>!\\])=|\\approx")
+_LAST_CHARACTERS = 4_000  # where the last number or formula is looked for
+
+
+def extract(
+    text: str,
+    *,
+    fallback: Literal["last"] | None = None,
+    choices: str = "",
+    extractor: Callable[[str], str | None] | None = None,
+) -> str | None:
+    r"""The final answer in a text: the last box, else what the last answer phrase's sentence says, else None.
+
+    A box is `\boxed{...}` or `\fbox{...}`. A last box that is empty or that nothing closes gives None, and so does a
+    phrase that ends in half a box: the text was cut while the answer was written.
+
+    Args:
+        text: What a model wrote.
+        fallback: `"last"` takes the last formula or number of a text that has neither box nor phrase; of a formula with
+            an equals sign what stands on its right.
+        choices: The letters of a multiple-choice question, such as `"ABCD"`: only one of them is an answer, the
+            first that stands alone in box or phrase, or else the last in the text.
+        extractor: Goes before everything here; where it returns None or only spaces, the rules above follow.
+
+    Returns:
+        The answer, never empty.
+    """
+    own = extractor(text) if extractor is not None else None
+    if own is not None and own.strip():
+        return own.strip()
+    boxes = list(_BOX.finditer(text))
+    if boxes:
+        answer = up_to_brace(text[boxes[-1].end() :])
+    else:
+        answer = _phrase(text)
+        if answer is None and fallback == "last" and not choices:
+            answer = _last_formula_or_number(text[-_LAST_CHARACTERS:])
+    if choices:
+        if boxes or answer:
+            return next(iter(_choices(answer or "", choices)), None)
+        return next(reversed(_choices(text[-_LAST_CHARACTERS:], choices)), None)
+    return answer or None
+
+
+def up_to_brace(text: str) -> str | None:
+    """The text up to the first unmatched `}`, as in the continuation of an opened box; None if no brace closes it.
+
+    Braces that are escaped by a backslash are text.
+    """
+    depth = 0
+    for token in _BRACE.finditer(text):
+        if token[0] == "{":
+            depth += 1
+        elif token[0] == "}":
+            if depth == 0:
+                return text[: token.start()].strip()
+            depth -= 1
+    return None
+
+
+def _phrase(text: str) -> str | None:
+    phrases = _PHRASE.findall(text)
+    answer = phrases[-1].strip().rstrip("*. ").strip() if phrases else ""
+    return None if not answer or _CUT.search(answer) else answer
+
+
+def _choices(text: str, choices: str) -> list[str]:
+    """Those of the letters that stand alone in the text."""
+    return re.findall(rf"(?<![A-Za-z\\])[{re.escape(choices)}](?![A-Za-z'\u2019])", text)
+
+
+def _last_formula_or_number(text: str) -> str | None:
+    formulas, numbers = (deque(pattern.finditer(text), maxlen=1) for pattern in (_MATHS, _NUMBER))
+    if formulas and (not numbers or numbers[0].start() < formulas[0].end()):
+        written = next(group for group in formulas[0].groups() if group is not None)
+        return _RELATION.split(written)[-1].strip().rstrip(".,").strip() or None
+    return numbers[0][0] if numbers else None

@@ -1,0 +1,157 @@
+"""The file that a calibration leaves: a policy for votes, what it was chosen on, and how it did there."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
+from scaffolding_ext.maths.allocation.policies import rule_from, settings_of
+from scaffolding_ext.maths.certaindex import entropy_certaindex
+from scaffolding_ext.maths.drift import Drift, certaindex_drift
+
+KIND, VERSION = "certaindex", 1
+
+
+class CalibrationWarning(UserWarning):
+    """A calibration is used for something that it was not made for."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A policy with its origin.
+
+    Attributes:
+        model: Name of the model whose samples it was chosen on.
+        date: Day of the calibration, ISO 8601.
+        data: Fingerprint of the samples' file.
+        max_loss: Largest loss of accuracy that was allowed, as a share.
+        rule: The policy.
+        figures: What it came to on the data: accuracy, tokens and rounds, of the policy and of the full vote.
+        knob: Samples after which `certaindex` was taken.
+        certaindex: Certaindex of each calibration question at the knob, for the test of drift.
+    """
+
+    model: str
+    date: str
+    data: str
+    max_loss: float
+    rule: AllocationRule
+    figures: Mapping[str, float]
+    knob: int
+    certaindex: Sequence[float]
+
+    def rule_for(self, model: str) -> AllocationRule:
+        """The policy, for votes of a model; warns where that is not the model it was chosen on."""
+        if model != self.model:
+            warnings.warn(
+                f"the certaindex policy was calibrated on {self.model!r} and is applied to {model!r}; "
+                f"calibrate on samples of {model!r}: scaffolding-ext calibrate certaindex",
+                CalibrationWarning,
+                stacklevel=2,
+            )
+        return self.rule
+
+    def drift(self, recent: Sequence[float], level: float = 0.01) -> Drift:
+        """Test certaindex values of recent requests, taken at the same knob, against those of the calibration."""
+        return certaindex_drift(self.certaindex, recent, level)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the YAML file."""
+        document = {
+            "kind": KIND,
+            "version": VERSION,
+            "model": self.model,
+            "date": self.date,
+            "data": self.data,
+            "max_loss": self.max_loss,
+            "policy": {"type": type(self.rule).__name__, "args": settings_of(self.rule)},
+            "figures": {name: float(value) for name, value in self.figures.items()},
+            "knob": self.knob,
+            "certaindex": [round(float(value), 6) for value in self.certaindex],
+        }
+        _yaml().dump(document, Path(path))
+
+
+def load_calibration(path: str | os.PathLike[str]) -> Calibration:
+    """Read what `Calibration.save` wrote.
+
+    Raises:
+        ConfigError: The file cannot be read, is of another kind or version, or lacks a field; it names the file.
+    """
+    name = os.fspath(path)
+    try:
+        document: Any = _yaml().load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        raise ConfigError(f"cannot read the calibration: {error}", name) from error
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        raise ConfigError(f"is no calibration of kind {KIND!r}; make one: scaffolding-ext calibrate certaindex", name)
+    if document.get("version") != VERSION:
+        raise ConfigError(
+            f"is of version {document.get('version')!r}; this release reads {VERSION}: make it anew", name
+        )
+    try:
+        return Calibration(
+            model=document["model"],
+            date=document["date"],
+            data=document["data"],
+            max_loss=document["max_loss"],
+            rule=rule_from(document["policy"]["type"], document["policy"]["args"]),
+            figures=document["figures"],
+            knob=document["knob"],
+            certaindex=document["certaindex"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"lacks a field or holds a wrong one: {error!r}", name) from error
+
+
+class CalibratedRule(AllocationRule):
+    """The policy of a calibration file, which also tells when it should be made anew.
+
+    It keeps the certaindex of the last votes, of all requests of a stack together, and tests them against those that
+    it was calibrated on. Both are taken after as many samples as every vote of the calibration drew.
+
+    Args:
+        path: The file.
+        model: The model that is voted on; a warning says where the file was made for another.
+        window: Votes that a test looks back on, at least 2; no test before that many have ended.
+
+    Raises:
+        ConfigError: The file cannot be used, or the window is below 2.
+    """
+
+    def __init__(self, path: str, model: str, window: int = 100) -> None:
+        if window < 2:
+            raise ConfigError(f"is {window}; it must be at least 2", "window")
+        self.calibration = load_calibration(path)
+        self.rule = self.calibration.rule_for(model)
+        self._recent: deque[float] = deque(maxlen=window)
+
+    def observe(self, classes: Sequence[int], max_samples: int) -> Mapping[str, float] | None:
+        """The drift of the last votes: distance, p-value and whether to calibrate again; None while too few ended."""
+        if len(classes) < self.calibration.knob:
+            return None
+        self._recent.append(entropy_certaindex(classes[: self.calibration.knob]))
+        if len(self._recent) < (self._recent.maxlen or 0):
+            return None
+        return self.calibration.drift(list(self._recent))._asdict()
+
+    def _num_more(self, votes: Votes) -> int:
+        return self.rule.num_more(votes)
+
+
+def _yaml() -> YAML:
+    """YAML 1.2, plain data only; short lists on one line, keys in their order."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # its stub knows None alone
+    return yaml

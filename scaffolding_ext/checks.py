@@ -1,0 +1,114 @@
+"""Checks what a caller hands to the host, before anything is started: each error says what to pass instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+from scaffolding_ext.errors import ArgumentTypeError, ConfigError
+from scaffolding_ext.protocol import Controller, Worker
+from scaffolding_ext.tasks import tag_name
+
+
+def checked_controller(controller: Any, workers: Any) -> Controller:
+    """The controller, if it is one: something with `clone` and `generate`, and not a class.
+
+    Raises:
+        ArgumentTypeError: It is not.
+    """
+    if isinstance(controller, Mapping) and _has_methods(workers, "clone", "generate"):
+        raise ArgumentTypeError("controller and workers are swapped; write ScaffoldingLlm(controller, workers)")
+    if not _has_methods(controller, "clone", "generate"):
+        raise ArgumentTypeError(f"is {_described(controller)}; {_remedy(controller, 'a Controller')}", "controller")
+    found: Controller = controller
+    return found
+
+
+def checked_workers(workers: Any) -> dict[Any, Worker]:
+    """A copy of the mapping of tags to workers, if it is one.
+
+    Raises:
+        ArgumentTypeError: It is none, or holds something that has no `run_task`, or a class.
+    """
+    if not isinstance(workers, Mapping):
+        wanted = 'pass a mapping of tags to workers, such as {"generation": worker}'
+        raise ArgumentTypeError(f"is {_described(workers)}; {wanted}", "workers")
+    for tag, worker in workers.items():
+        if not _has_methods(worker, "run_task"):
+            message = f"is {_described(worker)}; {_remedy(worker, 'a Worker')}"
+            raise ArgumentTypeError(message, f"workers.{tag_name(tag)}")
+    return dict(workers)
+
+
+def checked_count(value: Any, name: str) -> int:
+    """The value, if it is a whole number of at least 1.
+
+    Raises:
+        ArgumentTypeError: It is no whole number.
+        ConfigError: It is below 1.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ArgumentTypeError(f"is {_described(value)}; it must be a whole number of at least 1", name)
+    if value < 1:
+        raise ConfigError(f"is {value}; it must be at least 1", name)
+    return int(value)
+
+
+def checked_timeout(timeout: Any) -> float | None:
+    """The time-out, if it is None or a number of seconds above 0.
+
+    Raises:
+        ArgumentTypeError: It is no number.
+        ConfigError: It is not above 0, or not finite.
+    """
+    if timeout is None:
+        return None
+    if not isinstance(timeout, Real) or isinstance(timeout, bool):
+        raise ArgumentTypeError(f"is {_described(timeout)}; pass a number of seconds above 0, or None", "timeout")
+    seconds = float(timeout)
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise ConfigError(f"is {timeout}; pass a number of seconds above 0, or None for no time-out", "timeout")
+    return seconds
+
+
+def checked_prompt(prompt: Any) -> str:
+    """The prompt, if it is text.
+
+    Raises:
+        ArgumentTypeError: It is not.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    remedy = "decode it first: prompt.decode()" if isinstance(prompt, (bytes, bytearray)) else "pass a str"
+    raise ArgumentTypeError(f"is {_described(prompt)}; {remedy}, or a list of str to generate()", "prompt")
+
+
+def checked_prompts(prompts: Any) -> list[str]:
+    """Every prompt of an iterable, if all of them are text.
+
+    Raises:
+        ArgumentTypeError: One of them is not, or the whole is no iterable of prompts.
+    """
+    if isinstance(prompts, (bytes, bytearray, Mapping)) or not isinstance(prompts, Iterable):
+        return [checked_prompt(prompts)]
+    return [checked_prompt(prompt) for prompt in prompts]
+
+
+def _has_methods(value: Any, *names: str) -> bool:
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return (
+        f"the {type(value).__name__} {value!r}"
+        if isinstance(value, (str, bytes, int, float))
+        else (f"a {type(value).__name__}")
+    )
+
+
+def _remedy(value: Any, wanted: str) -> str:
+    return f"pass an instance of it: {value.__name__}(...)" if isinstance(value, type) else f"pass {wanted}"

@@ -1,0 +1,142 @@
+"""Every token of a request, by what it was for and how it was had, and the meter that fills the ledger.
+
+A `Meter` watches the tasks that pass, under either host; nobody else counts tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from scaffolding_ext.protocol import ControllerGenerator, ParallelProcess, Task, close_generator
+from scaffolding_ext.tasks import Purpose, TaskCost, TokenCounts, cost_of, purpose_of
+
+_NOTHING = TokenCounts()
+_FREE = TaskCost(_NOTHING, _NOTHING)
+
+
+class Ledger:
+    """Every token of a program, by purpose and by how it was had.
+
+    Attributes:
+        num_unmetered_tasks: Tasks whose worker told nothing from which tokens could be counted.
+        queue_seconds: How long the program's requests waited in engines that tell, all together.
+    """
+
+    # Counts are kept as plain tuples: unlike named ones, the garbage collector need not look at them.
+    __slots__ = ("_counts", "num_unmetered_tasks", "queue_seconds")
+
+    def __init__(self) -> None:
+        self._counts: dict[Purpose, tuple[int, int, int]] = {}
+        self.num_unmetered_tasks = 0
+        self.queue_seconds = 0.0
+
+    @property
+    def by_purpose(self) -> dict[Purpose, TokenCounts]:
+        """Counts under each purpose that occurred."""
+        return {purpose: TokenCounts(*counts) for purpose, counts in self._counts.items()}
+
+    @property
+    def total(self) -> TokenCounts:
+        """The sum over all purposes, discarded work included."""
+        return TokenCounts(*map(sum, zip(*self._counts.values(), strict=True))) if self._counts else _NOTHING
+
+    def add(self, purpose: Purpose, decoded: int = 0, prefilled: int = 0, reused: int = 0) -> None:
+        """Count tokens under a purpose."""
+        before = self._counts.get(purpose, (0, 0, 0))
+        self._counts[purpose] = (before[0] + decoded, before[1] + prefilled, before[2] + reused)
+
+    def discard(self, purpose: Purpose, num_tokens: int) -> None:
+        """Move generated tokens that were counted under `purpose` to `discarded`: they did not reach the output.
+
+        Decoded tokens go first, then reused ones, which a worker that answers from a store has instead.
+
+        Raises:
+            ValueError: Fewer tokens were counted for that purpose.
+        """
+        counted = self._counts.get(purpose, _NOTHING)
+        decoded = min(num_tokens, counted[0])
+        reused = num_tokens - decoded
+        if num_tokens < 0 or reused > counted[2]:
+            raise ValueError(
+                f"cannot discard {num_tokens} tokens: {counted[0]} were decoded and {counted[2]} reused for {purpose}"
+            )
+        if num_tokens:
+            self.add(purpose, -decoded, 0, -reused)
+            self.add(Purpose.DISCARDED, decoded, 0, reused)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable copy."""
+        return {
+            "total": self.total._asdict(),
+            "by_purpose": {str(purpose): counts._asdict() for purpose, counts in self.by_purpose.items()},
+            "num_unmetered_tasks": self.num_unmetered_tasks,
+            **({"queue_seconds": round(self.queue_seconds, 6)} if self.queue_seconds else {}),
+        }
+
+
+class Meter:
+    """Counts in a ledger what the tasks that pass through it cost.
+
+    Args:
+        ledger: Where tokens are counted.
+    """
+
+    __slots__ = ("_counted", "_ledger")
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._counted: dict[int, tuple[Task, TaskCost]] = {}
+
+    def watch(self, generator: Iterable[Any]) -> ControllerGenerator:
+        """Pass a controller's work through, counting what its tasks cost, branches included.
+
+        Returns:
+            A generator with the same yields and the same return value.
+        """
+        inner = iter(generator)
+        try:
+            while True:
+                try:
+                    work = next(inner)
+                except StopIteration as stop:
+                    return stop.value
+                if isinstance(work, ParallelProcess):
+                    work.sub_gens = [self.watch(branch) for branch in work.sub_gens]
+                    yield work
+                    continue
+                try:
+                    yield work
+                finally:
+                    self._count(work)
+        finally:
+            close_generator(inner)
+
+    def close(self) -> None:
+        """Forget the streams that were counted part by part."""
+        self._counted.clear()
+
+    def _count(self, work: Any) -> None:
+        if not isinstance(work, (list, tuple)):
+            return
+        for task in work:
+            if not isinstance(task, Task):
+                continue
+            cost = cost_of(task)
+            if cost is None:
+                self._ledger.num_unmetered_tasks += _should_cost_tokens(task)
+                continue
+            read, written = cost
+            purpose = purpose_of(task)
+            streaming = hasattr(task, "end_flag")
+            if streaming:  # the same task comes back with cumulative counts: count what is new
+                before = self._counted.get(id(task), (task, _FREE))[1]
+                self._counted[id(task)] = (task, cost)
+                read, written = read.minus(before.read), written.minus(before.written)
+            if read.prefilled or read.reused:
+                self._ledger.add(purpose.read, 0, read.prefilled, read.reused)
+            self._ledger.add(purpose.written, written.decoded, 0, written.reused)
+
+
+def _should_cost_tokens(task: Task) -> bool:
+    return hasattr(task, "input_tokens") or hasattr(task, "branches") or hasattr(task, "suffixes")

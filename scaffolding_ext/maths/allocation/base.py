@@ -1,0 +1,156 @@
+"""The contract of every rule that decides how many more samples a vote draws."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from scaffolding_ext.maths.voting import vote
+
+
+@dataclass(frozen=True)
+class Votes:
+    """A vote so far.
+
+    Attributes:
+        classes: Class of each sample's answer in the order drawn, shape [num_samples]; -1 where there is none.
+        max_samples: Most samples in all, at least 1.
+        rewards: Reward of each sample, in [0, 1], where there is one.
+        lengths: Tokens of each sample, where they are known.
+    """
+
+    classes: Sequence[int]
+    max_samples: int
+    rewards: Sequence[float] | None = None
+    lengths: Sequence[int] | None = None
+
+    @property
+    def num_remaining(self) -> int:
+        """Samples that may still be drawn."""
+        return self.max_samples - len(self.classes)
+
+
+class AllocationRule(ABC):
+    """Decides when a vote has seen enough. Rules are frozen dataclasses: equal settings, equal decisions.
+
+    A subclass gives `_num_more`; callers ask `num_more`, draw as many samples, and ask again with them appended.
+    """
+
+    def num_more(self, votes: Votes) -> int:
+        """How many more samples to draw at once; 0 stops the vote. Never more than may still be drawn."""
+        if votes.num_remaining <= 0:
+            return 0
+        return max(0, min(votes.num_remaining, self._num_more(votes)))
+
+    def observe(self, classes: Sequence[int], max_samples: int) -> Mapping[str, float] | None:
+        """Told of each vote that has ended, for rules that watch over many of them; returns what the trace should hold.
+
+        Args:
+            classes: Class of each sample's answer that voted.
+            max_samples: Most samples that the vote could have drawn.
+        """
+        return None
+
+    @abstractmethod
+    def _num_more(self, votes: Votes) -> int:
+        """What the rule wants while samples may still be drawn; any number, `num_more` cuts it to what is left."""
+
+
+class Rival(NamedTuple):
+    """A class that does not lead: its votes, and whether it would win a tie against the leader."""
+
+    num_votes: int
+    wins_ties: bool
+
+
+class Standing(NamedTuple):
+    """All that a sequential rule may look at.
+
+    Attributes:
+        lead: Votes of the leader; 0 without any answer.
+        rivals: The other classes, most votes first.
+        num_samples: Samples drawn, those without an answer included.
+        num_remaining: Samples that may still be drawn.
+    """
+
+    lead: int
+    rivals: tuple[Rival, ...]
+    num_samples: int
+    num_remaining: int
+
+    @property
+    def runner_up(self) -> int:
+        """Votes of the first rival; 0 without one."""
+        return self.rivals[0].num_votes if self.rivals else 0
+
+    def after(self, num_agreeing: int) -> Standing:
+        """The standing when the next samples all vote for the leader."""
+        return self._replace(
+            lead=self.lead + num_agreeing,
+            num_samples=self.num_samples + num_agreeing,
+            num_remaining=self.num_remaining - num_agreeing,
+        )
+
+
+def standing_of(votes: Votes) -> Standing:
+    """Count a vote; of equals the class that appeared first leads."""
+    counts: dict[int, int] = {}
+    for number in votes.classes:
+        if number != -1:
+            counts[number] = counts.get(number, 0) + 1
+    leader = vote(votes.classes)
+    order = list(counts)
+    rivals = (
+        Rival(count, order.index(number) < order.index(leader)) for number, count in counts.items() if number != leader
+    )
+    return Standing(counts.get(leader, 0), tuple(sorted(rivals, reverse=True)), len(votes.classes), votes.num_remaining)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequentialRule(AllocationRule):
+    """A rule that could stop after any sample.
+
+    It may draw in *leaps*: in one batch the samples that are needed before it could stop at all, the number after which
+    it would if all of them voted for the leader. A leap draws no sample that one-by-one sampling would have saved, for
+    as long as certainty only grows with the leader's votes; but rounds, which cost time, are far fewer.
+
+    Args:
+        leap: 0 draws one by one, 1 in leaps; above 1 every batch but the first is so many leaps, which saves further
+            rounds for some samples. At least 0.
+        give_up: Whether "no answer" may lead as long as no sample has one: a question that leaves every sample without
+            an answer is then given up when the rule is as certain of that as it must be of an answer.
+
+    Raises:
+        ValueError: `leap` is out of range.
+    """
+
+    leap: float = 0.0
+    give_up: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.leap >= 0:
+            raise ValueError(f"leap is {self.leap}; it must be at least 0")
+
+    @abstractmethod
+    def is_certain(self, standing: Standing) -> bool:
+        """Whether the leader is certain enough to stop."""
+
+    def _num_more(self, votes: Votes) -> int:
+        standing = standing_of(votes)
+        if self.give_up and not standing.lead:
+            standing = standing._replace(lead=standing.num_samples)
+        if standing.lead and self.is_certain(standing):
+            return 0
+        if not self.leap:
+            return 1
+        counts = range(1, votes.num_remaining + 1)
+        one_leap = 1 + bisect_left(counts, True, key=lambda count: self.is_certain(standing.after(count)))
+        return one_leap if not votes.classes else math.ceil(one_leap * self.leap)
+
+    def leaping(self) -> SequentialRule:
+        """The same rule in leaps."""
+        return replace(self, leap=1.0)

@@ -1,0 +1,21 @@
+"""Stop when the remaining samples can no longer change the winner: every answer of the full vote is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scaffolding_ext.maths.allocation.base import Rival, SequentialRule, Standing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curtailment(SequentialRule):
+    """Stops once no class, seen or new, can overtake the leader even if it got every remaining sample.
+
+    Reference:
+        Curtailed sampling, as in acceptance sampling: Wald, "Sequential Analysis", 1947.
+    """
+
+    def is_certain(self, standing: Standing) -> bool:
+        """Whether the winner of the full vote is known."""
+        rivals = (*standing.rivals, Rival(0, False))  # a class not seen yet would come last
+        return all(rival.num_votes + standing.num_remaining + rival.wins_ties <= standing.lead for rival in rivals)

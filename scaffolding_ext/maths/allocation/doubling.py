@@ -1,0 +1,41 @@
+"""its_hub's adaptive self-consistency: double the samples until enough of them agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scaffolding_ext.maths.allocation.base import AllocationRule, Votes, standing_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreementDoubling(AllocationRule):
+    """Draws `first` samples and as many again at each look, until the leader's share of the answers is enough.
+
+    Args:
+        agreement: Share of the answered samples that must agree, in (0.5, 1].
+        first: Samples before the first look, at least 1.
+
+    Raises:
+        ValueError: A setting is out of range.
+
+    Reference:
+        `AdaptiveSelfConsistency` of its_hub (Red Hat AI Innovation Team), whose defaults these are.
+    """
+
+    agreement: float = 0.75
+    first: int = 2
+
+    def __post_init__(self) -> None:
+        if not 0.5 < self.agreement <= 1:
+            raise ValueError(f"agreement is {self.agreement}; it must lie in (0.5, 1]")
+        if self.first < 1:
+            raise ValueError(f"first is {self.first}; it must be at least 1")
+
+    def _num_more(self, votes: Votes) -> int:
+        num_drawn = len(votes.classes)
+        if num_drawn < self.first:
+            return self.first - num_drawn
+        num_answered = sum(number != -1 for number in votes.classes)
+        if num_answered and standing_of(votes).lead / num_answered >= self.agreement:
+            return 0
+        return num_drawn

@@ -1,0 +1,36 @@
+"""Early-Stopping Self-Consistency: draw in windows, and stop after one whose answers are all equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStoppingWindow(AllocationRule):
+    """Stops after a window of `window` samples that all give one answer; all samples vote.
+
+    Args:
+        window: Samples drawn at once, at least 2.
+
+    Raises:
+        ValueError: The window is out of range.
+
+    Reference:
+        Li et al., "Escape Sky-high Cost: Early-stopping Self-Consistency for Multi-step Reasoning", ICLR 2024,
+        arXiv 2401.10480.
+    """
+
+    window: int = 5
+
+    def __post_init__(self) -> None:
+        if self.window < 2:
+            raise ValueError(f"window is {self.window}; it must be at least 2, or the first sample would stop the vote")
+
+    def _num_more(self, votes: Votes) -> int:
+        num_over = len(votes.classes) % self.window
+        if num_over:
+            return self.window - num_over
+        newest = set(votes.classes[-self.window :])
+        return 0 if len(newest) == 1 and -1 not in newest else self.window

@@ -1,0 +1,137 @@
+"""Which sampling fields there are, and who sets them: a request goes before a controller, a controller before a worker.
+
+A field that nobody sets stays at its default, and the worker's own value holds. What a request sets is noted on its
+task, so that a value that equals the field's default (no penalty, no stop string, `temperature=None` for the worker's
+own) is a choice like any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.program import current_program
+from scaffolding_ext.protocol import GenerationTask, Task
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+_RESULT_FIELDS = frozenset(
+    (
+        *("output_str", "output_tokens", "finish_reason", "context_logits", "logprobs", "customized_result_fields"),
+        *("ttft_s", "latency_s", "usage_prompt_tokens", "usage_completion_tokens", "request_id"),
+    )
+)
+_REQUEST_FIELDS = frozenset(("input_str", "input_tokens", *(field.name for field in dataclasses.fields(Task))))
+SAMPLING_FIELDS = (
+    frozenset(field.name for field in dataclasses.fields(GenerationTask)) - _RESULT_FIELDS - _REQUEST_FIELDS
+)
+_DEFAULTS = {
+    field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    for field in dataclasses.fields(GenerationTask)
+    if field.name in SAMPLING_FIELDS
+}
+_SET = "sampling_fields_set"  # key of custom_input_params: names that were set whatever their values
+
+
+def checked_sampling_params(
+    sampling_params: Mapping[str, Any] | None, key: str = "sampling_params", reserved: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """A copy of the sampling parameters, every name and type checked.
+
+    Args:
+        sampling_params: Values by name of the field.
+        key: Where they were given, for the error.
+        reserved: Sampling fields that the controller sets itself, from arguments of its own.
+
+    Raises:
+        ConfigError: It is no mapping, a name is no sampling field of GenerationTask or is reserved, or a value has not
+            the field's type. Ranges are the worker's to judge, but for `max_tokens`, which must be at least 1.
+    """
+    if sampling_params is None:
+        return {}
+    if not isinstance(sampling_params, Mapping):
+        raise ConfigError(
+            f"is {sampling_params!r}; give a mapping of sampling fields to values, such as {{'temperature': 0.7}}", key
+        )
+    for name, value in sampling_params.items():
+        if name in reserved:
+            raise ConfigError(f"{name!r} is set by the controller; use its own arguments for it", key)
+        if name not in SAMPLING_FIELDS:
+            allowed = ", ".join(sorted(SAMPLING_FIELDS.difference(reserved)))
+            raise ConfigError(f"{name!r} is no sampling field; allowed: {allowed}", key)
+        _check_value(name, value, f"{key}.{name}")
+    return dict(sampling_params)
+
+
+def set_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
+    """Set sampling fields that a request brought as keyword arguments; they go before everything else.
+
+    Raises:
+        ConfigError: A name is no sampling field, or a value has not its type.
+    """
+    if not sampling_params:
+        return
+    for name, value in checked_sampling_params(sampling_params, "request").items():
+        setattr(task, name, value)
+    _note_as_set(task, sampling_params)
+
+
+def apply_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
+    """Set every sampling field that the task's creator left alone, and a seed where the program has one."""
+    taken = _noted(task)
+    for name, value in sampling_params.items():
+        if name not in taken and _is_default(task, name):
+            setattr(task, name, value)
+    if task.seed is None and "seed" not in taken:
+        program = current_program()
+        if program is not None:
+            task.seed = program.next_seed()
+
+
+def inherit_sampling_params(piece: GenerationTask, task: GenerationTask) -> None:
+    """Give a piece of a task's generation what the task itself asks for, but for its number of tokens."""
+    for name in SAMPLING_FIELDS:
+        if name != "max_tokens" and not _is_default(task, name):
+            setattr(piece, name, getattr(task, name))
+    noted = _noted(task)
+    if noted:
+        _note_as_set(piece, noted)
+
+
+def _is_default(task: GenerationTask, name: str) -> bool:
+    value = getattr(task, name)
+    return value is None or value == _DEFAULTS[name]
+
+
+def _noted(task: GenerationTask) -> tuple[str, ...]:
+    names: tuple[str, ...] = (task.custom_input_params or {}).get(_SET, ())
+    return names
+
+
+def _note_as_set(task: GenerationTask, names: Collection[str]) -> None:
+    if task.custom_input_params is None:
+        task.custom_input_params = {}
+    task.custom_input_params[_SET] = tuple({*_noted(task), *names})
+
+
+def _check_value(name: str, value: Any, key: str) -> None:
+    from pydantic import ValidationError
+
+    try:
+        _type_of(name).validate_python(value, strict=True)
+    except ValidationError as error:
+        raise ConfigError(f"is {value!r}: {error.errors()[0]['msg'].lower()}", key) from error
+    if name == "max_tokens" and value is not None and value < 1:
+        raise ConfigError(f"is {value}; it must be at least 1, or absent to leave it to the worker", key)
+
+
+@functools.cache
+def _type_of(name: str) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(typing.get_type_hints(GenerationTask)[name])

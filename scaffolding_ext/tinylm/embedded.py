@@ -1,0 +1,32 @@
+"""The models that ship with the package: where their weights are, and the texts that they were trained on."""
+
+from __future__ import annotations
+
+import importlib.resources
+from pathlib import Path
+
+from scaffolding_ext.errors import UnknownNameError
+from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.tinylm import grammar
+
+FAMILY = PromptFamily(
+    think_close="</think>",
+    probe=grammar.PROBE,
+    close=grammar.CLOSE,
+    close_closed=grammar.CLOSE.removeprefix("</think>"),
+    answer_end="}.",
+)
+
+
+def model_folder(model: str) -> str:
+    """The folder of the weights of `tinylm/NAME`.
+
+    Raises:
+        UnknownNameError: No embedded model has that name.
+    """
+    weights = Path(str(importlib.resources.files("scaffolding_ext.tinylm"))) / "weights"
+    folder = weights / model.removeprefix("tinylm/")
+    if not (folder / "config.json").exists():
+        known = ", ".join(f"tinylm/{path.parent.name}" for path in sorted(weights.glob("*/config.json"))) or "none"
+        raise UnknownNameError(f"unknown embedded model {model!r}; known: {known}")
+    return str(folder)

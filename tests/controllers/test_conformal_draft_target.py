@@ -1,0 +1,372 @@
+"""Conformal draft and target: what it sends to which worker, how it decides, what it keeps, and what it refuses."""
+
+import asyncio
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from scaffolding_ext.calibration import CalibrationWarning
+from scaffolding_ext.conformal_calibration import (
+    ConformalCalibration,
+    DraftTargetSetting,
+    LevelScores,
+    TurnScores,
+    fingerprints,
+)
+from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.take_over import Decision, TakeOverRule
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.maths.conformal import leave_one_out_p_values
+from scaffolding_ext.runtime import ScaffoldingLlm
+from scaffolding_ext.tasks import Purpose, ScoreTask, turn_start_of
+from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.workers.budgeted import BudgetedWorker
+
+SETTING = {"draft_tokens": 4, "target_tokens": 6, "on_reject": "resample", "score": "mean_nll"}
+
+
+def calibration(*turns, alpha=0.4, source="held_out", prompts=("another question",), **changed):
+    setting = {"draft_model": None, "target_model": None, **SETTING, **changed}
+    scores = [TurnScores(scores=list(turn), rate=alpha, low=None, high=None) for turn in turns]
+    return ConformalCalibration(
+        source=source,
+        setting=DraftTargetSetting(**setting),
+        num_chains=1,
+        seed=0,
+        questions=fingerprints(prompts),
+        levels=[LevelScores(alpha=alpha, turns=scores)],
+    )
+
+
+def controller(*turns, **changed):
+    arguments = {"alpha": 0.4, "num_chains": 1, "max_turns": 3, "ties": "conservative", **SETTING} | changed
+    if arguments.get("coverage") != "conditional":
+        arguments.setdefault("calibration", calibration(*turns, on_reject=arguments["on_reject"]))
+    return ConformalDraftTargetController(**arguments)
+
+
+def scored(nll):
+    """A target that writes T and finds every chunk as unlikely as `nll` says of its task."""
+
+    def respond(task):
+        if isinstance(task, ScoreTask):
+            return [-nll(task)] * len(task.continuation_str)
+        return "9}" if task.input_str.endswith("{") else "T" * 100
+
+    return ScriptedWorker(respond)
+
+
+def drafting():
+    return ScriptedWorker(lambda task: "7}" if task.input_str.endswith("{") else "d" * 100)
+
+
+def run(made, draft=None, target=None, prompt="question", **kwargs):
+    workers = {"draft": draft or drafting(), "target": target or scored(lambda task: 5.0)}
+    with ScaffoldingLlm(made, workers, seed=0) as llm:
+        return llm.generate(prompt, sample_id="sample", **kwargs)
+
+
+def events(result, *names):
+    return [event for event in result.program.trace if event["event"] in names]
+
+
+NINE = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+
+
+def test_a_chunk_stands_or_is_written_anew_by_the_rank_of_its_score_in_its_turns_pool() -> None:
+    pools = (NINE, [score + 100 for score in NINE], NINE)
+    result = run(controller(*pools, max_turns=3), target=scored(lambda task: 6.5))
+    # 6.5 is above all but three of nine: p = 4 / 10. At turn 1 it is below all.
+    decisions = events(result, "accept", "take_over")
+    assert [(e["event"], e["turn"], e["score"], e["p_value"], e["alpha"]) for e in decisions] == [
+        ("take_over", 0, 6.5, 0.4, 0.4),
+        ("accept", 1, 6.5, 1.0, 0.4),
+        ("take_over", 2, 6.5, 0.4, 0.4),
+    ]
+    assert [e["num_target_tokens"] for e in decisions] == [6, 0, 6]
+    assert result.outputs[0].text.startswith("TTTTTT" + "dddd" + "TTTTTT")
+    assert result.program.ledger.by_purpose[Purpose.DISCARDED].decoded == 8  # two rejected drafts
+    assert (result.answer, result.exit_reason) == ("7", "max_turns")
+
+
+def test_continue_keeps_the_rejected_chunk() -> None:
+    made = controller(NINE, NINE, on_reject="continue", max_turns=2)
+    result = run(made, target=scored(lambda task: 10.0))
+    assert result.outputs[0].text.startswith("dddd" + "TTTTTT" + "dddd" + "TTTTTT")
+    assert Purpose.DISCARDED not in result.program.ledger.by_purpose
+
+
+def test_each_model_reads_the_chain_so_far_and_the_target_scores_the_chunk_behind_it() -> None:
+    draft, target = drafting(), scored(lambda task: 10.0 if task.input_str == "question" else 0.0)
+    run(controller(NINE, NINE, NINE, max_turns=2), draft, target)
+    drafts = [(task.input_str, task.max_tokens) for task in draft.tasks]
+    assert drafts[:2] == [("question", 4), ("questionTTTTTT", 4)]
+    assert drafts[2][0].startswith("questionTTTTTTdddd")  # asked for its answer
+    assert [turn_start_of(task) for task in draft.tasks[:2]] == [None, len("question")]
+    scores = [(t.input_str, t.continuation_str) for t in target.tasks if isinstance(t, ScoreTask)]
+    assert scores == [("question", "dddd"), ("questionTTTTTT", "dddd")]
+    assert [(t.input_str, t.max_tokens) for t in target.tasks if not isinstance(t, ScoreTask)] == [("question", 6)]
+
+
+def test_a_chain_ends_at_an_answer_at_the_models_end_and_at_its_budget() -> None:
+    boxed = ScriptedWorker(lambda task: "so \\boxed{3} and on and on")
+    result = run(controller(NINE, draft_tokens=20, calibration=calibration(NINE, draft_tokens=20)), boxed)
+    assert (result.answer, result.exit_reason) == ("3", "answer")
+    ended = ScriptedWorker(lambda task: "4}" if task.input_str.endswith("{") else "no")
+    assert run(controller(NINE), ended).exit_reason == "end"
+    result = run(controller(NINE, NINE, max_tokens=6, max_turns=9))
+    assert result.exit_reason == "length"
+    assert [event["turn"] for event in events(result, "accept")] == [0, 1]
+
+
+def test_a_chain_that_drafts_nothing_has_ended_and_nothing_is_decided() -> None:
+    silent = ScriptedWorker(lambda task: "5}" if task.input_str.endswith("{") else "")
+    result = run(controller(NINE), silent)
+    assert not events(result, "accept", "take_over")
+    assert (result.answer, result.exit_reason) == ("5", "end")
+
+
+def test_an_accepted_chain_goes_on_while_another_still_drafts() -> None:
+    """The first draft to arrive is held until the other chain has been scored three times."""
+    released = asyncio.Event()
+    held = []
+    num_scored = 0
+
+    async def hold(task):
+        if not held:
+            held.append(task)
+            await released.wait()
+
+    def nll(task):
+        nonlocal num_scored
+        num_scored += 1
+        if num_scored == 3:
+            released.set()
+        return 0.0
+
+    draft = ScriptedWorker(lambda task: "7}" if task.input_str.endswith("{") else "d" * 100, before=hold)
+    result = run(controller(NINE, NINE, NINE, num_chains=2, max_turns=3), draft, scored(nll), timeout=30)
+    assert [event["chain"] for event in events(result, "accept")][:3] == [1, 1, 1]
+    assert len(events(result, "accept")) == 6
+
+
+def test_conditional_coverage_scores_all_first_drafts_and_ranks_each_among_the_others() -> None:
+    nlls = iter([3.0, 1.0, 2.0, 2.0, 9.0])
+    drawn = []
+
+    def nll(task):
+        drawn.append(next(nlls) if task.input_str == "question" else 100.0)
+        return drawn[-1]
+
+    made = controller(coverage="conditional", num_chains=5, max_turns=2, ties="conservative")
+    result = run(made, target=scored(nll))
+    by_chain = {e["chain"]: e["p_value"] for e in events(result, "accept", "take_over") if e["turn"] == 0}
+    assert [by_chain[chain] for chain in range(5)] == leave_one_out_p_values([3.0, 1.0, 2.0, 2.0, 9.0]).tolist()
+    later = [e for e in events(result, "accept", "take_over") if e["turn"] == 1]
+    assert [e["p_value"] for e in later] == pytest.approx([1 / 6] * 5)
+
+
+def test_a_turn_that_no_calibration_chain_reached_is_decided_by_a_coin_of_the_same_rate() -> None:
+    """3,000 decisions; 4 binomial standard errors."""
+    made = controller(NINE, max_turns=300, num_chains=10, ties="random", max_tokens=10**6)
+    decisions = [e for e in events(run(made), "accept", "take_over") if e["turn"]]
+    assert all(event["num_calibration"] == 0 for event in decisions)
+    rate = np.mean([event["event"] == "take_over" for event in decisions])
+    assert rate == pytest.approx(0.4, abs=4 * (0.24 / len(decisions)) ** 0.5)
+
+
+def test_the_rate_is_alpha_where_the_scores_are_exchangeable() -> None:
+    """2,000 chunks against 999 calibration scores of their law; both draws scatter, by 4 standard errors together."""
+    rng = np.random.default_rng(1)
+    pool = rng.gamma(2.0, 1.0, 999).tolist()
+    made = controller(pool, num_chains=2_000, max_turns=1, ties="random")
+    decisions = events(run(made, target=scored(lambda task: float(rng.gamma(2.0, 1.0)))), "accept", "take_over")
+    rate = np.mean([event["event"] == "take_over" for event in decisions])
+    assert rate == pytest.approx(0.4, abs=4 * (0.24 / 2_000 + 0.24 / 1_000) ** 0.5)
+
+
+def test_the_adaptive_level_keeps_the_rate_under_drift_and_tells_its_regret() -> None:
+    made = controller(NINE, num_chains=500, max_turns=1, adaptive_step=0.05)
+    result = run(made, target=scored(lambda task: 50.0))  # stranger than any calibration score
+    rate = np.mean([event["event"] == "take_over" for event in events(result, "accept", "take_over")])
+    assert rate == pytest.approx(0.4, abs=(0.6 + 0.05) / (500 * 0.05))
+    figures = events(result, "vote")[0]
+    assert figures["rate"] == rate
+    assert figures["regret"] < 10
+
+
+def test_chains_vote_and_the_output_is_the_first_of_the_winners() -> None:
+    answers = iter("122")
+    draft = ScriptedWorker(lambda task: f"\\boxed{{{next(answers)}}}")
+    made = controller(NINE, num_chains=3, draft_tokens=20, calibration=calibration(NINE, draft_tokens=20), alpha=0.4)
+    result = run(made, draft, scored(lambda task: 0.0))
+    assert (result.answer, result.exit_reason) == ("2", "vote")
+    assert events(result, "vote")[0]["winner"] == 1
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "winner"), [("uniform", "2"), ("target_likelihood", "1"), (lambda chain: 2 - chain.index, "1")]
+)
+def test_the_aggregator_weighs_the_votes(aggregator, winner) -> None:
+    """One chain says 1, and the target finds it likely; two say 2."""
+    answers = iter("122")
+    draft = ScriptedWorker(lambda task: f"\\boxed{{{next(answers)}}}")
+    target = scored(lambda task: 0.1 if "1" in task.continuation_str else 5.0)
+    made = controller(
+        NINE,
+        num_chains=3,
+        draft_tokens=20,
+        calibration=calibration([9.0] * 9, draft_tokens=20),
+        aggregator=aggregator,
+    )
+    assert run(made, draft, target).answer == winner
+
+
+def test_half_a_character_does_not_go_to_the_other_model() -> None:
+    draft, target = ScriptedWorker(lambda task: "ab\ufffd"), scored(lambda task: 0.0)
+    run(controller(NINE), draft, target)
+    assert next(t for t in target.tasks if isinstance(t, ScoreTask)).continuation_str == "ab"
+
+
+# Rules
+
+
+class Every(TakeOverRule):
+    """Takes over every chunk, of all chains together, and has the target read none."""
+
+    scores_chunks = False
+
+    def in_step(self, turn):
+        return turn < 2
+
+    def decide(self, chains, rngs):
+        yield from ()
+        assert len(chains) == len(rngs)
+        return [Decision(True, {"num_decided": len(chains)}) for _ in chains]
+
+
+def test_any_rule_decides_and_in_step_all_chunks_of_a_turn_together() -> None:
+    target = scored(lambda task: 0.0)
+    made = controller(rule=Every(), calibration=None, num_chains=3, max_turns=3)
+    decisions = events(run(made, target=target), "accept", "take_over")
+    assert all((e["event"], e["score"]) == ("take_over", None) for e in decisions)
+    assert sorted((e["turn"], e["num_decided"]) for e in decisions) == [(0, 3)] * 3 + [(1, 3)] * 3 + [(2, 1)] * 3
+    assert not [task for task in target.tasks if isinstance(task, ScoreTask)]
+
+
+# Workers and draft controllers
+
+
+def test_models_with_different_chat_templates_are_refused_unless_they_are_to_share_a_prompt() -> None:
+    draft, target = drafting(), scored(lambda task: 0.0)
+    draft.chat_template, target.chat_template = "<user>", "<human>"
+    with pytest.raises(ConfigError, match=r"workers.draft: the models of draft and target have different chat templ"):
+        run(controller(NINE), draft, target)
+    assert run(controller(NINE, shares_prompt=True), draft, target).answer == "7"
+
+
+def test_dynasor_drafts_and_a_chunk_that_its_budget_cuts_off_is_no_end() -> None:
+    """Its probes agree in the second chunk, on 7; in the first there is room for one probe."""
+    draft = ScriptedWorker(lambda task: "7}" if task.input_str.endswith("{") else "d" * 100)
+    dynasor = DynasorCoTController(chunk_size=3, first_probe=3, certainty_threshold=2, mode="chunk", overlap=False)
+    made = controller(
+        NINE,
+        draft_controller=dynasor,
+        draft_tokens=4,
+        max_turns=1,
+        calibration=calibration(NINE, draft_tokens=4),
+    )
+    result = run(made, draft, scored(lambda task: 0.0))
+    assert result.outputs[0].text.startswith("dddd\n\n...</think>")  # closed once, behind the chunk
+    assert result.exit_reason == "max_turns"
+    made = controller(NINE, draft_controller=dynasor, draft_tokens=9, calibration=calibration(NINE, draft_tokens=9))
+    result = run(made, draft, scored(lambda task: 0.0))
+    assert (result.answer, result.exit_reason) == ("7", "end")
+    assert result.outputs[0].text.startswith("dddddd\n\n...</think>")  # it stopped at two probes that agree
+    assert [event["turn"] for event in events(result, "accept")] == [0]
+
+
+def test_the_target_serves_few_calls_at_once_and_the_strangest_chains_first() -> None:
+    """Twelve chains, one call at a time: what waits comes by p-value, and the trace says that it waited."""
+    nlls = iter(range(12))
+    target = BudgetedWorker(scored(lambda task: float(next(nlls, 0.0))), max_calls=1)
+    result = run(controller(NINE, num_chains=12, max_turns=2, alpha=0.4), drafting(), target)
+    assert target.most_calls == 1
+    assert len(events(result, "waited")) == len(target.worker.tasks)
+    decisions = {(e["chain"], e["turn"]): e["p_value"] for e in events(result, "accept", "take_over")}
+    assert {e["priority"] for e in events(result, "waited")} <= {0.0, *decisions.values()}
+
+
+# Calibration
+
+
+def test_calibration_chains_go_on_in_step_and_are_ranked_among_the_others() -> None:
+    made = controller(coverage="conditional", num_chains=4, max_turns=3, ties="random")
+    rng = np.random.default_rng(2)
+    calibrating = CalibrateDraftTargetController(made, [f"question {i}" for i in range(25)])
+    run(calibrating, target=scored(lambda task: float(rng.normal(len(task.input_str)))))
+    assert [len(turn.scores) for turn in calibrating.turns] == [100, 100, 100]
+    assert calibrating.turns[0].questions == [i for i in range(25) for _ in range(4)]
+    for turn in calibrating.turns:
+        assert np.mean(turn.taken_over) == pytest.approx(0.4, abs=0.02)  # ranks among each other: nearly exact
+
+
+def test_a_calibration_file_is_read_as_it_was_written(tmp_path) -> None:
+    made = calibration(NINE, NINE[:2])
+    made.save(tmp_path / "calibration.json")
+    assert ConformalCalibration.load(tmp_path / "calibration.json") == made
+    (tmp_path / "other.json").write_text('{"version": 2}')
+    with pytest.raises(ConfigError, match=r"other.json is no conformal calibration of version 1 \(version"):
+        ConformalCalibration.load(tmp_path / "other.json")
+    with pytest.raises(ConfigError, match="cannot read"):
+        ConformalCalibration.load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"draft_tokens": 5}, "was calibrated with draft_tokens 4, and here it is 5"),
+        ({"target_tokens": 7}, "was calibrated with target_tokens 6, and here it is 7"),
+        ({"score": "max_nll"}, "was calibrated with score 'mean_nll'"),
+        ({"alpha": 0.25}, r"alpha: is 0.25, but the calibration holds 0.4"),
+        ({"alpha": 4}, "alpha: is 4; it is a share"),
+        ({"num_chains": 0}, "num_chains: is 0; it must be at least 1"),
+        ({"coverage": "total"}, "coverage: is 'total'; choose 'marginal' or 'conditional'"),
+        ({"aggregator": "most"}, "aggregator: is 'most'; choose one of uniform, target_likelihood, or give a function"),
+        ({"aggregator": "target_likelihood", "score": "max_nll"}, "aggregator: is 'target_likelihood', which needs"),
+        ({"calibration": None}, "calibration: is None, but marginal coverage"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changed, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        controller(**{"calibration": calibration(NINE)} | changed)
+
+
+def test_other_models_than_the_calibrated_are_refused() -> None:
+    made = controller(calibration=calibration(NINE, draft_model="small", target_model="large"))
+    draft, target = drafting(), scored(lambda task: 0.0)
+    run(made, draft, target)  # workers that name no model cannot be compared
+    draft.model, target.model = "small", "larger"
+    with pytest.raises(ConfigError, match="was calibrated with target_model 'large', and here it is 'larger'"):
+        run(made, draft, target)
+
+
+def test_a_worker_that_cannot_score_is_refused() -> None:
+    class Mute(ScriptedWorker):
+        task_handlers: ClassVar = {
+            kind: run for kind, run in ScriptedWorker.task_handlers.items() if kind is not ScoreTask
+        }
+
+    with pytest.raises(ConfigError, match=r"workers.target: the worker cannot serve ScoreTask"):
+        run(controller(NINE), target=Mute("T"))
+
+
+def test_questions_that_an_online_calibration_did_not_see_are_told_in_the_trace() -> None:
+    online = calibration(NINE, source="online", prompts=("question",))
+    assert not events(run(controller(calibration=online)), "warning")
+    with pytest.warns(CalibrationWarning, match="for other questions than this one"):
+        assert events(run(controller(calibration=online), prompt="another"), "warning")
+    assert not events(run(controller(NINE), prompt="another"), "warning")

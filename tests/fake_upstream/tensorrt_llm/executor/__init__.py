@@ -1,0 +1,1 @@
+"""What runs requests, and what comes back of them."""

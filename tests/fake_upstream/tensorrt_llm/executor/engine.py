@@ -1,0 +1,180 @@
+"""Decodes requests in turn, a token each, on a thread of its own, with transformers."""
+
+import threading
+import time
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from tensorrt_llm import HAS_NEWEST_FIELDS
+from tensorrt_llm.executor.result import Logprob, Response
+
+POISON = 0  # a prompt token (padding) that makes the engine refuse its request
+BLOCK = 32
+
+
+class Running:
+    def __init__(self, output, salt):
+        self.output = output
+        self.params = output.sampling_params
+        self.salt = salt
+        self.submitted_at = time.monotonic()
+        self.generated = []
+        self.kept = []
+        self.cache = None
+        self.rng = torch.Generator().manual_seed((self.params.seed or 0) % (1 << 63))
+
+
+class Engine:
+    """Serves one model.
+
+    Attributes:
+        may_run: Cleared, the engine takes no step; for tests that need an order of things.
+        idle: Set while nothing is left to do.
+        submitted: Set once a request has come.
+        aborted: Numbers of the requests that were aborted.
+    """
+
+    def __init__(self, model, kv_cache_config):
+        self._network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        end = self._network.generation_config.eos_token_id
+        self._end_ids = set(end if isinstance(end, list) else [end])
+        self._reuses = kv_cache_config.enable_block_reuse
+        self._blocks = set()
+        self._running = []
+        self._changed = threading.Condition()
+        self.may_run = threading.Event()
+        self.may_run.set()
+        self.idle = threading.Event()
+        self.idle.set()
+        self.submitted = threading.Event()
+        self.aborted = []
+        self.is_shutdown = False
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._thread.start()
+
+    def submit(self, output, salt):
+        with self._changed:
+            self.idle.clear()
+            self._running.append(Running(output, salt))
+            self.submitted.set()
+            self._changed.notify()
+
+    def abort(self, output):
+        with self._changed:
+            self.aborted.append(output.request_id)
+            self._running = [request for request in self._running if request.output is not output]
+        output.aqueue.put(Response(finish_reason="cancelled", cached_tokens=output.cached_tokens))
+
+    def shutdown(self):
+        with self._changed:
+            self.is_shutdown = True
+            self.may_run.set()
+            self._changed.notify()
+        self._thread.join()
+
+    def _loop(self):
+        torch.set_num_threads(1)
+        while True:
+            with self._changed:
+                while not self._running and not self.is_shutdown:
+                    self.idle.set()
+                    self._changed.wait()
+                if self.is_shutdown:
+                    return
+                round_ = list(self._running)
+            for request in round_:
+                self.may_run.wait()
+                with self._changed:
+                    if request not in self._running or self.is_shutdown:
+                        continue
+                response = self._step(request)
+                if response.finish_reason is not None or response.error is not None:
+                    with self._changed:
+                        self._running = [other for other in self._running if other is not request]
+                self._send(request, response)
+
+    def _send(self, request, response):
+        if request.output.streaming or response.error is not None:
+            request.output.aqueue.put(response)
+            return
+        request.kept.append(response)
+        if response.finish_reason is None:
+            return
+        first = request.kept[0]
+        first.token_ids = [token for kept in request.kept for token in kept.token_ids]
+        first.logprobs = [entry for kept in request.kept for entry in kept.logprobs]
+        first.finish_reason = response.finish_reason
+        request.output.aqueue.put(first)
+
+    @torch.inference_mode()
+    def _step(self, request):
+        prompt = request.output.prompt_token_ids
+        response = Response()
+        if request.cache is None:
+            if POISON in prompt:
+                return Response(error="the prompt holds a token that the engine refuses")
+            out = self._network(torch.tensor([prompt]), use_cache=True)
+            response.queue_seconds = time.monotonic() - request.submitted_at
+            request.cached_tokens = self._reused(prompt, request.salt)
+            self._report_prompt(request, out.logits[0][request.cached_tokens :], response)
+        else:
+            out = self._network(torch.tensor([[request.generated[-1]]]), past_key_values=request.cache, use_cache=True)
+        response.cached_tokens = request.cached_tokens
+        request.cache = out.past_key_values
+        logits = out.logits[0, -1]
+        token = self._draw(request, logits)
+        request.generated.append(token)
+        response.token_ids = [token]
+        if request.params.logprobs:
+            logprobs = torch.log_softmax(logits, -1)
+            top = torch.topk(logprobs, request.params.logprobs)
+            entry = {int(t): Logprob(float(v), rank + 1) for rank, (v, t) in enumerate(zip(*top, strict=True))}
+            entry.setdefault(token, Logprob(float(logprobs[token])))
+            response.logprobs = [entry]
+        if token in self._end_ids and not request.params.ignore_eos:
+            response.finish_reason = "stop"
+        elif len(request.generated) >= request.params.max_tokens:
+            response.finish_reason = "length"
+        return response
+
+    def _report_prompt(self, request, logits, response):
+        """What is said of a prompt: nothing of the tokens whose KV is reused."""
+        prompt = request.output.prompt_token_ids
+        if request.params.return_context_logits:
+            response.context_logits = logits.clone()
+        if request.params.prompt_logprobs:
+            logprobs = torch.log_softmax(logits, -1)
+            response.prompt_logprobs = []
+            for row, values in enumerate(logprobs):
+                top = torch.topk(values, request.params.prompt_logprobs)
+                entry = {int(t): Logprob(float(v)) for v, t in zip(*top, strict=True)}
+                following = prompt[request.cached_tokens + row + 1 :][:1]
+                if HAS_NEWEST_FIELDS and following:  # before, only the likeliest were reported
+                    entry.setdefault(following[0], Logprob(float(values[following[0]])))
+                response.prompt_logprobs.append(entry)
+
+    def _reused(self, prompt, salt):
+        if not self._reuses:
+            return 0
+        keys = [(salt, tuple(prompt[:end])) for end in range(BLOCK, len(prompt), BLOCK)]
+        num_known = next((number for number, key in enumerate(keys) if key not in self._blocks), len(keys))
+        self._blocks.update(keys)
+        return num_known * BLOCK
+
+    def _draw(self, request, logits):
+        params = request.params
+        logits = logits.clone()
+        if params.min_tokens and len(request.generated) < params.min_tokens:
+            logits[list(self._end_ids)] = -torch.inf
+        for token in set(request.generated):
+            count = request.generated.count(token)
+            logits[token] -= (params.presence_penalty or 0.0) + (params.frequency_penalty or 0.0) * count
+        if params.greedy:
+            return int(logits.argmax())
+        logits /= 1.0 if params.temperature is None else params.temperature
+        if params.top_k:
+            logits[logits < torch.topk(logits, params.top_k).values[-1]] = -torch.inf
+        ranked, order = torch.softmax(logits, -1).sort(descending=True)
+        ranked[ranked.cumsum(0) - ranked >= (1.0 if params.top_p is None else params.top_p)] = 0.0
+        return int(order[torch.multinomial(ranked / ranked.sum(), 1, generator=request.rng)])

@@ -1,0 +1,144 @@
+"""Results as the LLM API hands them out: they take in a response whenever somebody awaits the next."""
+
+import asyncio
+import collections
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class RequestError(RuntimeError):
+    """The engine has refused one request."""
+
+
+class MetricNames(Enum):
+    TTFT = "ttft"
+    REQUEST_QUEUE_TIME = "request_queue_time"
+
+
+@dataclass(slots=True)
+class Logprob:
+    logprob: float
+    rank: int | None = None
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    index: int
+    text: str = ""
+    token_ids: list[int] | None = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list | None = field(default_factory=list)
+    prompt_logprobs: list | None = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    generation_logits: Any = None
+
+
+@dataclass
+class Response:
+    """What the engine says of a request at one step."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list = field(default_factory=list)
+    prompt_logprobs: list | None = None
+    context_logits: Any = None
+    cached_tokens: int = 0
+    finish_reason: str | None = None
+    queue_seconds: float | None = None
+    error: str | None = None
+
+
+class AsyncQueue:
+    """Filled from the engine's thread, read on the event loop."""
+
+    def __init__(self):
+        self._loop = asyncio.get_running_loop()
+        self._items = collections.deque()
+        self._event = asyncio.Event()
+
+    def put(self, item):
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._put, item)
+
+    def _put(self, item):
+        self._items.append(item)
+        self._event.set()
+
+    async def get(self):
+        while not self._items:
+            self._event.clear()
+            await self._event.wait()
+        return self._items.popleft()
+
+
+class RequestOutput:
+    def __init__(self, request_id, prompt_token_ids, sampling_params, streaming, tokenizer, executor):
+        self.request_id = request_id
+        self.prompt_token_ids = prompt_token_ids
+        self.sampling_params = sampling_params
+        self.tokenizer = tokenizer
+        self.streaming = streaming
+        self.aqueue = AsyncQueue()
+        self.outputs = [CompletionOutput(0)]
+        self.context_logits = None
+        self.cached_tokens = 0
+        self.metrics_dict = {}
+        self._executor = executor
+        self._done = False
+        self._aborted = False
+
+    @property
+    def finished(self):
+        return self._done
+
+    def abort(self):
+        self._executor.abort(self)
+        self._aborted = True
+
+    def aborted(self):
+        return self._aborted
+
+    async def _aresult_step(self):
+        self._handle_response(await self.aqueue.get())
+
+    def _handle_response(self, response):
+        if response.error is not None:
+            raise RequestError(response.error)
+        output = self.outputs[0]
+        output.token_ids.extend(response.token_ids)
+        output.logprobs += response.logprobs
+        self.cached_tokens = response.cached_tokens
+        if response.prompt_logprobs is not None:
+            output.prompt_logprobs = response.prompt_logprobs
+        if response.context_logits is not None:
+            self.context_logits = response.context_logits
+        if response.queue_seconds is not None and self.sampling_params.return_perf_metrics:
+            self.metrics_dict = {MetricNames.REQUEST_QUEUE_TIME: response.queue_seconds}
+        self._done = response.finish_reason is not None
+        output.finish_reason = response.finish_reason
+        output.text = self.tokenizer.decode(output.token_ids, skip_special_tokens=True)
+        stop = self.sampling_params.stop
+        for string in [stop] if isinstance(stop, str) else stop or []:
+            if string in output.text:
+                output.text = output.text[: output.text.find(string)]
+                output.finish_reason, output.stop_reason, self._done = "stop", string, True
+                self.abort()
+                return
+
+    async def aresult(self):
+        while not self._done:
+            await self._aresult_step()
+        return self
+
+    def __await__(self):
+        return self.aresult().__await__()
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if self._done:
+            raise StopAsyncIteration
+        await self._aresult_step()
+        return self

@@ -1,0 +1,32 @@
+"""The LLM API's settings."""
+
+import datetime
+from dataclasses import dataclass, field
+
+
+@dataclass
+class KvCacheConfig:
+    enable_block_reuse: bool = True
+    max_tokens: int | None = None
+    free_gpu_memory_fraction: float | None = 0.9
+    host_cache_size: int | None = None
+    enable_partial_reuse: bool = True
+    copy_on_partial_reuse: bool = True
+    tokens_per_block: int = 32
+
+
+@dataclass
+class _TokenRangeRetentionConfig:
+    token_start: int
+    token_end: int | None
+    priority: int
+    duration_ms: datetime.timedelta | None = None
+
+
+@dataclass
+class KvCacheRetentionConfig:
+    token_range_retention_configs: list = field(default_factory=list)
+    decode_retention_priority: int = 35
+    decode_duration_ms: datetime.timedelta | None = None
+
+    TokenRangeRetentionConfig = _TokenRangeRetentionConfig

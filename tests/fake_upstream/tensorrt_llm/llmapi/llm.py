@@ -1,0 +1,123 @@
+"""`LLM` with upstream's keyword signatures."""
+
+import json
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from tensorrt_llm import HAS_NEWEST_FIELDS
+from tensorrt_llm.executor.engine import Engine
+from tensorrt_llm.executor.result import RequestError, RequestOutput
+from tensorrt_llm.llmapi import KvCacheConfig
+from tensorrt_llm.llmapi.llm_args import TorchLlmArgs, TrtLlmArgs
+from tensorrt_llm.sampling_params import SamplingParams
+
+
+class TransformersTokenizer:
+    """Upstream's wrapper: what transformers has is one attribute further."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+
+class _Base:
+    args_class = TorchLlmArgs
+
+    def __init__(
+        self,
+        model,
+        tokenizer=None,
+        tokenizer_mode="auto",
+        skip_tokenizer_init=False,
+        trust_remote_code=False,
+        tensor_parallel_size=1,
+        dtype="auto",
+        revision=None,
+        tokenizer_revision=None,
+        **kwargs,
+    ):
+        unknown = set(kwargs) - set(self.args_class.model_fields)
+        if unknown:
+            raise ValueError(f"1 validation error: {sorted(unknown)}: Extra inputs are not permitted")
+        defaults = {"max_seq_len": None, "max_num_tokens": 8192, "enable_chunked_prefill": False}
+        self.args = self.args_class(**defaults | {"model": model, "kv_cache_config": KvCacheConfig()} | kwargs)
+        self.tokenizer = TransformersTokenizer(AutoTokenizer.from_pretrained(str(tokenizer or model)))
+        self.executor = Engine(str(tokenizer or model), self.args.kv_cache_config)
+        self.requests = []
+
+    def generate_async(
+        self,
+        inputs,
+        sampling_params=None,
+        lora_request=None,
+        prompt_adapter_request=None,
+        streaming=False,
+        kv_cache_retention_config=None,
+        disaggregated_params=None,
+        trace_headers=None,
+        _postproc_params=None,
+        scheduling_params=None,
+        cache_salt=None,
+    ):
+        return self._submit(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, None)
+
+    def _submit(self, inputs, params, streaming, cache_salt, retention, priority):
+        if self.executor.is_shutdown:
+            raise RuntimeError("LLM is shutting down")
+        params = params or SamplingParams()
+        tokenizer = self.tokenizer.tokenizer
+        token_ids = tokenizer(inputs).input_ids if isinstance(inputs, str) else list(inputs)
+        self._check(token_ids, params)
+        output = RequestOutput(len(self.requests), token_ids, params, streaming, tokenizer, self.executor)
+        self.requests.append({"params": params, "salt": cache_salt, "retention": retention, "priority": priority})
+        self.executor.submit(output, cache_salt)
+        return output
+
+    def _check(self, token_ids, params):
+        if not self.args.enable_chunked_prefill and len(token_ids) > self.args.max_num_tokens:
+            raise RequestError(f"The sum of prompt length ({len(token_ids)}) should not exceed max_num_tokens")
+
+    def shutdown(self):
+        self.executor.shutdown()
+
+
+class LLM(_Base):
+    if HAS_NEWEST_FIELDS:
+
+        def generate_async(
+            self,
+            inputs,
+            sampling_params=None,
+            lora_request=None,
+            prompt_adapter_request=None,
+            streaming=False,
+            kv_cache_retention_config=None,
+            disaggregated_params=None,
+            trace_headers=None,
+            _postproc_params=None,
+            scheduling_params=None,
+            conversation_params=None,
+            cache_salt=None,
+            priority=0.5,
+        ):
+            return self._submit(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, priority)
+
+
+class _TrtLLM(_Base):
+    """Serves an engine folder by the checkpoint of its tokenizer."""
+
+    args_class = TrtLlmArgs
+
+    def __init__(self, model, tokenizer=None, *args, gather_generation_logits=False, **kwargs):
+        super().__init__(model, tokenizer, *args, gather_generation_logits=gather_generation_logits, **kwargs)
+        config = json.loads((Path(model) / "config.json").read_text())
+        self.build_config = config["build_config"]
+
+    def _check(self, token_ids, params):
+        longest = self.build_config["max_seq_len"]
+        if len(token_ids) + params.max_tokens > longest:
+            raise ValueError(f"The sum of prompt length ({len(token_ids)}) should not exceed max_seq_len ({longest})")
+        if params.logprobs is not None and not self.args.gather_generation_logits:
+            raise ValueError("`sampling_params.logprobs` requires `gather_generation_logits=True`")
+        if (params.prompt_logprobs or params.return_context_logits) and not self.build_config["gather_context_logits"]:
+            raise ValueError("requires `gather_context_logits=True` in the `BuildConfig`")

@@ -1,0 +1,18 @@
+"""What `LLM` takes beside its named arguments; the real ones are pydantic models, which are asked for their fields."""
+
+from types import SimpleNamespace
+
+from tensorrt_llm import HAS_SCOPES
+
+_BASE = ("model", "tokenizer", "kv_cache_config", "max_batch_size", "max_seq_len", "max_num_tokens")
+_COMMON = (*_BASE, "enable_chunked_prefill", "return_perf_metrics", *(("env_overrides",) if HAS_SCOPES else ()))
+
+
+class TorchLlmArgs(SimpleNamespace):
+    model_fields = dict.fromkeys((*_COMMON, "disable_overlap_scheduler"))
+    backend = "pytorch"
+
+
+class TrtLlmArgs(SimpleNamespace):
+    model_fields = dict.fromkeys((*_COMMON, "gather_generation_logits"))
+    backend = None

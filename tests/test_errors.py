@@ -1,0 +1,75 @@
+"""The exception tree: its members can be pickled, and are what else they claim to be."""
+
+import pickle
+
+import pytest
+
+from scaffolding_ext import errors
+from scaffolding_ext.errors import (
+    ArgumentTypeError,
+    ConfigError,
+    MissingDependencyError,
+    ScaffoldingExtError,
+    TaskError,
+    WorkerShutdownError,
+)
+from scaffolding_ext.protocol import StreamGenerationTask
+from scaffolding_ext.runtime import ScaffoldingLlm
+from scaffolding_ext.testing import ScriptedWorker
+
+
+def kinds(root=ScaffoldingExtError):
+    """Every exception of the module, from the base of the tree down."""
+    yield root
+    for kind in root.__subclasses__():
+        if kind.__module__ == errors.__name__:
+            yield from kinds(kind)
+
+
+ARGUMENTS = {
+    ConfigError: ("is 5", "workers.generation"),
+    MissingDependencyError: ("torch", "hf"),
+    TaskError: ("it failed", StreamGenerationTask(input_str="x")),
+    WorkerShutdownError: ("two failed", [OSError("one"), ValueError("two")]),
+}
+
+
+@pytest.mark.parametrize("kind", list(kinds()))
+def test_an_error_comes_back_from_a_pickle_as_it_was(kind):
+    arguments = next((ARGUMENTS[base] for base in kind.__mro__ if base in ARGUMENTS), ("what happened",))
+    error = kind(*arguments)
+    twin = pickle.loads(pickle.dumps(error))
+    assert type(twin) is kind
+    assert str(twin) == str(error)
+    assert {name: repr(value) for name, value in vars(twin).items()} == {
+        name: repr(value) for name, value in vars(error).items()
+    }
+
+
+def test_the_error_of_a_streaming_request_crosses_processes_without_what_is_live():
+    def respond(task):
+        task.request_handle = lambda: None  # an engine's handle cannot be pickled
+        raise RuntimeError("the engine is gone")
+
+    with ScaffoldingLlm(Streaming(), {"generation": ScriptedWorker(respond)}) as llm:
+        error = llm.generate_async("x").exception(30)
+    twin = pickle.loads(pickle.dumps(error))
+    assert str(twin) == str(error)
+    assert (twin.task.input_str, twin.task.request_handle, twin.task.streaming_output_list) == ("x", None, [])
+    assert error.task.request_handle is not None
+
+
+class Streaming:
+    """A controller by its methods alone, which sends a streaming task to the caller."""
+
+    def clone(self):
+        return self
+
+    def generate(self, prompt):
+        yield [StreamGenerationTask(worker_tag="generation", input_str=prompt, streaming_output_flag=True)]
+
+
+def test_a_wrong_type_is_a_type_error_and_a_wrong_value_a_value_error():
+    assert issubclass(ArgumentTypeError, TypeError)
+    assert issubclass(ConfigError, ValueError)
+    assert not issubclass(ConfigError, TypeError)

@@ -1,0 +1,135 @@
+"""What is sent to each kind of server: its own fields, nothing else, and nothing is dropped without a word."""
+
+import pytest
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.tasks import ScoreTask, set_turn_start
+from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, FLAVORS
+from scaffolding_ext.workers.openai.requests import RequestBodies
+from scaffolding_ext.workers.task_fields import NEUTRAL
+
+# Of trtllm-serve's CompletionRequest, which forbids all others.
+TRTLLM_FIELDS = frozenset(
+    (
+        *("model", "prompt", "best_of", "echo", "frequency_penalty", "logit_bias"),
+        *("logprobs", "max_tokens", "n", "presence_penalty", "seed", "stop"),
+        *("stream", "stream_options", "suffix", "temperature", "top_p", "user"),
+        *("top_k", "min_p", "repetition_penalty", "stop_token_ids", "ignore_eos", "min_tokens"),
+        *("skip_special_tokens", "return_context_logits", "detokenize", "add_special_tokens"),
+    )
+)
+ASKED = {
+    "best_of": 2,
+    "echo": True,
+    "frequency_penalty": 0.5,
+    "ignore_eos": True,
+    "logit_bias": {"5": 1.0},
+    "max_tokens": 9,
+    "min_tokens": 2,
+    "n": 2,
+    "num_logprobs": 1,
+    "presence_penalty": 0.5,
+    "reasoning_effort": "low",
+    "return_context_logits": True,
+    "seed": 2**40 + 3,
+    "skip_detokenizer": True,
+    "skip_tokenizer": True,
+    "stop": ["x"],
+    "suffix": "end",
+    "temperature": 0.5,
+    "top_k": 7,
+    "top_p": 0.9,
+    "user": "me",
+}
+
+
+def bodies(flavor, chat=False, max_seq_len=100):
+    return RequestBodies(FLAVORS[flavor], "served", "tinylm/draft", max_seq_len, chat)
+
+
+def task(**fields):
+    return GenerationTask(**{"input_tokens": [5, 6], "max_tokens": 9, **fields})
+
+
+def test_the_list_of_fields_is_the_protocols():
+    assert ASKED.keys() == NEUTRAL.keys()
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize("name", ASKED)
+def test_every_field_is_sent_or_refused_by_name(flavor, name):
+    kind, given = FLAVORS[flavor], task(**{name: ASKED[name]})
+    if name not in (*COMMON_FIELDS, *kind.fields) and not (name == "num_logprobs" and kind.max_num_logprobs):
+        with pytest.raises(InvalidTaskError, match=f"{name} is "):
+            bodies(flavor).generation(given, stream=False)
+        return
+    body = bodies(flavor).generation(given, stream=False)
+    sent = kind.logprobs_field if name == "num_logprobs" else name
+    assert body[sent] == (ASKED[name] & (2**kind.seed_bits - 1) if name == "seed" else ASKED[name])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_trtllm_serve_gets_only_what_it_knows(stream):
+    given = task(
+        **{
+            name: ASKED[name]
+            for name in ("best_of", "ignore_eos", "min_tokens", "num_logprobs", "seed", "stop", "top_k")
+        }
+    )
+    body = bodies("trtllm").generation(given, stream)
+    assert body.keys() <= TRTLLM_FIELDS
+    assert body["detokenize"] is False
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_without_any_sampling_field_decoding_is_greedy(flavor):
+    assert bodies(flavor).generation(task(), stream=False)["temperature"] == 0.0
+    assert bodies(flavor).generation(task(top_p=0.9), stream=False)["temperature"] == 1.0
+
+
+def test_prompts_are_sent_as_ids_where_there_are_any():
+    assert bodies("vllm").generation(task(input_str="Hello"), stream=False)["prompt"] == [5, 6]
+    assert bodies("vllm").generation(GenerationTask(input_str="Hello", max_tokens=1), False)["prompt"] == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"input_tokens": []}, "input is empty"),
+        ({"input_tokens": None}, "give a prompt"),
+        ({"input_tokens": [-1]}, "contains -1"),
+        ({"input_tokens": ["a"]}, "integer token ids"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"max_tokens": 99}, "2 tokens and max_tokens is 99"),
+        ({"stop": [3]}, "stop is"),
+        ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"num_logprobs": 21}, "num_logprobs is 21"),
+    ],
+)
+def test_unusable_fields_are_named(fields, message):
+    with pytest.raises(InvalidTaskError, match=message):
+        bodies("vllm").generation(task(**fields), stream=False)
+
+
+def test_no_budget_takes_all_the_context_or_is_refused():
+    assert bodies("vllm").generation(task(max_tokens=None), stream=False)["max_tokens"] == 98
+    with pytest.raises(InvalidTaskError, match="max_tokens is None"):
+        bodies("vllm", max_seq_len=None).generation(task(max_tokens=None), stream=False)
+
+
+def test_a_chat_goes_on_with_an_unfinished_turn_where_the_server_can():
+    given = GenerationTask(input_str="QuestionHalf", max_tokens=3)
+    set_turn_start(given, len("Question"))
+    body = bodies("vllm", chat=True).generation(given, stream=False)
+    assert body["messages"] == [{"role": "user", "content": "Question"}, {"role": "assistant", "content": "Half"}]
+    assert (body["add_generation_prompt"], body["continue_final_message"]) == (False, True)
+    with pytest.raises(InvalidTaskError, match="unfinished answer"):
+        bodies("trtllm", chat=True).generation(given, stream=False)
+
+
+def test_scores_of_text_take_the_tokenizers_ids():
+    text = bodies("vllm").reader.scored(ScoreTask(input_str="Start with 5.", continuation_str=" Add 3."))
+    whole = bodies("vllm").encode("Start with 5. Add 3.", True)
+    assert text.token_ids == whole
+    assert 0 < text.start < len(whole)

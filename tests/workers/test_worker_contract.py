@@ -1,0 +1,185 @@
+"""Every worker of the package keeps the workers' contract, and the contract catches those that break it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from scaffolding_ext import registry
+from scaffolding_ext.contract import contract_reply
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker
+from scaffolding_ext.tasks import ScoreTask, TokenCounts, set_token_counts
+from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.testing_server import OpenAIServer
+from scaffolding_ext.worker_contract import WORKER_CHECKS, check_worker_contract
+
+
+def huggingface() -> Worker:
+    pytest.importorskip("torch")
+    from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+
+    return HuggingFaceWorker("tinylm/draft", max_batch_size=4)
+
+
+def openai() -> Worker:
+    pytest.importorskip("openai")
+    from scaffolding_ext.workers.openai_http import OpenAIWorker
+
+    return OpenAIWorker(SERVERS["vllm"].url, "tinylm/draft")
+
+
+def openai_trtllm() -> Worker:
+    pytest.importorskip("openai")
+    from scaffolding_ext.workers.openai_http import OpenAIWorker
+
+    return OpenAIWorker(SERVERS["trtllm"].url, "tinylm/draft")
+
+
+def openai_llama_cpp() -> Worker:
+    pytest.importorskip("openai")
+    from scaffolding_ext.workers.openai_http import OpenAIWorker
+
+    return OpenAIWorker(SERVERS["llama_cpp"].url, "tinylm/draft")
+
+
+def scripted() -> Worker:
+    return ScriptedWorker(contract_reply)
+
+
+def compare() -> Worker:
+    from scaffolding_ext.workers.compare import CompareWorker
+
+    return CompareWorker()
+
+
+def trtllm() -> Worker:
+    from scaffolding_ext.workers.trtllm import TRTLLMWorker
+
+    return TRTLLMWorker("tinylm/draft")
+
+
+def budgeted() -> Worker:
+    from scaffolding_ext.workers.budgeted import BudgetedWorker
+
+    return BudgetedWorker(ScriptedWorker(contract_reply), 1)
+
+
+WORKERS = {
+    "budgeted": budgeted,
+    "huggingface": huggingface,
+    "openai": openai,
+    "openai_trtllm": openai_trtllm,
+    "openai_llama_cpp": openai_llama_cpp,
+    "scripted": scripted,
+    "compare": compare,
+    "trtllm": trtllm,
+}
+SERVERS: dict[str, OpenAIServer] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def servers() -> Iterator[None]:
+    """A server of each flavour that differs, over one embedded model."""
+    pytest.importorskip("torch")
+    with contextlib.ExitStack() as running:
+        worker = running.enter_context(huggingface())
+        for flavor in ("vllm", "trtllm", "llama_cpp"):
+            server = OpenAIServer(worker, "tinylm/draft", flavor=flavor, max_model_len=2048)
+            SERVERS[flavor] = running.enter_context(server)
+        yield
+
+
+@pytest.mark.parametrize("check", WORKER_CHECKS)
+@pytest.mark.parametrize("name", WORKERS)
+@pytest.mark.usefixtures("tensorrt_llm")
+def test_contract(name: str, check: Callable[..., None]) -> None:
+    check(WORKERS[name])
+
+
+@pytest.mark.usefixtures("tensorrt_llm")
+def test_no_worker_is_left_out() -> None:
+    checked = set()
+    for make in WORKERS.values():
+        with make() as worker:
+            checked.add(type(worker))
+    known = {registry.workers.resolve(name) for name in registry.workers.names()}
+    assert {factory for factory in known if factory.__module__.startswith("scaffolding_ext.")} <= checked
+
+
+class Bare(ScriptedWorker):
+    """A worker that breaks the contract in one way, by its subclass."""
+
+    def __init__(self) -> None:
+        super().__init__(contract_reply)
+
+
+class Uncounted(Bare):
+    async def run_task(self, task: Any) -> Any:
+        status = await super().run_task(task)
+        if isinstance(task, GenerationTask):
+            set_token_counts(task, TokenCounts(1, 1))
+        return status
+
+
+class Empty(Bare):
+    async def run_task(self, task: Any) -> Any:
+        task.output_str, task.output_tokens = "", []
+        return TaskStatus.SUCCESS
+
+
+class Forgetful(Bare):
+    async def run_task(self, task: Any) -> Any:
+        status = await super().run_task(task)
+        if isinstance(task, StreamGenerationTask):
+            task.output_str, task.output_tokens = (task.output_str or "")[-2:], (task.output_tokens or [])[-2:]
+        return status
+
+
+class Unending(Bare):
+    async def run_task(self, task: Any) -> Any:
+        status = await super().run_task(task)
+        if getattr(task, "cancel_flag", False):
+            task.end_flag = False
+        return status
+
+
+class Wandering(Bare):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_tasks = 0
+
+    async def run_task(self, task: Any) -> Any:
+        self.num_tasks += 1
+        task.input_str = f"Question {self.num_tasks}"
+        return await super().run_task(task)
+
+
+class Overlong(ScriptedWorker):
+    max_seq_len = 100
+
+    def __init__(self) -> None:
+        super().__init__(lambda task: [-1.0] if isinstance(task, ScoreTask) else "said whatever is asked")
+
+
+class Named(Bare):
+    model = 7  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("worker", "message"),
+    [
+        (Uncounted, "tokens were decoded, 1 are counted"),
+        (Empty, "output_str is ''"),
+        (Forgetful, "a stream took tokens back"),
+        (Unending, "a cancelled stream did not end"),
+        (Wandering, "one seed gave two texts"),
+        (Overlong, "max_seq_len is 100"),
+        (Named, "model is 7"),
+    ],
+)
+def test_a_worker_that_breaks_it_is_caught(worker: Callable[[], Worker], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_worker_contract(worker)

@@ -1,0 +1,83 @@
+"""A worker that says which answers are equal, while the event loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from scaffolding_ext.answers.classes import Pair, grouping
+from scaffolding_ext.answers.equality import Equality
+from scaffolding_ext.answers.verdict import Verdict
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol import TaskStatus, Worker
+from scaffolding_ext.tasks import CompareTask
+
+if TYPE_CHECKING:
+    from scaffolding_ext.standins import TaskHandler
+
+
+class CompareWorker(Worker):
+    """Serves `CompareTask` with processes that can be killed; give it the tag `compare`.
+
+    What the text of two answers does not tell is decided symbolically in another process, under a deadline, and
+    remembered for later tasks. The classes do not depend on the order of the answers; undetermined pairs count as
+    different.
+
+    Args:
+        deadline_seconds: Most that a pair of answers may take once a process is free.
+        units_implied: Whether a number says the same with and without its unit: 5 and 5 cm, 50 and 50 %.
+        num_processes: Processes at most, about 150 MB each; they start with the first answers that need them.
+        max_remembered: Verdicts kept.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+    """
+
+    def __init__(
+        self,
+        deadline_seconds: float = 2.0,
+        *,
+        units_implied: bool = False,
+        num_processes: int = 2,
+        max_remembered: int = 10_000,
+    ) -> None:
+        for key, value in (
+            ("deadline_seconds", deadline_seconds),
+            ("num_processes", num_processes),
+            ("max_remembered", max_remembered),
+        ):
+            if value <= 0:
+                raise ConfigError(f"is {value}; it must be above 0", key)
+        self._equality = Equality(
+            deadline_seconds,
+            units_implied=units_implied,
+            num_processes=num_processes,
+            max_remembered=max_remembered,
+        )
+
+    def shutdown(self) -> None:
+        """End the processes; tasks in flight fail with an EngineError."""
+        self._equality.close()
+
+    async def _compare(self, task: CompareTask) -> TaskStatus:
+        steps = grouping(task.answers, self._equality.fast)
+        try:
+            pairs = next(steps)
+            while True:
+                await asyncio.sleep(0)  # many answers must not hold the loop either
+                pairs = steps.send(await self._verdicts(pairs))
+        except StopIteration as stop:
+            task.classes, task.num_undetermined = stop.value
+        return TaskStatus.SUCCESS
+
+    async def _verdicts(self, pairs: list[Pair]) -> list[Verdict]:
+        futures = [self._equality.submit(*pair) for pair in pairs]
+        return [future.result() if future.done() else await _shared(future) for future in futures]
+
+    task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {CompareTask: _compare}
+
+
+async def _shared(future: Future[Verdict]) -> Verdict:
+    """Wait for a future that others may wait for: a cancelled wait leaves it alone."""
+    return await asyncio.shield(asyncio.wrap_future(future))

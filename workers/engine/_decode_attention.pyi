@@ -1,0 +1,18 @@
+def decode_attention(
+    queries: int,
+    keys: int,
+    values: int,
+    output: int,
+    positions: int,
+    rows: int,
+    heads: int,
+    groups: int,
+    size: int,
+    query_row: int,
+    query_head: int,
+    kv_row: int,
+    kv_head: int,
+    window: int,
+    scale: float,
+    /,
+) -> None: ...

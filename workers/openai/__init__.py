@@ -1,0 +1,1 @@
+"""Parts of the worker over OpenAI-compatible servers."""

@@ -1,0 +1,281 @@
+"""A connection to one server: the openai client on an event loop of its own thread.
+
+A loop of its own, since a client belongs to one loop while a worker may be called from several, one after the other,
+and is shut down from none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+
+from scaffolding_ext.errors import EngineError, InvalidTaskError, MissingDependencyError
+from scaffolding_ext.workers.openai.failures import Failures
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+    from scaffolding_ext.workers.openai.circuit import Circuit
+
+T = TypeVar("T")
+R = TypeVar("R")
+_CLOSE_SECONDS = 10.0
+
+
+class Reply(NamedTuple, Generic[R]):
+    """A server's answer, or a piece of it.
+
+    Attributes:
+        value: What was read from it.
+        num_retries: How often the server was asked again before.
+    """
+
+    value: R
+    num_retries: int
+
+
+class _Outcome(NamedTuple, Generic[R]):
+    """A value or an error."""
+
+    value: R | None
+    error: Exception | None
+
+    def get(self) -> R:
+        """The value, or the error raised."""
+        if self.error is not None:
+            raise self.error
+        return cast("R", self.value)
+
+
+class Connection:
+    """Sends requests to a server, so many at once, each within a deadline and through a circuit.
+
+    What fails before an answer begins (429, 5xx, resets, time-outs) is tried again by the openai library, with
+    exponential back-off and jitter, or when the server's `Retry-After` says.
+
+    Args:
+        base_url: Where `/completions` and its siblings are.
+        api_key: Sent with each request; no error holds it.
+        key_name: The environment variable that it came from, for the errors.
+        max_retries: Further attempts a request.
+        timeout_seconds: Silence after which an attempt has failed.
+        deadline_seconds: Most that a request may take, all attempts together.
+        max_concurrency: Requests at once; more wait here.
+        circuit: Told how requests end; refuses them while it is open.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        key_name: str,
+        *,
+        max_retries: int,
+        timeout_seconds: float,
+        deadline_seconds: float,
+        max_concurrency: int,
+        circuit: Circuit,
+    ) -> None:
+        try:
+            from openai import AsyncOpenAI
+        except ImportError as error:
+            raise MissingDependencyError("openai", "openai") from error
+        self.base_url = base_url
+        self._failures = Failures(
+            base_url, api_key, key_name, max_retries + 1, timeout_seconds, deadline_seconds, max_concurrency
+        )
+        self._deadline = deadline_seconds
+        self._circuit = circuit
+        self._client: AsyncOpenAI = AsyncOpenAI(
+            api_key=api_key, base_url=base_url, max_retries=max_retries, timeout=timeout_seconds
+        )
+        self._slots = asyncio.Semaphore(max_concurrency)
+        self._closed = False
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="openai-worker", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks on the connection's loop: requests in flight or waiting, and streams being read."""
+        return 0 if self._loop.is_closed() else len(asyncio.all_tasks(self._loop))
+
+    @property
+    def num_free_slots(self) -> int:
+        """Requests that could be sent at once now."""
+        return self._slots._value
+
+    async def run(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Await `work(*args)` on the connection's loop; cancelling the wait cancels it there.
+
+        Raises:
+            EngineError: The worker has been shut down.
+        """
+        outcome: _Outcome[T] = await asyncio.wrap_future(self._submit(work, *args))
+        return outcome.get()
+
+    def run_blocking(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """As `run`, for callers without a loop.
+
+        Raises:
+            EngineError: The worker has been shut down.
+        """
+        outcome: _Outcome[T] = self._submit(work, *args).result()
+        return outcome.get()
+
+    def _submit(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        with self._lock:  # between this look and the submission nobody may close the loop
+            if self._closed:
+                raise EngineError(_SHUT_DOWN)
+            return asyncio.run_coroutine_threadsafe(self._outcome(work, *args), self._loop)
+
+    async def _outcome(self, work: Callable[..., Awaitable[T]], *args: Any) -> _Outcome[T]:
+        """What the work comes to, its error included: one that nobody waits for any more is no news."""
+        try:
+            return _Outcome(await work(*args), None)
+        except asyncio.CancelledError:
+            if self._closed:
+                return _Outcome(None, EngineError(_SHUT_DOWN))
+            raise
+        except Exception as error:  # of any type: `get` raises it again
+            return _Outcome(None, error)
+
+    async def complete(self, path: str, body: Mapping[str, Any], read: Callable[[Any], R]) -> Reply[R]:
+        """Send a request and return what is read from its whole answer.
+
+        Args:
+            path: `"completions"` or `"chat"`.
+            body: Its fields.
+            read: Gets the answer as the openai library parses it (fields that it does not know are kept); what it
+                raises counts as the server's failure.
+
+        Raises:
+            EngineError: The server failed, or cannot be reached.
+            InvalidTaskError: The server refuses the request.
+        """
+        async with self._request():
+            return await asyncio.wait_for(self._complete(path, body, read), self._deadline)
+
+    async def _complete(self, path: str, body: Mapping[str, Any], read: Callable[[Any], R]) -> Reply[R]:
+        raw = await self._create(path, body, stream=False)
+        reply = raw.parse()
+        if not getattr(reply, "choices", None):
+            raise EngineError(f"{self.base_url} answered without choices; is it an OpenAI-compatible server?")
+        return Reply(read(reply), raw.retries_taken)
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Reply[Any]]]:
+        """Send a request and give its answer's pieces; leaving closes the connection, so that the server stops.
+
+        Raises:
+            EngineError: The server failed, or cannot be reached.
+            InvalidTaskError: The server refuses the request.
+        """
+        async with self._request(), _deadline(self._deadline):
+            raw = await self._create(path, body, stream=True)
+            stream = raw.parse()
+            try:
+                yield self._pieces(stream, raw.retries_taken)
+            finally:
+                await stream.close()
+
+    async def _pieces(self, stream: Any, num_retries: int) -> AsyncIterator[Reply[Any]]:
+        try:
+            async for chunk in stream:
+                yield Reply(chunk, num_retries)
+        except Exception as error:  # of any type, as in `_request`; here it says that an answer had begun
+            raise self._failures.broken_off(error) from None
+
+    async def models(self) -> list[Any]:
+        """The entries of `/models`.
+
+        Raises:
+            EngineError: The server failed, or cannot be reached.
+        """
+        async with self._request():
+            page = await asyncio.wait_for(self._client.models.list(), self._deadline)
+            return list(page.data or ())
+
+    async def _create(self, path: str, body: Mapping[str, Any], stream: bool) -> Any:
+        fields = dict(body)
+        model = fields.pop("model")
+        if path == "chat":
+            return await self._client.chat.completions.with_raw_response.create(
+                model=model, messages=fields.pop("messages"), stream=stream, extra_body=fields
+            )
+        return await self._client.completions.with_raw_response.create(
+            model=model, prompt=fields.pop("prompt"), stream=stream, extra_body=fields
+        )
+
+    @contextlib.asynccontextmanager
+    async def _request(self) -> AsyncIterator[None]:
+        """A slot, and the circuit told of the end."""
+        async with self._slots:
+            self._circuit.check()
+            try:
+                yield
+            except (InvalidTaskError, asyncio.CancelledError):
+                raise
+            except Exception as error:  # of any type: the library's, its transport's, those of a body that is no JSON
+                told = self._failures.told(error)
+                if isinstance(told, EngineError):
+                    self._circuit.failed(str(told))
+                else:
+                    self._circuit.succeeded()
+                raise told from None  # its cause would hold the request, and with it the key
+            self._circuit.succeeded()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def close(self) -> None:
+        """End what runs with an EngineError, and the thread; may be called again."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_SECONDS)
+
+    async def _end(self) -> None:
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._client.close()
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
+        self._loop.stop()
+
+
+_SHUT_DOWN = "the OpenAIWorker has been shut down"
+
+
+@contextlib.asynccontextmanager
+async def _deadline(seconds: float) -> AsyncIterator[None]:
+    """`asyncio.timeout`, which is younger than Python 3.10."""
+    task = asyncio.current_task()
+    passed = False
+
+    def cancel() -> None:
+        nonlocal passed
+        passed = True
+        if task is not None:
+            task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, cancel)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if passed:
+            raise asyncio.TimeoutError from None
+        raise
+    finally:
+        timer.cancel()

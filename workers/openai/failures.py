@@ -1,0 +1,74 @@
+"""What a failed request is told as: which server, what it did, and what to do, never the key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import NamedTuple
+
+from scaffolding_ext.errors import EngineError, InvalidTaskError, WorkerError
+
+_REFUSALS = range(400, 500)  # the request's fault, or the key's; of these, 408, 409 and 429 are tried again
+
+
+class Failures(NamedTuple):
+    """Names what goes wrong with one server.
+
+    Attributes:
+        base_url: The server.
+        key: What no message may hold.
+        key_name: The environment variable that it came from.
+        num_attempts: Attempts a request.
+        timeout_seconds: Silence after which an attempt has failed.
+        deadline_seconds: Most that a request may take.
+        max_concurrency: Requests at once.
+    """
+
+    base_url: str
+    key: str
+    key_name: str
+    num_attempts: int
+    timeout_seconds: float
+    deadline_seconds: float
+    max_concurrency: int
+
+    def told(self, error: Exception) -> WorkerError:
+        """What to raise for an error of the library."""
+        import openai
+
+        attempts = f"{self.num_attempts} attempts" if self.num_attempts > 1 else "1 attempt"
+        text = self._without_key(str(error))
+        if isinstance(error, WorkerError):
+            return error
+        if isinstance(error, openai.APIStatusError):
+            status = error.status_code
+            if status in (401, 403):
+                return EngineError(
+                    f"{self.base_url} refused the key ({status}); it is read from the environment variable "
+                    f"{self.key_name}"
+                )
+            if status == 429:
+                return EngineError(
+                    f"{self.base_url} was too busy in {attempts} (429); lower max_concurrency (it is "
+                    f"{self.max_concurrency}) or raise max_retries: {text}"
+                )
+            if status in _REFUSALS and status not in (408, 409):
+                return InvalidTaskError(f"{self.base_url} refused the request: {text}")
+            return EngineError(f"{self.base_url} failed in {attempts}: {text}")
+        if isinstance(error, openai.APITimeoutError):
+            return EngineError(f"{self.base_url} was silent for {self.timeout_seconds:g} s in each of {attempts}")
+        if isinstance(error, openai.APIConnectionError):
+            return EngineError(f"cannot reach {self.base_url} in {attempts}: is the server running? ({text})")
+        if isinstance(error, asyncio.TimeoutError):
+            return EngineError(f"{self.base_url} did not finish within the deadline of {self.deadline_seconds:g} s")
+        if isinstance(error, json.JSONDecodeError | openai.APIResponseValidationError):
+            return EngineError(f"{self.base_url} answered with what is no JSON: {text}")
+        return EngineError(f"{self.base_url} answered what cannot be read: {type(error).__name__}: {text}")
+
+    def broken_off(self, error: Exception) -> EngineError:
+        """What to raise for an error of any type behind the beginning of an answer."""
+        text = self._without_key(f"{type(error).__name__}: {error}")
+        return EngineError(f"{self.base_url} broke off its answer: {text}")
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self.key, "***")

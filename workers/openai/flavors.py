@@ -1,0 +1,170 @@
+"""What each kind of OpenAI-compatible server takes and gives on `/v1/completions` and `/v1/chat/completions`.
+
+One table is all that tells servers apart: a request holds nothing that its server's row does not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from scaffolding_ext.errors import ConfigError, UnknownNameError
+
+# Task fields that every server takes under the same name.
+COMMON_FIELDS = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "seed",
+    "stop",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "user",
+)
+
+
+class Flavor(NamedTuple):
+    """One kind of server.
+
+    Attributes:
+        name: As `OpenAIWorker(flavor=...)` has it.
+        owned_by: What its `/v1/models` says in `owned_by`, where that tells it.
+        fields: Task fields that it takes beside the common ones, under the same name.
+        neutral: Sent with every request, so that what a task does not set is the model's plain distribution and not a
+            default of the server.
+        seed_bits: Bits of a seed that it keeps apart.
+        ask_ids: Request fields that make it give token ids; None where it gives none.
+        ask_text: Whether it gives text beside token ids; else they are decoded here.
+        logprobs_field: Request field for the number of log-probabilities on completions.
+        ask_logprob_ids: Request fields that name alternatives by their ids.
+        max_num_logprobs: Most alternatives a token that it reports with their ids.
+        scores: Whether it gives the log-probabilities of a prompt (`echo`).
+        continue_turn: Fields of a chat request that let the model go on with an unfinished assistant turn; None where
+            it cannot be asked to.
+        chat_fields: Task fields that it takes beside the others in chat requests.
+        ask_plain_text: Request fields that make it tokenise a text without adding special tokens; None where it cannot.
+    """
+
+    name: str
+    owned_by: str | None
+    fields: tuple[str, ...] = ()
+    neutral: Mapping[str, Any] = MappingProxyType({})
+    seed_bits: int = 63
+    ask_ids: Mapping[str, Any] | None = None
+    ask_text: bool = True
+    logprobs_field: str = "logprobs"
+    ask_logprob_ids: Mapping[str, Any] = MappingProxyType({})
+    max_num_logprobs: int = 0
+    scores: bool = False
+    continue_turn: Mapping[str, Any] | None = None
+    chat_fields: tuple[str, ...] = ()
+    ask_plain_text: Mapping[str, Any] | None = None
+
+
+_CONTINUE: Mapping[str, Any] = MappingProxyType({"add_generation_prompt": False, "continue_final_message": True})
+
+FLAVORS: Mapping[str, Flavor] = MappingProxyType(
+    {
+        flavor.name: flavor
+        for flavor in (
+            Flavor(
+                "vllm",
+                "vllm",
+                ("top_k", "min_tokens", "ignore_eos"),
+                neutral={"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
+                ask_plain_text={"add_special_tokens": False},
+                ask_ids={"return_token_ids": True},
+                ask_logprob_ids={"return_tokens_as_token_ids": True},
+                max_num_logprobs=20,
+                scores=True,
+                continue_turn=_CONTINUE,
+                chat_fields=("reasoning_effort",),
+            ),
+            Flavor(
+                "sglang",
+                "sglang",
+                ("top_k", "min_tokens", "ignore_eos"),
+                neutral={"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
+                scores=True,
+                continue_turn={"continue_final_message": True},
+                chat_fields=("reasoning_effort",),
+            ),
+            Flavor(
+                "trtllm",
+                "tensorrt_llm",
+                ("top_k", "min_tokens", "ignore_eos", "best_of"),
+                neutral={"top_p": 1.0},
+                ask_plain_text={"add_special_tokens": False},
+                ask_ids={"detokenize": False},
+                ask_text=False,
+                max_num_logprobs=1,
+            ),
+            Flavor(
+                "llama_cpp",
+                "llamacpp",
+                ("top_k", "ignore_eos"),
+                neutral={"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
+                seed_bits=31,
+                ask_ids={"n_probs": 1},
+                logprobs_field="n_probs",
+                max_num_logprobs=20,
+                continue_turn={},
+            ),
+            Flavor(
+                "llama_cpp_python",
+                None,
+                ("top_k",),
+                neutral={"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
+                seed_bits=31,
+                scores=True,
+            ),
+            Flavor("openai", None, ("best_of", "suffix"), chat_fields=("reasoning_effort",)),
+        )
+    }
+)
+
+
+def flavor_named(name: str) -> Flavor:
+    """The flavour of that name.
+
+    Raises:
+        UnknownNameError: There is none.
+    """
+    if name not in FLAVORS:
+        raise UnknownNameError(f"unknown flavor {name!r}; known: auto, {', '.join(FLAVORS)}", "flavor")
+    return FLAVORS[name]
+
+
+class ServedModel(NamedTuple):
+    """What `/v1/models` says of a model.
+
+    Attributes:
+        flavor: The server's kind; plain `openai` where its answer does not tell.
+        max_seq_len: Prompt and generated tokens at most, where it says.
+    """
+
+    flavor: Flavor
+    max_seq_len: int | None
+
+
+def described(models: list[Any], model: str, url: str) -> ServedModel:
+    """Read `/v1/models`.
+
+    Args:
+        models: Its entries.
+        model: Which of them is meant.
+        url: For the error.
+
+    Raises:
+        ConfigError: The server does not list the model.
+    """
+    known = {str(getattr(entry, "id", "")): entry for entry in models}
+    if model not in known:
+        names = ", ".join(sorted(known)) or "none"
+        raise ConfigError(f"{url} does not serve {model!r}; it lists: {names}", "model")
+    owner = getattr(known[model], "owned_by", None)
+    flavor = next((flavor for flavor in FLAVORS.values() if flavor.owned_by == owner), FLAVORS["openai"])
+    length = getattr(known[model], "max_model_len", None)
+    return ServedModel(flavor, length if isinstance(length, int) and length > 0 else None)

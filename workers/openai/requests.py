@@ -1,0 +1,155 @@
+"""Tasks as request bodies: each field is sent under the flavour's name for it, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.prompting import load_tokenizer
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.tasks import turn_start_of
+from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
+from scaffolding_ext.workers.task_fields import NEUTRAL, is_set, refuse
+from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings
+
+WORKER = "OpenAIWorker"
+_MAX_VOCAB = 1 << 31  # the server knows its vocabulary, and refuses what lies beyond it
+
+
+class _Tokenizer:
+    """The Rust backend of a tokenizer, loaded when it is first needed: prompts of token ids need none."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load_tokenizer(self._name).backend_tokenizer, name)
+
+
+class RequestBodies:
+    """Makes request bodies from tasks, or says what is wrong with them.
+
+    Args:
+        flavor: What the server takes.
+        model: The server's name for the model.
+        tokenizer: Name of its tokenizer, loaded when it is first needed.
+        max_seq_len: Prompt and generated tokens at most, or None where nobody says.
+        chat: Whether requests go to `/chat/completions`.
+        compact: Whether a prompt of token ids goes as text where that is certain to give the same ids.
+    """
+
+    def __init__(
+        self,
+        flavor: Flavor,
+        model: str,
+        tokenizer: str,
+        max_seq_len: int | None,
+        chat: bool,
+        compact: bool = False,
+    ) -> None:
+        self.flavor = flavor
+        self._model = model
+        self.reader = TaskReader(_Tokenizer(tokenizer), _MAX_VOCAB, max_seq_len)
+        self._chat = chat
+        self._compact = compact
+        fields = {*COMMON_FIELDS, *flavor.fields, *(flavor.chat_fields if chat else ())}
+        self._forwarded = tuple(sorted(fields))
+        self._refused = tuple(sorted(NEUTRAL.keys() - fields - {"num_logprobs"}))
+
+    @property
+    def gives_ids(self) -> bool:
+        """Whether answers come with token ids: without text beside them, only where a tokenizer makes text of them."""
+        return self.flavor.ask_ids is not None and (self.flavor.ask_text or not self._chat)
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text."""
+        return list(self.reader.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        return str(self.reader.tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def generation(self, task: GenerationTask, stream: bool) -> dict[str, Any]:
+        """The body of a generation task.
+
+        Raises:
+            InvalidTaskError: A field is unusable, or asks for what the server cannot do.
+        """
+        refuse(task, self._refused, WORKER)
+        body: dict[str, Any] = {"model": self._model, **self.flavor.neutral, **self._prompt(task)}
+        unset = task.temperature is None and task.top_p is None and task.top_k is None
+        body["temperature"] = number("temperature", task.temperature, 0.0 if unset else 1.0)
+        for name in self._forwarded:
+            if is_set(task, name) and name != "temperature":
+                body[name] = getattr(task, name)
+        if "stop" in body:
+            body["stop"] = list(stop_strings(task.stop))
+        if task.seed is not None:
+            body["seed"] = integer("seed", task.seed, None, 0) & ((1 << self.flavor.seed_bits) - 1)
+        body["max_tokens"] = self._max_tokens(task, body)
+        if self.gives_ids:
+            body.update(self.flavor.ask_ids or {})
+        body.update(self._logprobs(task))
+        if stream:
+            body["stream_options"] = {"include_usage": True}
+        return body
+
+    def echo(self, prompt: list[int] | str) -> dict[str, Any]:
+        """The body of a request for the log-probabilities of a prompt's own tokens."""
+        fixed = {"echo": True, "max_tokens": 0, "logprobs": 1, "temperature": 0.0}
+        return {"model": self._model, "prompt": prompt, **fixed}
+
+    def _prompt(self, task: GenerationTask) -> dict[str, Any]:
+        if self._chat:
+            return {"messages": self._messages(task), **self._turn(task)}
+        if task.input_tokens is not None:
+            ids = self.reader.prompt(task)
+            as_text = self.flavor.ask_plain_text if self._compact else None
+            if as_text is not None and task.input_str and self.encode(task.input_str, False) == ids:
+                return {"prompt": task.input_str, **as_text}
+            return {"prompt": ids}
+        if not task.input_str:
+            raise InvalidTaskError("input_tokens is None and input_str is None or empty; give a prompt")
+        return {"prompt": task.input_str}
+
+    def _messages(self, task: GenerationTask) -> list[dict[str, str]]:
+        if task.input_str is None:
+            raise InvalidTaskError("input_str is None; a chat server takes text: set controller.prompting to None")
+        start = turn_start_of(task)
+        messages = [{"role": "user", "content": task.input_str[:start]}]
+        if start is not None:
+            messages.append({"role": "assistant", "content": task.input_str[start:]})
+        return messages
+
+    def _turn(self, task: GenerationTask) -> Mapping[str, Any]:
+        if turn_start_of(task) is None:
+            return {}
+        if self.flavor.continue_turn is None:
+            raise InvalidTaskError(
+                f"the task goes on with an unfinished answer, which a chat server of flavor {self.flavor.name!r} "
+                "cannot: take endpoint='completions'"
+            )
+        return self.flavor.continue_turn
+
+    def _max_tokens(self, task: GenerationTask, body: Mapping[str, Any]) -> int:
+        has_ids = task.input_tokens is not None
+        if "prompt" in body and (has_ids or task.max_tokens is None):
+            return self.reader.max_tokens(task, len(self.reader.prompt(task)))
+        if task.max_tokens is None:  # a chat, whose template only the server knows
+            raise InvalidTaskError("max_tokens is None, and nobody here knows how long the prompt of a chat is: set it")
+        return integer("max_tokens", task.max_tokens, 1, 1)
+
+    def _logprobs(self, task: GenerationTask) -> dict[str, Any]:
+        wanted = integer("num_logprobs", task.num_logprobs, 0, 0)
+        if not wanted:
+            return {}
+        most = self.flavor.max_num_logprobs if self.gives_ids else 0
+        if wanted > most:
+            raise InvalidTaskError(
+                f"num_logprobs is {wanted}; servers of flavor {self.flavor.name!r} tell the ids of "
+                f"{most or 'none'} on this endpoint"
+            )
+        if self._chat:
+            return {"logprobs": True, "top_logprobs": wanted, **self.flavor.ask_logprob_ids}
+        return {self.flavor.logprobs_field: wanted, **self.flavor.ask_logprob_ids}

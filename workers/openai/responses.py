@@ -1,0 +1,131 @@
+"""What a server answers, in one shape: text, token ids, log-probabilities, the reason of the end, and token counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.tasks import TokenCounts
+from scaffolding_ext.workers.openai.flavors import Flavor
+from scaffolding_ext.workers.task_fields import TokenLogprob
+
+_ID = "token_id:"  # how a token is written that stands for its id
+_FAILED = ("abort", "error", "content_filter")
+Steps = list[dict[int, TokenLogprob]]
+
+
+class Piece(NamedTuple):
+    """A whole answer, or one piece of a stream.
+
+    Attributes:
+        text: Its text.
+        token_ids: Its token ids, or None where the server gives none.
+        logprobs: For each token id, the reported ones; empty where none were asked for.
+        finish_reason: `"stop"` or `"length"` in the last piece with text.
+    """
+
+    text: str
+    token_ids: list[int] | None
+    logprobs: Steps
+    finish_reason: str | None
+
+
+def read_piece(choice: Any, flavor: Flavor) -> Piece:
+    """Read a choice of a completion or of a chat completion, whole or of a stream.
+
+    Raises:
+        EngineError: The server gave up, or left out what it was asked for.
+    """
+    message = getattr(choice, "message", None) or getattr(choice, "delta", None)
+    text = getattr(choice if message is None else message, "content" if message is not None else "text", None) or ""
+    reported = getattr(choice, "logprobs", None)
+    ids = getattr(choice, "token_ids", None)
+    if ids is None and flavor.ask_ids is not None:
+        ids = _reported_ids(reported)
+    ids = None if ids is None else [int(token) for token in ids]
+    reason = getattr(choice, "finish_reason", None)
+    if reason in _FAILED:
+        raise EngineError(f"the server ended the request with finish_reason {reason!r}")
+    steps = [] if ids is None or reported is None else _steps(reported, ids)
+    return Piece(str(text), ids, steps, reason if reason in (None, "length") else "stop")
+
+
+def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:
+    """Token counts from `usage`: cached prompt tokens are reused, the others prefilled."""
+    if usage is None:
+        return TokenCounts(num_output_tokens)
+    prompt = int(getattr(usage, "prompt_tokens", 0) or 0)
+    details = getattr(usage, "prompt_tokens_details", None)
+    reused = min(prompt, int(getattr(details, "cached_tokens", 0) or 0))
+    decoded = getattr(usage, "completion_tokens", None)
+    return TokenCounts(num_output_tokens if decoded is None else int(decoded), prompt - reused, reused)
+
+
+def prompt_scores(choice: Any, num_tokens: int) -> list[float | None]:
+    """Log-probability of each prompt token in an echo; None for the first, which nothing precedes.
+
+    Args:
+        choice: The choice of a completion that was asked to echo its prompt.
+        num_tokens: Tokens of the prompt.
+
+    Raises:
+        EngineError: It has not one for each token.
+    """
+    reported = getattr(choice, "logprobs", None)
+    values = list(getattr(reported, "token_logprobs", None) or ())
+    if len(values) < num_tokens or None in values[1:num_tokens]:
+        raise EngineError(
+            f"the server was asked for the log-probabilities of {num_tokens} prompt tokens and gave "
+            f"{sum(value is not None for value in values)}"
+        )
+    return [None if value is None else float(value) for value in values[:num_tokens]]
+
+
+def _content(reported: Any) -> Sequence[Any] | None:
+    """Entries in the shape of chat completions, which llama-server has on completions, too."""
+    content = getattr(reported, "content", None)
+    return content if isinstance(content, list) else None
+
+
+def _of(entry: Any, name: str) -> Any:
+    return entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
+
+
+def _reported_ids(reported: Any) -> list[int] | None:
+    """The ids of the tokens by their log-probabilities' entries, where those name them."""
+    content = _content(reported)
+    if content is not None:
+        ids = [_of(entry, "id") for entry in content]
+    else:
+        ids = [_named_id(token) for token in getattr(reported, "tokens", None) or ()]
+    return None if not ids or None in ids else ids
+
+
+def _named_id(token: str) -> int | None:
+    number = token.removeprefix(_ID)
+    return int(number) if token.startswith(_ID) and number.isdecimal() else None
+
+
+def _steps(reported: Any, ids: list[int]) -> Steps:
+    """What is reported with each token: the token itself, and the alternatives that are named by their ids."""
+    content = _content(reported)
+    if content is not None:
+        return [
+            _step([(_of(top, "id"), _of(top, "logprob")) for top in _of(entry, "top_logprobs") or ()], token, entry)
+            for token, entry in zip(ids, content, strict=False)
+        ]
+    values = getattr(reported, "token_logprobs", None) or ()
+    tops = getattr(reported, "top_logprobs", None) or [None] * len(values)
+    return [
+        _step([(_named_id(name), value) for name, value in (top or {}).items()], token, {"logprob": value})
+        for token, value, top in zip(ids, values, tops, strict=False)
+    ]
+
+
+def _step(tops: list[tuple[int | None, Any]], token: int, entry: Any) -> dict[int, TokenLogprob]:
+    known = sorted(((value, name) for name, value in tops if name is not None), reverse=True)
+    step = {name: TokenLogprob(float(value), rank) for rank, (value, name) in enumerate(known, 1)}
+    if token not in step:
+        step[token] = TokenLogprob(float(_of(entry, "logprob")))
+    return step

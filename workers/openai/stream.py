@@ -1,0 +1,141 @@
+"""Reads a server's stream in the background, so that its connection never waits for whoever reads its text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from scaffolding_ext.errors import EngineError, WorkerError
+from scaffolding_ext.tasks import TokenCounts
+from scaffolding_ext.workers.openai.connection import Connection
+from scaffolding_ext.workers.openai.flavors import Flavor
+from scaffolding_ext.workers.openai.responses import Piece, Steps, read_piece, token_counts
+
+
+class Answer(NamedTuple):
+    """What a server has answered so far, or in the end.
+
+    Attributes:
+        text: All of the text.
+        token_ids: All token ids, or None where the server gives none.
+        logprobs: What is reported with each token.
+        finish_reason: `"stop"`, `"length"` or `"cancelled"`; None while it goes on.
+        counts: Its cost; without the prompt's until the server tells.
+    """
+
+    text: str
+    token_ids: list[int] | None
+    logprobs: Steps
+    finish_reason: str | None
+    counts: TokenCounts
+
+
+def read_answer(reply: Any, flavor: Flavor, expects_ids: bool) -> Answer:
+    """A whole answer at once.
+
+    Raises:
+        EngineError: It is unusable.
+    """
+    piece = read_piece(reply.choices[0], flavor)
+    _check_ids(piece, expects_ids)
+    counts = token_counts(getattr(reply, "usage", None), len(piece.token_ids or ()))
+    return Answer(piece.text, piece.token_ids, piece.logprobs, piece.finish_reason or "stop", counts)
+
+
+class StreamReader:
+    """One streamed answer. Everything but its making happens on the connection's loop.
+
+    Args:
+        connection: To the server.
+        path: `"completions"` or `"chat"`.
+        body: The request.
+        flavor: How to read the answer.
+        expects_ids: Whether token ids must come.
+    """
+
+    def __init__(
+        self, connection: Connection, path: str, body: Mapping[str, Any], flavor: Flavor, expects_ids: bool
+    ) -> None:
+        self.num_retries = 0
+        self.error: WorkerError | None = None
+        self._connection = connection
+        self._path = path
+        self._body = body
+        self._flavor = flavor
+        self._expects_ids = expects_ids
+        self._texts: list[str] = []
+        self._ids: list[int] | None = [] if expects_ids else None
+        self._logprobs: Steps = []
+        self._finish_reason: str | None = None
+        self._usage: Any = None
+        self._num_received = 0
+        self._ended = False
+        self._grown: asyncio.Event | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._ended or self._task is None
+
+    async def wait(self, num_tokens: int) -> Answer:
+        """Until there are that many tokens (pieces, where the server gives no ids) or the end."""
+        if self._task is None:
+            self._grown = asyncio.Event()
+            self._task = asyncio.ensure_future(self._read(self._grown))
+        while not self._ended and self._num_received < num_tokens and self._grown is not None:
+            self._grown.clear()
+            await self._grown.wait()
+        return self._answer()
+
+    async def cancel(self) -> Answer:
+        """Close the connection, so that the server stops, and return what has come."""
+        if self._task is not None and not self._ended:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        return self._answer()
+
+    async def _read(self, grown: asyncio.Event) -> None:
+        try:
+            async with self._connection.stream(self._path, self._body) as pieces:
+                async for reply in pieces:
+                    self.num_retries = reply.num_retries
+                    self._take(reply.value)
+                    grown.set()
+                if self._finish_reason is None:
+                    raise EngineError(f"the server ended a stream after {self._num_received} tokens without saying why")
+        except WorkerError as error:
+            self.error = error
+            self._finish_reason = "error"
+        except asyncio.CancelledError:  # this task has nothing more to do; whoever waits sees how it ended
+            self._finish_reason = "cancelled"
+        finally:
+            self._ended = True
+            grown.set()
+
+    def _take(self, chunk: Any) -> None:
+        self._usage = getattr(chunk, "usage", None) or self._usage
+        for choice in getattr(chunk, "choices", None) or ():
+            piece = read_piece(choice, self._flavor)
+            _check_ids(piece, self._expects_ids)
+            self._texts.append(piece.text)
+            if self._ids is not None:
+                self._ids += piece.token_ids or ()
+            self._logprobs += piece.logprobs
+            self._num_received += bool(piece.text) if piece.token_ids is None else len(piece.token_ids)
+            self._finish_reason = piece.finish_reason or self._finish_reason
+
+    def _answer(self) -> Answer:
+        ids = None if self._ids is None else list(self._ids)
+        counts = token_counts(self._usage, self._num_received)
+        reason = self._finish_reason if self._ended else None
+        return Answer("".join(self._texts), ids, list(self._logprobs), reason, counts)
+
+
+def _check_ids(piece: Piece, expects_ids: bool) -> None:
+    if expects_ids and piece.text and piece.token_ids is None:
+        raise EngineError(
+            "the server gives no token ids, which its flavor's servers give: it may be an older release; name another "
+            "flavor, such as 'openai'"
+        )

@@ -1,0 +1,329 @@
+"""A worker over an OpenAI-compatible server: trtllm-serve, vLLM, SGLang, llama.cpp, or a hosted one."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.program import record
+from scaffolding_ext.protocol import (
+    GenerationTask,
+    ScaffoldingOutput,
+    StreamGenerationTask,
+    TaskStatus,
+    Worker,
+    current_scope,
+)
+from scaffolding_ext.tasks import CONTINUED_TURNS, ScoreTask, TokenCounts, set_token_counts
+from scaffolding_ext.workers.openai.arguments import check_arguments
+from scaffolding_ext.workers.openai.circuit import Circuit
+from scaffolding_ext.workers.openai.connection import Connection
+from scaffolding_ext.workers.openai.flavors import described, flavor_named
+from scaffolding_ext.workers.openai.requests import RequestBodies
+from scaffolding_ext.workers.openai.responses import prompt_scores, token_counts
+from scaffolding_ext.workers.openai.self_test import refused_scores, refused_turns
+from scaffolding_ext.workers.openai.stream import Answer, StreamReader, read_answer
+
+if TYPE_CHECKING:
+    from scaffolding_ext.standins import TaskHandler
+
+_NEVER = 1 << 60  # more tokens than any answer has: waits for its end
+_log = logging.getLogger(__name__)
+
+
+class _Stream(NamedTuple):
+    """What a streaming task keeps between its steps."""
+
+    reader: StreamReader
+    scope_id: str
+    started_at: float
+
+
+class OpenAIWorker(Worker):
+    """Serves generation, streaming and scoring from a server with OpenAI's HTTP interface.
+
+    With `flavor="auto"` the server is asked what it is when the worker is made, and tested for what its kind is known
+    to get wrong, so that a stack which needs that is refused when it is built; `refused` says why. A named flavour is
+    believed, but for scores, which are tested before the first `ScoreTask`.
+
+    Where a task gives neither temperature, top-p nor top-k, it is decoded greedily, as HuggingFaceWorker does, and
+    what a server would add by its own defaults is switched off. `input_tokens` go before `input_str`. A key is read
+    from the environment; no log, record or error holds it.
+
+    What fails before an answer begins (429, 5xx, resets, time-outs) is tried again with exponential back-off and
+    jitter, and the trace says so; a stream that breaks off after its first token fails.
+
+    Args:
+        base_url: Where the interface is: `http://host:8000/v1`.
+        model: The server's name for the model.
+        api_key_env: Environment variable with the key; a server that asks for none needs none.
+        flavor: `"auto"`, `"vllm"`, `"sglang"`, `"trtllm"`, `"llama_cpp"`, `"llama_cpp_python"`, or `"openai"` for any
+            other server; see `docs/servers.md`.
+        endpoint: `"completions"` takes prompts as the stack's chat template renders them, as token ids where it can.
+            `"chat"` leaves the template to the server, takes text alone, and must be able to go on with an unfinished
+            answer where a controller asks for one.
+        tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer, where `model` is no such name.
+        compact_prompts: Whether a prompt of token ids goes as text, about half the bytes, where the tokenizer gives the
+            same ids for it; takes a flavour whose servers add nothing to a text (`"vllm"`, `"trtllm"`).
+        max_seq_len: Prompt and generated tokens of one request; None takes what the server says.
+        max_concurrency: Requests at once, open streams included; more wait.
+        max_retries: Further attempts a request.
+        timeout_seconds: Silence after which an attempt has failed.
+        deadline_seconds: Most that a request may take, all its attempts together.
+        failure_threshold: Requests that fail in a row until nothing more is sent.
+        failure_pause_seconds: How long then, until one request is tried.
+
+    Raises:
+        MissingDependencyError: openai is not installed.
+        ConfigError: An argument is outside its range, or the server does not serve the model.
+        EngineError: With `flavor="auto"`, the server cannot be reached.
+
+    Attributes:
+        model: Whose tokenizer prompts are rendered for; None on the chat endpoint, where prompts go as they are.
+        max_seq_len: Prompt and generated tokens of one request at most, or None.
+        max_num_logprobs: Most alternatives a token that `num_logprobs` may ask for.
+        flavor: The server's kind.
+        refused: What this server cannot do that its kind could, and why: `"ScoreTask"`, `"continued turns"`.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key_env: str = "OPENAI_API_KEY",
+        flavor: str = "auto",
+        endpoint: Literal["completions", "chat"] = "completions",
+        tokenizer: str | None = None,
+        compact_prompts: bool = False,
+        max_seq_len: int | None = None,
+        max_concurrency: int = 256,
+        max_retries: int = 2,
+        timeout_seconds: float = 600.0,
+        deadline_seconds: float = 3600.0,
+        failure_threshold: int = 8,
+        failure_pause_seconds: float = 30.0,
+    ) -> None:
+        check_arguments(
+            base_url,
+            endpoint,
+            whole={
+                "max_seq_len": max_seq_len,
+                "max_concurrency": max_concurrency,
+                "failure_threshold": failure_threshold,
+            },
+            counts={"max_retries": max_retries},
+            seconds={"timeout_seconds": timeout_seconds, "deadline_seconds": deadline_seconds},
+        )
+        named = None if flavor == "auto" else flavor_named(flavor)
+        self._connection = Connection(
+            base_url,
+            os.environ.get(api_key_env) or "none",  # the client wants one; servers without keys ignore it
+            api_key_env,
+            max_retries=max_retries,
+            timeout_seconds=timeout_seconds,
+            deadline_seconds=deadline_seconds,
+            max_concurrency=max_concurrency,
+            circuit=Circuit(failure_threshold, failure_pause_seconds, time.monotonic),
+        )
+        weakref.finalize(self, self._connection.close)
+        try:
+            served = None
+            if named is None:
+                served = described(self._connection.run_blocking(self._connection.models), model, base_url)
+                named, max_seq_len = served.flavor, max_seq_len or served.max_seq_len
+            self._path = "chat" if endpoint == "chat" else "completions"
+            self.flavor = named.name
+            self.model = None if endpoint == "chat" else tokenizer or model
+            self.max_seq_len = max_seq_len
+            self._bodies = RequestBodies(
+                named, model, tokenizer or model, max_seq_len, self._path == "chat", compact_prompts
+            )
+            self.max_num_logprobs = named.max_num_logprobs if self._bodies.gives_ids else 0
+            self.refused: dict[str, str] = {}
+            self._scores_tested = False
+            self._streams: dict[str, set[StreamReader]] = {}
+            self._refuse_what_fails(tested=served is not None)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
+        return self._bodies.reader.tokenizer_fingerprint
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in flight or waiting, and streams being read."""
+        return self._connection.num_tasks
+
+    def shutdown(self) -> None:
+        """Close the connections; tasks in flight fail with an EngineError."""
+        self._connection.close()
+
+    async def on_scope_end(self, scope_id: str) -> None:
+        """Cancel the streams that a request or branch has left open."""
+        for reader in self._streams.pop(scope_id, ()):
+            await self._connection.run(reader.cancel)
+
+    def _refuse_what_fails(self, tested: bool) -> None:
+        """Find out what the server cannot do, and take the task types that need it out of `task_handlers`."""
+        handlers = dict(type(self).task_handlers)
+        if not self._bodies.gives_ids:
+            del handlers[StreamGenerationTask]  # positions in a stream are counted in token ids
+            self.refused["StreamGenerationTask"] = f"servers of flavor {self.flavor!r} give no token ids"
+        flavor = self._bodies.flavor
+        if self._path == "chat":
+            self.refused["ScoreTask"] = "a chat server scores no prompts; take endpoint='completions'"
+            if tested or flavor.continue_turn is None:
+                reason = self._connection.run_blocking(refused_turns, self._connection, self._bodies)
+                self.refused |= {CONTINUED_TURNS: reason} if reason else {}
+        elif tested or not flavor.scores:
+            reason = self._connection.run_blocking(refused_scores, self._connection, self._bodies)
+            self._scores_tested = True
+            self.refused |= {"ScoreTask": reason} if reason else {}
+        if "ScoreTask" in self.refused:
+            del handlers[ScoreTask]
+        self.task_handlers = handlers  # type: ignore[misc]  # read from the instance, see `Worker`
+        for name, reason in self.refused.items():
+            _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
+
+    async def _generate(self, task: GenerationTask) -> TaskStatus:
+        if task.streaming_output_flag:
+            return await self._generate_visibly(task)
+        body = self._bodies.generation(task, stream=False)
+        started_at = time.monotonic()
+        read = functools.partial(read_answer, flavor=self._bodies.flavor, expects_ids=self._bodies.gives_ids)
+        reply = await self._connection.run(self._connection.complete, self._path, body, read)
+        _record_retries(reply.num_retries)
+        self._fill(task, reply.value, started_at)
+        return TaskStatus.SUCCESS
+
+    async def _generate_visibly(self, task: GenerationTask) -> TaskStatus:
+        """Generation that its caller may look at while it goes on."""
+        stream = self._open_stream(task)
+        answer, num_pieces = None, 0
+        try:
+            while answer is None or answer.finish_reason is None:
+                num_pieces += 1
+                answer = await self._advance(task, stream, max(num_pieces, len(task.output_tokens or ()) + 1))
+                task.streaming_output_list.append(_output(task))
+        finally:
+            await self._forget_stream(stream)
+        return TaskStatus.SUCCESS
+
+    async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
+        if task.end_flag:
+            return TaskStatus.SUCCESS
+        if task.request_handle is None:
+            if task.cancel_flag:
+                task.end_flag = True
+                return TaskStatus.SUCCESS
+            task.request_handle = self._open_stream(task)
+        stream: _Stream = task.request_handle
+        try:
+            if task.cancel_flag:
+                answer = await self._connection.run(stream.reader.cancel)
+                self._fill(task, answer, stream.started_at)
+            else:
+                num_tokens = len(task.output_tokens or ()) + max(1, task.streaming_step or 1)
+                answer = await self._advance(task, stream, num_tokens)
+            task.end_flag = answer.finish_reason is not None
+        except BaseException:
+            await self._forget_stream(stream)
+            raise
+        if task.end_flag:
+            await self._forget_stream(stream)
+        elif task.streaming_output_flag:
+            task.streaming_output_list.append(_output(task))
+        return TaskStatus.SUCCESS
+
+    def _open_stream(self, task: GenerationTask) -> _Stream:
+        body = self._bodies.generation(task, stream=True)
+        reader = StreamReader(
+            self._connection, self._path, body, self._bodies.flavor, expects_ids=self._bodies.gives_ids
+        )
+        task.output_tokens = None
+        scope = current_scope.get()
+        stream = _Stream(reader, "" if scope is None else scope.scope_id, time.monotonic())
+        self._streams.setdefault(stream.scope_id, set()).add(reader)
+        return stream
+
+    async def _advance(self, task: GenerationTask, stream: _Stream, num_tokens: int) -> Answer:
+        first = task.output_str is None or task.output_tokens is None
+        answer = await self._connection.run(stream.reader.wait, num_tokens)
+        if first:
+            _record_retries(stream.reader.num_retries)
+        self._fill(task, answer, stream.started_at)
+        if stream.reader.error is not None:
+            if answer.text:
+                record("stream_lost", num_tokens=len(answer.token_ids or ()), error=str(stream.reader.error))
+            raise stream.reader.error
+        return answer
+
+    async def _forget_stream(self, stream: _Stream) -> None:
+        streams = self._streams.get(stream.scope_id, set())
+        streams.discard(stream.reader)
+        if not streams:
+            self._streams.pop(stream.scope_id, None)
+        if not stream.reader.ended:
+            await self._connection.run(stream.reader.cancel)
+
+    async def _score(self, task: ScoreTask) -> TaskStatus:
+        scored = self._bodies.reader.scored(task)
+        if not self._scores_tested:
+            reason = await self._connection.run(refused_scores, self._connection, self._bodies)
+            if reason is not None:
+                raise EngineError(f"{self._connection.base_url} cannot serve a ScoreTask: {reason}")
+            self._scores_tested = True
+        body = self._bodies.echo(scored.token_ids)
+
+        def read(reply: Any) -> tuple[list[float | None], TokenCounts]:
+            return prompt_scores(reply.choices[0], len(scored.token_ids)), token_counts(
+                getattr(reply, "usage", None), 0
+            )
+
+        reply = await self._connection.run(self._connection.complete, "completions", body, read)
+        _record_retries(reply.num_retries)
+        scores, counts = reply.value
+        task.logprobs = [float(score) for score in scores[scored.start :] if score is not None]
+        set_token_counts(task, counts)
+        return TaskStatus.SUCCESS
+
+    task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
+        GenerationTask: _generate,
+        StreamGenerationTask: _stream,
+        ScoreTask: _score,
+    }
+
+    def _fill(self, task: GenerationTask, answer: Answer, started_at: float) -> None:
+        """Write into the task what the server has answered so far."""
+        ids = answer.token_ids
+        shown = ids is not None and not self._bodies.flavor.ask_text
+        task.output_str = self._bodies.decode(ids) if ids is not None and shown else answer.text
+        task.output_tokens = ids
+        if hasattr(task, "finish_reason"):  # younger than 1.2
+            task.finish_reason = answer.finish_reason
+        if task.num_logprobs:
+            task.logprobs = answer.logprobs
+        set_token_counts(task, answer.counts)
+        if hasattr(task, "ttft_s"):  # younger than 1.2
+            task.latency_s = time.monotonic() - started_at
+            task.usage_prompt_tokens = answer.counts.prefilled + answer.counts.reused
+            task.usage_completion_tokens = answer.counts.decoded
+
+
+def _record_retries(num_retries: int) -> None:
+    if num_retries:
+        record("retried", worker="OpenAIWorker", num_retries=num_retries)
+
+
+def _output(task: GenerationTask) -> ScaffoldingOutput:
+    """What the task has so far, for a reader who looks at it later."""
+    return ScaffoldingOutput(task.output_str, list(task.output_tokens or ()))

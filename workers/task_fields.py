@@ -1,0 +1,63 @@
+"""Sampling fields of generation tasks, and their refusal by name; what log-probabilities look like."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.protocol import GenerationTask
+
+# Sampling fields with the values that ask for nothing.
+NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "best_of": (None, 1),
+        "echo": (None, False),
+        "frequency_penalty": (None, 0.0),
+        "ignore_eos": (None, False),
+        "logit_bias": (None, {}),
+        "max_tokens": (None,),
+        "min_tokens": (None, 0),
+        "n": (None, 1),
+        "num_logprobs": (None, 0),
+        "presence_penalty": (None, 0.0),
+        "reasoning_effort": (None,),
+        "return_context_logits": (None, False),
+        "seed": (None,),
+        "skip_detokenizer": (False,),
+        "skip_tokenizer": (False,),
+        "stop": (None, [], ""),
+        "suffix": (None, ""),
+        "temperature": (None,),
+        "top_k": (None, 0),
+        "top_p": (None,),
+        "user": (None, ""),
+    }
+)
+
+
+class TokenLogprob(NamedTuple):
+    """The log-probability of one alternative, as TensorRT-LLM's `Logprob` has it."""
+
+    logprob: float
+    rank: int | None = None
+
+
+def is_set(task: GenerationTask, name: str) -> bool:
+    """Whether a field asks for something; a release of TensorRT-LLM may lack it."""
+    neutral = NEUTRAL[name]
+    return getattr(task, name, neutral[0]) not in neutral
+
+
+def refuse(task: GenerationTask, names: Collection[str], worker: str) -> None:
+    """Refuse fields that ask for what the worker cannot do.
+
+    Raises:
+        InvalidTaskError: One of them does.
+    """
+    for name in names:
+        if is_set(task, name):
+            raise InvalidTaskError(
+                f"{name} is {getattr(task, name)!r}; {worker} cannot honour it: leave it at {NEUTRAL[name][0]!r}"
+            )

@@ -1,0 +1,207 @@
+"""What workers read out of tasks: prompts as token ids, the parts of a score, and plain fields, each checked."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+from typing import Any, NamedTuple
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.tasks import ScoreTask, VerifyTask
+
+_UNLIMITED = 1 << 60
+
+
+class Scored(NamedTuple):
+    """The token ids of a score task.
+
+    Attributes:
+        token_ids: Prompt and continuation.
+        start: Index of the first token that is scored.
+    """
+
+    token_ids: list[int]
+    start: int
+
+
+class TaskReader:
+    """Reads prompts as token ids that a model can take.
+
+    Args:
+        tokenizer: The tokenizer's Rust backend.
+        vocab_size: Token ids are below it.
+        max_seq_len: Prompt and generated tokens of one request at most; None is no limit.
+    """
+
+    def __init__(self, tokenizer: Any, vocab_size: int, max_seq_len: int | None) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self._max_seq_len = _UNLIMITED if max_seq_len is None else max_seq_len
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Equal for workers whose token ids mean the same."""
+        return hashlib.blake2b(self.tokenizer.to_str().encode(), digest_size=16).hexdigest()
+
+    def prompt(self, task: GenerationTask) -> list[int]:
+        """Token ids of a generation task's prompt; `input_tokens` go before `input_str`.
+
+        Raises:
+            InvalidTaskError: There is none, or it has ids that are not the model's.
+        """
+        return self.ids(task.input_tokens, task.input_str, "input")
+
+    def ids(self, token_ids: list[int] | None, text: str | None, name: str) -> list[int]:
+        """Token ids, given as such or as text.
+
+        Raises:
+            InvalidTaskError: There are none, or they are not the model's.
+        """
+        if token_ids is None:
+            if text is None:
+                raise InvalidTaskError(f"{name}_tokens and {name}_str are both None; give one")
+            token_ids = self.tokenizer.encode(text, add_special_tokens=True).ids
+        if not len(token_ids):
+            raise InvalidTaskError(f"{name} is empty; a prompt needs at least one token")
+        return self.checked(token_ids, f"{name}_tokens")
+
+    def checked(self, token_ids: list[int], name: str) -> list[int]:
+        """The token ids as plain integers, all of them in the vocabulary.
+
+        Raises:
+            InvalidTaskError: They are not.
+        """
+        try:
+            ids = list(map(operator.index, token_ids))
+        except TypeError as error:
+            raise InvalidTaskError(f"{name} must be a list of integer token ids: {error}") from None
+        if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            bad = next(token for token in ids if not 0 <= token < self.vocab_size)
+            raise InvalidTaskError(
+                f"{name} contains {bad}; the model's token ids are 0 to {self.vocab_size - 1}: was another model's "
+                "tokenizer used?"
+            )
+        return ids
+
+    def scored(self, task: ScoreTask) -> Scored:
+        """Prompt and continuation of a score task; where both are text, a token over their border is scored whole.
+
+        Raises:
+            InvalidTaskError: A part is missing, or both together are too long.
+        """
+        if task.continuation_tokens is None and task.continuation_str is None:
+            raise InvalidTaskError("continuation_tokens and continuation_str are both None; give one")
+        given = self.ids(task.input_tokens, task.input_str, "input")
+        if task.continuation_tokens is not None:
+            prompt = given + self.checked(task.continuation_tokens, "continuation_tokens")
+        elif task.input_tokens is not None or task.input_str is None:
+            prompt = given + self.tokenizer.encode(task.continuation_str, add_special_tokens=False).ids
+        else:
+            prompt = self.ids(None, task.input_str + (task.continuation_str or ""), "input")
+            num_common = next(
+                (i for i, pair in enumerate(zip(given, prompt, strict=False)) if len({*pair}) > 1), len(given)
+            )
+            given = given[: max(1, num_common)]
+        self.check_len(len(prompt), "prompt and continuation have")
+        return Scored(prompt, len(given))
+
+    def verified(self, task: VerifyTask) -> list[list[int]]:
+        """The branches of a verify task.
+
+        Raises:
+            InvalidTaskError: There are none, one is empty or too long, or yes and no are one token.
+        """
+        choices = self.checked([task.yes_token, task.no_token], "yes_token and no_token")
+        if choices[0] == choices[1]:
+            raise InvalidTaskError(f"yes_token and no_token are both {choices[0]}; they must differ")
+        if not task.branches:
+            raise InvalidTaskError("branches is empty; give at least one")
+        branches = []
+        for number, branch in enumerate(task.branches):
+            prompt = self.checked(branch, f"branches[{number}]")
+            if not prompt:
+                raise InvalidTaskError(f"branches[{number}] is empty; a branch needs at least one token")
+            self.check_len(len(prompt), f"branches[{number}] has")
+            branches.append(prompt)
+        return branches
+
+    def check_len(self, num_tokens: int, what: str) -> None:
+        """Refuse what is longer than a request may be.
+
+        Raises:
+            InvalidTaskError: It is.
+        """
+        if num_tokens > self._max_seq_len:
+            raise InvalidTaskError(
+                f"{what} {num_tokens} tokens, but a request may have {self._max_seq_len} in all: shorten it"
+            )
+
+    def max_tokens(self, task: GenerationTask, prompt_len: int) -> int:
+        """Tokens that may be generated: as the task says, else as many as fit.
+
+        Raises:
+            InvalidTaskError: They do not fit behind the prompt, or nothing limits them.
+        """
+        room = self._max_seq_len - prompt_len
+        if task.max_tokens is None and room < 1:
+            raise InvalidTaskError(
+                f"the prompt has {prompt_len} tokens, but a request may have {self._max_seq_len} in all with at least "
+                "one generated: shorten the prompt"
+            )
+        if task.max_tokens is None and self._max_seq_len == _UNLIMITED:
+            raise InvalidTaskError("max_tokens is None, and the worker's max_seq_len is not known: give one of them")
+        max_tokens = integer("max_tokens", task.max_tokens, 1, room)
+        if max_tokens > room:
+            raise InvalidTaskError(
+                f"the prompt has {prompt_len} tokens and max_tokens is {max_tokens}, but a request may have "
+                f"{self._max_seq_len} in all: shorten one of them"
+            )
+        return max_tokens
+
+
+def integer(name: str, value: Any, low: int | None, default: int) -> int:
+    """An integer field, or its default where it is None.
+
+    Raises:
+        InvalidTaskError: It is no integer, or below `low`.
+    """
+    if value is None:
+        return default
+    try:
+        parsed = operator.index(value)
+    except TypeError:
+        raise InvalidTaskError(f"{name} is {value!r}; it must be an integer") from None
+    if low is not None and parsed < low:
+        raise InvalidTaskError(f"{name} is {value!r}; it must be at least {low}")
+    return parsed
+
+
+def number(name: str, value: Any, default: float) -> float:
+    """A finite number, or its default where it is None.
+
+    Raises:
+        InvalidTaskError: It is none.
+    """
+    if value is None:
+        return default
+    try:
+        parsed = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidTaskError(f"{name} is {value!r}; it must be a number") from None
+    if not math.isfinite(parsed):
+        raise InvalidTaskError(f"{name} is {value!r}; it must be finite")
+    return parsed
+
+
+def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
+    """The stop strings of a task, empty ones left out.
+
+    Raises:
+        InvalidTaskError: They are no strings.
+    """
+    strings = (stop,) if isinstance(stop, str) else () if stop is None else stop
+    if not isinstance(strings, list | tuple) or not all(isinstance(string, str) for string in strings):
+        raise InvalidTaskError(f"stop is {stop!r}; it must be a string or a list of strings")
+    return tuple(filter(None, strings))

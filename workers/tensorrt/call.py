@@ -1,0 +1,154 @@
+"""One request of TensorRT-LLM's LLM API, from its submission to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.program import current_program
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.tasks import TokenCounts, set_token_counts
+
+NEVER = 1 << 60  # more tokens than any request has: waits for its end
+_QUEUE_TIME = "request_queue_time"
+
+
+class Call:
+    """Takes in what the engine reports as soon as it comes, so that nobody finds an old state or a backlog.
+
+    It belongs to the event loop that it is made on.
+
+    Args:
+        result: What `LLM.generate_async` returned.
+        prompt_len: Tokens of the prompt.
+        timeout: Seconds from now within which it must end; None waits for ever.
+
+    Attributes:
+        ended: Whether it goes on no more, for whatever reason.
+    """
+
+    def __init__(self, result: Any, prompt_len: int, timeout: float | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._result = result
+        self._prompt_len = prompt_len
+        self._started = self._loop.time()
+        self._first_token_at: float | None = None
+        self._timeout = timeout
+        self._error: EngineError | None = None
+        self._moved = asyncio.Event()
+        self.ended = False
+        self._pump = self._loop.create_task(self._take_in())
+
+    @property
+    def result(self) -> Any:
+        """TensorRT-LLM's own result object, with what has come so far."""
+        return self._result
+
+    @property
+    def output(self) -> Any:
+        """Its first and only completion so far."""
+        return self._result.outputs[0]
+
+    @property
+    def counts(self) -> TokenCounts:
+        """What it has cost; a request that the engine never ran has cost nothing."""
+        num_decoded = len(self.output.token_ids or ())
+        if not num_decoded and not self._result.finished:
+            return TokenCounts()
+        num_reused = min(getattr(self._result, "cached_tokens", 0) or 0, self._prompt_len)
+        return TokenCounts(num_decoded, self._prompt_len - num_reused, num_reused)
+
+    async def wait(self, num_tokens: int = NEVER) -> None:
+        """Until it has that many tokens or has ended; a cancelled wait aborts it.
+
+        Raises:
+            EngineError: It failed, it took too long, or the engine ended it before its time.
+        """
+        try:
+            await asyncio.wait_for(self._progress(num_tokens), self._time_left())
+        except asyncio.TimeoutError:
+            self.abort()
+            raise EngineError(
+                f"TensorRT-LLM did not end a request of {self._prompt_len} prompt tokens within request_timeout = "
+                f"{self._timeout} s; {len(self.output.token_ids or ())} tokens had come"
+            ) from None
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        if self._error is not None:
+            raise self._error
+        reason = self.output.finish_reason
+        if self.ended and reason not in (None, "stop", "length"):
+            raise EngineError(f"TensorRT-LLM ended a request before its time: {reason}")
+
+    def abort(self) -> None:
+        """Stop the engine's work on it; what has come so far stays."""
+        if not self._result.finished:
+            self._result.abort()
+        self._pump.cancel()
+        self._end()
+
+    def fail(self, error: EngineError) -> None:
+        """End it with an error, from any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end, error)
+
+    def fill(self, task: GenerationTask) -> None:
+        """Write into the task what has come so far."""
+        output = self.output
+        task.output_str = output.text
+        task.output_tokens = list(output.token_ids or ())
+        task.finish_reason = output.finish_reason if self.ended else None
+        if output.logprobs:
+            task.logprobs = list(output.logprobs)
+            total = output.cumulative_logprob
+            task.customized_result_fields["cumulative_logprob"] = _total(task) if total is None else float(total)
+        if task.return_context_logits:
+            task.context_logits = self._result.context_logits
+        if hasattr(task, "ttft_s"):  # younger than 1.2
+            task.ttft_s = None if self._first_token_at is None else self._first_token_at - self._started
+            task.latency_s = self._loop.time() - self._started
+            task.usage_prompt_tokens, task.usage_completion_tokens = self._prompt_len, len(task.output_tokens)
+            task.request_id = str(self._result.request_id)
+        set_token_counts(task, self.counts)
+
+    def _time_left(self) -> float | None:
+        return None if self._timeout is None else max(0.0, self._started + self._timeout - self._loop.time())
+
+    async def _progress(self, num_tokens: int) -> None:
+        while not self.ended and len(self.output.token_ids or ()) < num_tokens:
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _take_in(self) -> None:
+        try:
+            async for _ in self._result:
+                if self._first_token_at is None and self.output.token_ids:
+                    self._first_token_at = self._loop.time()
+                self._moved.set()
+        except Exception as error:  # of any type: the engine's own, of one request
+            self._end(EngineError(f"TensorRT-LLM failed a request: {type(error).__name__}: {error}"), error)
+        else:
+            self._note_queue_time()
+            self._end()
+
+    def _end(self, error: EngineError | None = None, cause: Exception | None = None) -> None:
+        if not self.ended and error is not None:
+            error.__cause__ = cause
+            self._error = error
+        self.ended = True
+        self._moved.set()
+
+    def _note_queue_time(self) -> None:
+        program = current_program()
+        metrics: Mapping[Any, float] = getattr(self._result, "metrics_dict", None) or {}
+        for name, seconds in metrics.items():
+            if program is not None and getattr(name, "value", name) == _QUEUE_TIME:
+                program.ledger.queue_seconds += seconds
+
+
+def _total(task: GenerationTask) -> float:
+    steps = zip(task.output_tokens or (), task.logprobs, strict=False)
+    return float(sum(step[token].logprob for token, step in steps))

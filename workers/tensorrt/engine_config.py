@@ -1,0 +1,169 @@
+"""What a `trtllm-build` engine was built for, read from its `config.json`, against what a stack needs of it.
+
+No TensorRT-LLM and no GPU are needed to read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from scaffolding_ext.errors import ConfigError
+
+_LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
+
+
+class EngineNeeds(NamedTuple):
+    """What a stack needs of an engine.
+
+    Attributes:
+        scores: Log-probabilities of given tokens (`ScoreTask`).
+        prefix_sharing: Requests that begin alike share the KV of what they have in common.
+        max_seq_len: Prompt and generated tokens of one request; None asks for nothing.
+        max_num_tokens: Tokens of one step, over all requests of the batch.
+        max_batch_size: Requests that run at once.
+        chunked_prefill: Whether a prompt may be read over several steps, so that it may exceed `max_num_tokens`.
+    """
+
+    scores: bool = False
+    prefix_sharing: bool = False
+    max_seq_len: int | None = None
+    max_num_tokens: int | None = None
+    max_batch_size: int | None = None
+    chunked_prefill: bool = False
+
+
+class EngineConfig(NamedTuple):
+    """What an engine was built for.
+
+    Attributes:
+        folder: The engine's folder.
+        max_batch_size: Requests of a batch.
+        max_input_len: Tokens of a prompt.
+        max_seq_len: Prompt and generated tokens of one request.
+        max_num_tokens: Tokens of one step.
+        gather_context_logits: Whether the logits of prompt tokens can be had.
+        gather_generation_logits: Whether those of generated tokens can be had.
+        paged_context_fmha: Whether a prompt may begin on KV blocks that are there already.
+        paged_kv_cache: Whether the KV cache is made of blocks.
+        vocab_size: Token ids are below it; None where the file does not say.
+        context_len: The model's own context, in tokens; None where the file does not say.
+    """
+
+    folder: Path
+    max_batch_size: int
+    max_input_len: int
+    max_seq_len: int
+    max_num_tokens: int
+    gather_context_logits: bool
+    gather_generation_logits: bool
+    paged_context_fmha: bool
+    paged_kv_cache: bool
+    vocab_size: int | None
+    context_len: int | None
+
+    @classmethod
+    def read(cls, folder: str | Path) -> EngineConfig:
+        """Read an engine folder's `config.json`.
+
+        Raises:
+            ConfigError: The folder holds no engine, or a file that is none.
+        """
+        path = Path(folder) / "config.json"
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{folder} is no TensorRT engine: {path} cannot be read ({error})") from error
+        if not isinstance(document, Mapping) or not isinstance(document.get("build_config"), Mapping):
+            raise ConfigError(
+                f"{folder} is no TensorRT engine: its config.json has no build_config. A model folder is a checkpoint: "
+                "give it to TRTLLMWorker.from_checkpoint, or build an engine from it with trtllm-build"
+            )
+        build, model = document["build_config"], document.get("pretrained_config") or {}
+        plugins = build.get("plugin_config") or {}
+        missing = [name for name in (*_LIMITS, "max_input_len") if not isinstance(build.get(name), int)]
+        if missing:
+            raise ConfigError(f"{path}: build_config has no number under {', '.join(missing)}; build the engine anew")
+        kv_cache_type = str(build.get("kv_cache_type") or "").rpartition(".")[2].lower()
+        return cls(
+            Path(folder),
+            **{name: build[name] for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")},
+            gather_context_logits=bool(build.get("gather_context_logits")),
+            gather_generation_logits=bool(build.get("gather_generation_logits")),
+            paged_context_fmha=bool(plugins.get("use_paged_context_fmha")),
+            paged_kv_cache=kv_cache_type == "paged" if kv_cache_type else bool(plugins.get("paged_kv_cache")),
+            vocab_size=model.get("vocab_size"),
+            context_len=model.get("max_position_embeddings"),
+        )
+
+    def shortfalls(self, needs: EngineNeeds) -> list[str]:
+        """What the engine lacks, a sentence each."""
+        lacking = []
+        if needs.scores and not self.gather_context_logits:
+            lacking.append("scores need the logits of the prompt, but gather_context_logits is off")
+        if needs.prefix_sharing and not self.paged_context_fmha:
+            lacking.append("sharing of prefixes needs paged context FMHA, but use_paged_context_fmha is off")
+        if needs.prefix_sharing and not self.paged_kv_cache:
+            lacking.append("sharing of prefixes needs a KV cache of blocks, but kv_cache_type is not paged")
+        for name in _LIMITS:
+            needed, built = getattr(needs, name), getattr(self, name)
+            if needed is not None and built < needed:
+                lacking.append(f"{name} is {built}, but the stack needs {needed}")
+        longest = self._longest_prompt(needs)
+        if needs.max_seq_len is not None and self.max_input_len < longest:
+            lacking.append(f"max_input_len is {self.max_input_len}, but a prompt may have {longest} tokens")
+        if needs.scores and not needs.chunked_prefill and self.max_num_tokens < longest:
+            lacking.append(
+                f"max_num_tokens is {self.max_num_tokens}, but a text of {longest} tokens is scored in one step"
+            )
+        return lacking
+
+    def build_flags(self, needs: EngineNeeds) -> list[str]:
+        """The `trtllm-build` flags of an engine that has what this one has, and what the stack needs."""
+        limits = {name: max(getattr(self, name), getattr(needs, name) or 0) for name in _LIMITS}
+        longest = self._longest_prompt(needs)
+        if needs.scores and not needs.chunked_prefill:
+            limits["max_num_tokens"] = max(limits["max_num_tokens"], longest)
+        limits["max_input_len"] = max(self.max_input_len, longest if needs.max_seq_len is not None else 0)
+        flags = [f"--{name} {value}" for name, value in limits.items()]
+        if needs.scores or self.gather_context_logits:
+            flags.append("--gather_context_logits")
+        if self.gather_generation_logits:
+            flags.append("--gather_generation_logits")
+        if needs.prefix_sharing or self.paged_kv_cache:
+            flags.append("--kv_cache_type paged")
+        if needs.prefix_sharing or self.paged_context_fmha:
+            flags.append("--use_paged_context_fmha enable")
+        return flags
+
+    def check(self, needs: EngineNeeds) -> None:
+        """Refuse an engine that lacks something.
+
+        Raises:
+            ConfigError: It does; the message has the flags to build it with.
+        """
+        lacking = self.shortfalls(needs)
+        if not lacking:
+            return
+        message = f"the engine {self.folder} cannot serve this stack: {'; '.join(lacking)}."
+        if self.context_len is not None and (needs.max_seq_len or 0) > self.context_len:
+            message += f" The model's own context is {self.context_len} tokens: no flag makes it longer."
+        raise ConfigError(
+            f"{message} Build it anew: trtllm-build --checkpoint_dir CHECKPOINT --output_dir {self.folder} "
+            f"{' '.join(self.build_flags(needs))}"
+        )
+
+    def _longest_prompt(self, needs: EngineNeeds) -> int:
+        """Tokens of the longest prompt: a chain is sent again for a probe or a score, so nearly the whole sequence."""
+        return max(1, (needs.max_seq_len or self.max_seq_len) - 1)
+
+
+def is_engine(folder: str | Path) -> bool:
+    """Whether a folder holds an engine rather than a checkpoint."""
+    path = Path(folder) / "config.json"
+    try:
+        return "build_config" in json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False

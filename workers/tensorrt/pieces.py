@@ -1,0 +1,64 @@
+"""A task that was lowered to several requests: all at once, together or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.protocol import GenerationTask, Task
+from scaffolding_ext.tasks import TokenCounts, VerifyTask, set_token_counts, token_counts_of
+
+
+async def run_pieces(
+    task: Task,
+    pieces: Sequence[GenerationTask],
+    runs: Sequence[Coroutine[Any, Any, Any]],
+    *,
+    decodes: bool = True,
+) -> None:
+    """Run the pieces of a task at once; if one fails, the others are aborted. What all have cost is the task's.
+
+    Args:
+        task: What was lowered; its hints for the engine are those of the pieces, too.
+        pieces: What it was lowered to.
+        runs: What serves each of them; nothing of it has begun.
+        decodes: False where each piece's only token comes with its prompt, without a step of its own.
+    """
+    for piece in pieces:
+        piece.custom_input_params = {**(task.custom_input_params or {}), **(piece.custom_input_params or {})}
+    running = [asyncio.ensure_future(run) for run in runs]
+    try:
+        await asyncio.gather(*running)
+    except BaseException:
+        for future in running:
+            future.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        raise
+    finally:
+        spent = [counts for piece in pieces if (counts := token_counts_of(piece))]
+        total = TokenCounts(*map(sum, zip(*spent, strict=True))) if spent else TokenCounts()
+        set_token_counts(task, total if decodes else total._replace(decoded=0))
+
+
+def check_verdicts(task: VerifyTask, pieces: Sequence[GenerationTask], vocab_size: int, version: str) -> None:
+    """Refuse verdicts out of fewer log-probabilities than were asked for, unless both words are among them.
+
+    Args:
+        task: What was lowered.
+        pieces: Its pieces, with what the engine reported.
+        vocab_size: Tokens that the model has.
+        version: The installed release, for the error.
+
+    Raises:
+        EngineError: Neither of the words can be told from them.
+    """
+    for piece in pieces:
+        entry = piece.logprobs[0] if piece.logprobs else {}
+        asked = min(piece.num_logprobs or 0, vocab_size)
+        if len(entry) < asked and not {task.yes_token, task.no_token} <= entry.keys():
+            raise EngineError(
+                f"TensorRT-LLM {version} reported {len(entry)} log-probabilities of {asked}, and not those of yes and "
+                "no: it cannot verify; ask another worker, or score the two words (ScoreTask)"
+            )

@@ -1,0 +1,85 @@
+"""What the installed TensorRT-LLM is, and which keywords it takes: read from its signatures, not from its version."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from types import ModuleType
+from typing import Any
+
+from scaffolding_ext.errors import ConfigError, MissingDependencyError
+
+_INSTALL = "see https://nvidia.github.io/TensorRT-LLM/installation: pip cannot check for its GPU and driver"
+
+
+def tensorrt_llm() -> ModuleType:
+    """The package itself.
+
+    Raises:
+        MissingDependencyError: It is not installed, or cannot run on this machine.
+    """
+    try:
+        return importlib.import_module("tensorrt_llm")
+    except ImportError as error:
+        if importlib.util.find_spec("tensorrt_llm") is None:
+            raise MissingDependencyError(
+                "tensorrt_llm", how=f"install it as NVIDIA documents it ({_INSTALL})"
+            ) from error
+        how = f"it is there but cannot be imported ({error}); it needs a GPU with its driver ({_INSTALL})"
+        raise MissingDependencyError("tensorrt_llm", how=how) from error
+
+
+def llm_class(engine_folder: str | None) -> Any:
+    """The class that loads a model.
+
+    Args:
+        engine_folder: An engine of `trtllm-build`; None for a checkpoint.
+
+    Raises:
+        MissingDependencyError: TensorRT-LLM is not installed.
+        ConfigError: This release has no engines any more.
+    """
+    package = tensorrt_llm()
+    if engine_folder is None:
+        return package.LLM
+    try:
+        return importlib.import_module("tensorrt_llm._tensorrt_engine").LLM
+    except ImportError as error:
+        version = getattr(package, "__version__", "of this machine")
+        raise ConfigError(
+            f"is the engine {engine_folder}, but TensorRT-LLM {version} has no TensorRT engines any more (they ended "
+            "with 1.3): give the checkpoint that the engine was built from, as TRTLLMWorker.from_checkpoint(MODEL) or "
+            "`model: MODEL`, or install a tensorrt_llm below 1.3",
+            "model",
+        ) from error
+
+
+class Release:
+    """What the installed release takes.
+
+    Args:
+        llm: An `LLM` of it, or anything with its `generate_async`.
+
+    Attributes:
+        sampling_fields: What its `SamplingParams` takes.
+        request_keywords: What its `LLM.generate_async` takes.
+    """
+
+    def __init__(self, llm: Any) -> None:
+        self._package = tensorrt_llm()
+        self.sampling_fields = frozenset(inspect.signature(self._package.SamplingParams).parameters)
+        self.request_keywords = frozenset(inspect.signature(llm.generate_async).parameters)
+
+    @property
+    def version(self) -> str:
+        """Its version, for messages."""
+        return str(getattr(self._package, "__version__", "of unknown version"))
+
+    def sampling_params(self, **fields: Any) -> Any:
+        """A `SamplingParams` of it."""
+        return self._package.SamplingParams(**fields)
+
+    def setting(self, name: str) -> Any:
+        """A class of its LLM API by name: KvCacheConfig, KvCacheRetentionConfig and such."""
+        return getattr(importlib.import_module("tensorrt_llm.llmapi"), name)

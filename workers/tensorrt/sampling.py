@@ -1,0 +1,78 @@
+"""A task's sampling fields as those of TensorRT-LLM's `SamplingParams`; what it cannot honour is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.workers.task_fields import is_set
+from scaffolding_ext.workers.task_reading import integer, number, stop_strings
+
+# Fields that no release can honour for a task, and why.
+_REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "best_of": "the tokens of the lost samples would not be counted: send that many tasks",
+        "echo": "a task's output is what was generated: put its input before it",
+        "logit_bias": "the LLM API takes a tensor over the whole vocabulary instead",
+        "n": "a task has one output: send that many tasks",
+        "reasoning_effort": "it is a matter of the chat template: put it into the prompt",
+        "suffix": "the LLM API does not fill in the middle",
+        "skip_tokenizer": "give the prompt as input_tokens",
+        "skip_detokenizer": "the text is wanted, too; the token ids are in output_tokens",
+    }
+)
+
+# Fields that go over as they are, where they ask for something.
+_SAME = ("frequency_penalty", "presence_penalty", "min_tokens", "ignore_eos", "return_context_logits", "seed")
+
+
+def sampling_arguments(task: GenerationTask, max_tokens: int, known: Collection[str], version: str) -> dict[str, Any]:
+    """The keyword arguments of a task's `SamplingParams`.
+
+    Greedy decoding is asked for by `top_k=1`, sampling by a temperature and a top-p that are never None: releases
+    differ in what they make of None.
+
+    Args:
+        task: The task.
+        max_tokens: Tokens to generate at most; `SamplingParams` would take 32 by itself.
+        known: What the installed release's `SamplingParams` takes.
+        version: The installed release, for errors.
+
+    Raises:
+        InvalidTaskError: A field is unusable, or asks for what cannot be had.
+    """
+    for name, reason in _REFUSED.items():
+        if is_set(task, name):
+            raise InvalidTaskError(f"{name} is {getattr(task, name)!r}; TRTLLMWorker cannot honour it ({reason})")
+    arguments: dict[str, Any] = {"max_tokens": max_tokens, **_selection(task)}
+    arguments |= {name: getattr(task, name) for name in _SAME if is_set(task, name)}
+    stop = stop_strings(task.stop)
+    if stop:
+        arguments["stop"] = list(stop)
+    num_logprobs = integer("num_logprobs", task.num_logprobs, 0, 0)
+    if num_logprobs:
+        arguments["logprobs"] = num_logprobs
+    unknown = sorted(arguments.keys() - set(known))
+    if unknown:
+        raise InvalidTaskError(
+            f"{unknown[0]} is {arguments[unknown[0]]!r}; the SamplingParams of TensorRT-LLM {version} does not take it"
+        )
+    return arguments
+
+
+def _selection(task: GenerationTask) -> dict[str, Any]:
+    """How the next token is chosen."""
+    unset = task.temperature is None and task.top_p is None and task.top_k is None
+    temperature = number("temperature", task.temperature, 0.0 if unset else 1.0)
+    top_p = number("top_p", task.top_p, 1.0)
+    top_k = integer("top_k", task.top_k, 0, 0)
+    if temperature < 0:
+        raise InvalidTaskError(f"temperature is {task.temperature!r}; it must be 0 (greedy) or above")
+    if not 0 < top_p <= 1:
+        raise InvalidTaskError(f"top_p is {task.top_p!r}; it must be in (0, 1]")
+    if temperature == 0:
+        return {"top_k": 1}
+    return {"temperature": temperature, "top_p": top_p} | ({"top_k": top_k} if top_k else {})

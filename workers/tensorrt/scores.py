@@ -1,0 +1,74 @@
+"""Log-probabilities of given tokens, out of what TensorRT-LLM reports about a prompt.
+
+Entry i of its prompt log-probabilities, and row i of its context logits, are what the model says behind token i: they
+score token i + 1. The last of them scores what would be generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from scaffolding_ext.errors import EngineError
+
+
+def from_prompt_logprobs(
+    entries: Sequence[Mapping[int, Any]] | None, token_ids: Sequence[int], start: int
+) -> list[float] | None:
+    """The scores of the tokens from `start` on.
+
+    Args:
+        entries: For each position the reported tokens with their `Logprob`.
+        token_ids: The whole prompt.
+        start: The first token to score, at least 1.
+
+    Returns:
+        None where a token is not among the reported ones: releases before 1.3 report the likeliest only.
+
+    Raises:
+        EngineError: Positions are missing.
+    """
+    entries = entries or []
+    _check_positions(len(entries), len(token_ids))
+    scores = []
+    for position in range(start, len(token_ids)):
+        entry = entries[position - 1].get(token_ids[position])
+        if entry is None:
+            return None
+        scores.append(float(getattr(entry, "logprob", entry)))
+    return scores
+
+
+def from_context_logits(logits: Any, token_ids: Sequence[int], start: int) -> list[float]:
+    """The scores of the tokens from `start` on.
+
+    Args:
+        logits: A tensor or array of shape [tokens, vocabulary], or [1, tokens, vocabulary].
+        token_ids: The whole prompt.
+        start: The first token to score, at least 1.
+
+    Raises:
+        EngineError: There are no logits, or positions are missing.
+    """
+    if logits is None:
+        raise EngineError("TensorRT-LLM returned no context logits; an engine must be built with gather_context_logits")
+    logits = logits[0] if logits.ndim == 3 else logits
+    _check_positions(len(logits), len(token_ids))
+    needed = logits[start - 1 : len(token_ids) - 1]
+    if hasattr(needed, "float"):  # a tensor, which numpy cannot read in bfloat16 or on a GPU
+        needed = needed.float().cpu().numpy()
+    rows = np.asarray(needed, dtype=np.float64)
+    peak = rows.max(axis=1, keepdims=True)
+    totals = peak[:, 0] + np.log(np.exp(rows - peak).sum(axis=1))
+    chosen = rows[np.arange(len(rows)), np.asarray(token_ids[start:], dtype=np.int64)]
+    return [float(value) for value in chosen - totals]
+
+
+def _check_positions(num_positions: int, num_tokens: int) -> None:
+    if num_positions < num_tokens - 1:  # the last one scores no prompt token, and some releases leave it out
+        raise EngineError(
+            f"TensorRT-LLM reported {num_positions} positions of a prompt of {num_tokens} tokens: it leaves out those "
+            "whose KV it reuses; score on an LLM with KvCacheConfig(enable_block_reuse=False)"
+        )
