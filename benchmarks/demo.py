@@ -9,6 +9,7 @@ that the plain run writes.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -119,29 +120,53 @@ def show(runs: dict[str, Run], report: Report) -> None:
 
 
 def plot(runs: dict[str, Run], path: Path) -> None:
-    """Draw decoded tokens by purpose, and accuracy, method beside method."""
+    """Draw accuracy against decoded tokens, each method with both intervals, and beside it the tokens by purpose."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    names = list(runs)
-    base = np.zeros(len(names))
-    for purpose in ("chain", "probe", "discarded"):
-        means = [run.summary.mean_tokens_by_purpose.get(purpose, {}).get("decoded", 0.0) for run in runs.values()]
-        left.bar(names, means, bottom=base, label=purpose)
-        base += np.array(means)
-    left.set_ylabel("decoded tokens a problem")
-    left.legend()
-    accuracy = np.array([run.summary.accuracy or 0.0 for run in runs.values()])
-    intervals = np.array([run.summary.accuracy_interval for run in runs.values()]).T
-    right.errorbar(names, accuracy, yerr=np.abs(intervals - accuracy), fmt="o", capsize=4)
-    right.set_ylabel("accuracy (95 % Wilson)")
-    right.set_ylim(0, 1)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    rng = np.random.default_rng(0)
+    for name, run in runs.items():
+        tokens = paired_bootstrap(run.decoded, np.zeros(len(run.decoded)), rng=rng)
+        accuracy = Estimate(float(np.mean(run.correct)), *run.summary.accuracy_interval)
+        left.errorbar(
+            tokens.value,
+            100 * accuracy.value,
+            xerr=[[tokens.value - tokens.low], [tokens.high - tokens.value]],
+            yerr=[[100 * (accuracy.value - accuracy.low)], [100 * (accuracy.high - accuracy.value)]],
+            fmt="o",
+            capsize=4,
+            elinewidth=5 if name == CUT else 1.5,  # two methods of equal tokens lie above each other
+            alpha=0.5 if name == CUT else 1,
+            label=name,
+        )
+    left.set_xlabel("decoded tokens a problem, all purposes")
+    left.set_ylabel("accuracy, %")
+    left.grid(alpha=0.3)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=len(runs), frameon=False)
+    _stack_purposes(runs, right)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def _stack_purposes(runs: dict[str, Run], axes: Any) -> None:
+    names = list(runs)
+    shades = itertools.cycle(("0.35", "0.55", "0.72", "0.85"))  # colours stand for methods
+    base = np.zeros(len(names))
+    for purpose in dict.fromkeys(purpose for run in runs.values() for purpose in run.summary.mean_tokens_by_purpose):
+        means = [run.summary.mean_tokens_by_purpose.get(purpose, {}).get("decoded", 0.0) for run in runs.values()]
+        if any(means):
+            axes.barh(names, means, left=base, label=purpose, color=next(shades))
+            base += np.array(means)
+    for name, total in zip(names, base, strict=True):
+        axes.annotate(f"{total:.0f}", (total, name), (4, 0), textcoords="offset points", va="center")
+    axes.set_xlim(0, 1.12 * base.max())
+    axes.invert_yaxis()
+    axes.set_xlabel("decoded tokens a problem, by purpose")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=4, frameon=False)
 
 
 @click.command(epilog="Example: python benchmarks/demo.py --num_problems 100 --json")

@@ -85,9 +85,9 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int) -> float:
     """Tokens a second while `batch` rows decode together, prompts not counted."""
     from tokenizers import Tokenizer, models
 
+    from scaffolding_ext.workers.engine.engine_request import EngineRequest
     from scaffolding_ext.workers.engine.generation_engine import GenerationEngine
     from scaffolding_ext.workers.engine.sampling import SamplingParams
-    from scaffolding_ext.workers.engine.sequence import Sequence
 
     engine = GenerationEngine(
         model,
@@ -102,17 +102,17 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int) -> float:
     )
     ended, reading = threading.Semaphore(0), threading.Semaphore(0)
 
-    def note(sequence: Sequence) -> None:
-        (ended if sequence.ended else reading).release()
+    def note(request: EngineRequest) -> None:
+        (ended if request.ended else reading).release()
 
-    sequences = []
+    requests = []
     for row in range(batch):
         prompt = [1 + (row * 7 + place) % 500 for place in range(PROMPT_LEN)]
         sampling = SamplingParams(0.7, 0, 1.0, row)
-        sequences.append(Sequence(prompt, num_tokens, sampling, ignore_end=True, keep=False, notify=note))
-        sequences[-1].wanted = num_tokens // 8  # by then all prompts are read and the first kernels are warm
-        engine.submit(sequences[-1])
-    for _ in sequences:
+        requests.append(EngineRequest(prompt, num_tokens, sampling, ignore_end=True, keep=False, notify=note))
+        requests[-1].wanted = num_tokens // 8  # by then all prompts are read and the first kernels are warm
+        engine.submit(requests[-1])
+    for _ in requests:
         reading.acquire()
     before, started = engine.metrics.num_decoded, time.perf_counter()
     ended.acquire()

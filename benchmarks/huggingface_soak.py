@@ -85,7 +85,7 @@ async def serve(worker: HuggingFaceWorker, rng: random.Random, prefixes: list[li
             await worker.run_task(task)
             if fate < 0.3:
                 task.cancel_flag = True
-        return "stream cancelled" if task.finish_reason == "cancelled" else "stream finished"
+        return "stream cancelled" if getattr(task, "finish_reason", None) == "cancelled" else "stream finished"
     if fate < 0.12:
         try:
             await asyncio.wait_for(worker.run_task(task), delay)

@@ -4,23 +4,26 @@
 
 On problems of the embedded grammar, one thread, sampling at temperature 0.7: decoding in step, whole chains of mixed
 length, prompts with one long prefix, the time to the first token behind a cached prefix; and what two workers in one
-process leave each other. Each ratio is the median over repetitions in which the sides take turns; its low and high are
-the smallest and largest.
+process leave each other. Both sides of a ratio are measured on the same prompts, one right after the other, and the
+next time in the other order. A figure is the geometric mean over these pairs with its 95 % confidence interval
+(Student's t of the logarithms). `..._cpu_ratio` is in seconds of this process, so that other processes count less.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import click
 from common import Bar, Report, report_options
 from rich.console import Console
 from rich.progress import track
+from scipy.stats import t as student
 
 from scaffolding_ext.evaluation.datasets import embedded_problems
 from scaffolding_ext.prompting import load_tokenizer, model_folder
@@ -28,10 +31,34 @@ from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.workers.huggingface import HuggingFaceWorker
 
 TEMPERATURE = 0.7
-BATCH = 64
-SHORT_DRAWS = 3  # of the settings that take a second, for one of whole chains
-MAX_CHAIN_LEN = 1536  # tokens; with its prompt a chain fits the context
 Prompts = list[list[int]]
+
+
+class Sizes(NamedTuple):
+    """How much is measured.
+
+    Attributes:
+        repetitions: Rounds, in which every setting comes once.
+        batch: Requests of one padded `generate`, and of the settings that run in step.
+        num_chains: Whole chains; `generate` runs them in batches.
+        max_chain_len: Tokens after which a chain is cut.
+        short_len: Tokens of each request in the short settings.
+        prefix_len: Tokens that the prompts of one setting have in common.
+        cold_len: Prompt tokens before the first one, where that is timed.
+        window_s: Seconds for which two workers are watched.
+    """
+
+    repetitions: int = 5
+    batch: int = 64
+    num_chains: int = 256
+    max_chain_len: int = 1536
+    short_len: int = 64
+    prefix_len: int = 512
+    cold_len: int = 1024
+    window_s: float = 2.0
+
+
+QUICK = Sizes(3, 16, 16, 128, 24, 256, 512, 0.3)
 
 
 class Sides:
@@ -66,13 +93,13 @@ class Sides:
         self.worker.shutdown()
         self.without_reuse.shutdown()
 
-    def generate(self, prompts: Prompts, max_tokens: int, ends: bool) -> int:
+    def generate(self, prompts: Prompts, max_tokens: int, ends: bool, batch_size: int) -> int:
         """Padded batches of transformers' `generate`; returns the tokens up to each text's end."""
         import torch
 
         num_useful = 0
-        for start in range(0, len(prompts), BATCH):
-            batch = prompts[start : start + BATCH]
+        for start in range(0, len(prompts), batch_size):
+            batch = prompts[start : start + batch_size]
             width = max(map(len, batch))
             ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in batch])
             mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in batch])
@@ -110,15 +137,22 @@ class Sides:
         return sum(len(task.output_tokens or ()) for task in tasks)
 
 
-def seconds_of(action: Callable[[], Any]) -> tuple[float, Any]:
-    """How long an action takes, and what it returns."""
-    started = time.perf_counter()
-    value = action()
-    return time.perf_counter() - started, value
+class Cost(NamedTuple):
+    """What a run took, per token that it gave."""
+
+    wall_s: float
+    cpu_s: float
 
 
-class Ratios:
-    """Samples of figures, by name, and their medians with the range."""
+def cost_of(action: Callable[[], int]) -> Cost:
+    """Run what returns a number of tokens; its seconds for each of them."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    num_tokens = action()
+    return Cost((time.perf_counter() - wall) / num_tokens, (time.process_time() - cpu) / num_tokens)
+
+
+class Samples:
+    """Samples of positive figures, by name."""
 
     def __init__(self) -> None:
         self._samples: dict[str, list[float]] = {}
@@ -127,53 +161,83 @@ class Ratios:
         for name, value in figures.items():
             self._samples.setdefault(name, []).append(value)
 
-    def median(self, name: str) -> float:
-        values = sorted(self._samples[name])
-        return values[len(values) // 2]
+    def mean(self, name: str) -> float:
+        """The geometric mean."""
+        values = self._samples[name]
+        return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+    def interval(self, name: str) -> tuple[float | None, float | None]:
+        """The 95 % confidence interval of the mean; of one sample there is none."""
+        logs = [math.log(value) for value in self._samples[name]]
+        n, middle = len(logs), math.log(self.mean(name))
+        if n < 2:
+            return None, None
+        spread = math.sqrt(math.fsum((x - middle) ** 2 for x in logs) / (n - 1) / n)
+        margin = float(student.ppf(0.975, n - 1)) * spread
+        return math.exp(middle - margin), math.exp(middle + margin)
 
     def report(self, report: Report) -> None:
-        for name, values in self._samples.items():
-            report.figure(name, self.median(name), min(values), max(values))
+        for name in self._samples:
+            report.figure(name, self.mean(name), *self.interval(name))
 
 
 def measure_throughput(
-    sides: Sides, ratios: Ratios, name: str, prompts: Prompts, max_tokens: int, *, ends: bool, reuse_matters: bool
+    sides: Sides,
+    samples: Samples,
+    name: str,
+    prompts: Prompts,
+    max_tokens: int,
+    batch_size: int,
+    *,
+    ends: bool = False,
+    without_reuse: bool = False,
+    ours_first: bool,
 ) -> None:
-    """Tokens a second of `generate`, of the engine, and of the engine without reuse where that matters."""
-    seconds, num_tokens = seconds_of(lambda: sides.generate(prompts, max_tokens, ends))
-    theirs = num_tokens / seconds
-    seconds, num_tokens = seconds_of(lambda: sides.run(sides.worker, prompts, max_tokens, ends))
-    ours = num_tokens / seconds
-    ratios.add(
-        **{f"{name}_generate_tokens_per_s": theirs, f"{name}_tokens_per_s": ours, f"{name}_ratio": ours / theirs}
+    """Tokens a second of `generate`, of the engine, and of the engine without reuse where that is asked for."""
+    actions = {
+        "theirs": lambda: sides.generate(prompts, max_tokens, ends, batch_size),
+        "ours": lambda: sides.run(sides.worker, prompts, max_tokens, ends),
+    }
+    if without_reuse:
+        actions["without_reuse"] = lambda: sides.run(sides.without_reuse, prompts, max_tokens, ends)
+    order = sorted(actions, reverse=not ours_first)
+    cost = {side: cost_of(actions[side]) for side in order}
+    ours, theirs = cost["ours"], cost["theirs"]
+    samples.add(
+        **{
+            f"{name}_generate_tokens_per_s": 1 / theirs.wall_s,
+            f"{name}_tokens_per_s": 1 / ours.wall_s,
+            f"{name}_ratio": theirs.wall_s / ours.wall_s,
+            f"{name}_cpu_ratio": theirs.cpu_s / ours.cpu_s,
+        }
     )
-    if reuse_matters:
-        seconds, num_tokens = seconds_of(lambda: sides.run(sides.without_reuse, prompts, max_tokens, ends))
-        without = num_tokens / seconds
-        ratios.add(**{f"{name}_without_reuse_tokens_per_s": without, f"{name}_gain_of_reuse": ours / without})
+    if without_reuse:
+        samples.add(**{f"{name}_gain_of_reuse": cost["without_reuse"].wall_s / ours.wall_s})
 
 
-def measure_first_token(sides: Sides, ratios: Ratios, prefix_len: int, suffix_len: int, seed: int) -> None:
+def measure_first_token(sides: Sides, samples: Samples, prefix_len: int, suffix_len: int, seed: int) -> None:
     """Seconds to the first token of a prompt whose prefix is new, and of one whose prefix is cached."""
     prefix = sides.filler(prefix_len, seed)
     rng = random.Random(seed)
     suffixes = [[rng.randrange(16, 500) for _ in range(suffix_len)] for _ in range(6)]
-    cold, _ = seconds_of(lambda: sides.run(sides.worker, [prefix + suffixes[0]], 1, False))
-    cached = sorted(
-        seconds_of(lambda suffix=suffix: sides.run(sides.worker, [prefix + suffix], 1, False))[0]
-        for suffix in suffixes[1:]
-    )[2]
-    ratios.add(first_token_cold_s=cold, first_token_cached_s=cached, first_token_ratio=cached / cold)
+    cold, *cached = (
+        cost_of(lambda suffix=suffix: sides.run(sides.worker, [prefix + suffix], 1, False)).wall_s
+        for suffix in suffixes
+    )
+    warm = sorted(cached)[2]
+    samples.add(first_token_cold_s=cold, first_token_cached_s=warm, first_token_ratio=warm / cold)
 
 
-def measure_two_workers(models: tuple[str, str], ratios: Ratios, prompts: Prompts, window_s: float) -> None:
+def measure_two_workers(
+    models: tuple[str, str], samples: Samples, prompts: Prompts, max_tokens: int, window_s: float
+) -> None:
     """Tokens a second of two workers alone and side by side in this process."""
     workers = {name: HuggingFaceWorker(name, threads=1) for name in models}
 
     async def rates(names: tuple[str, ...]) -> dict[str, float]:
         running = [
             asyncio.ensure_future(
-                workers[name].run_task(GenerationTask(input_tokens=prompt, max_tokens=MAX_CHAIN_LEN, ignore_eos=True))
+                workers[name].run_task(GenerationTask(input_tokens=prompt, max_tokens=max_tokens, ignore_eos=True))
             )
             for name in names
             for prompt in prompts
@@ -192,49 +256,60 @@ def measure_two_workers(models: tuple[str, str], ratios: Ratios, prompts: Prompt
     for name, worker in workers.items():
         worker.shutdown()
         short = name.rpartition("/")[2]
-        ratios.add(**{f"alone_{short}_tokens_per_s": alone[name], f"together_{short}_tokens_per_s": together[name]})
-        ratios.add(**{f"together_{short}_share": together[name] / alone[name]})
+        samples.add(**{f"alone_{short}_tokens_per_s": alone[name], f"together_{short}_tokens_per_s": together[name]})
+        samples.add(**{f"together_{short}_share": together[name] / alone[name]})
 
 
 @click.command(epilog="Example: python benchmarks/huggingface_worker.py --json")
 @report_options
 @click.option("--model", default="tinylm/target", show_default=True, help="The model.")
-@click.option("--repetitions", default=5, show_default=True, help="Runs of each setting; the median counts.")
-def main(seed: int, quick: bool, as_json: bool, model: str, repetitions: int) -> None:
+@click.option("--repetitions", type=click.IntRange(1), help="Rounds.  [default: 5, quick 3]")
+@click.option("--num_chains", type=click.IntRange(1), help="Whole chains of a round.  [default: 256, quick 16]")
+@click.option("--max_chain_len", type=click.IntRange(1), help="Tokens of a chain.  [default: 1536, quick 128]")
+def main(seed: int, quick: bool, as_json: bool, model: str, **chosen: int | None) -> None:
     """Tokens a second and time to the first token, in ratio to transformers' padded `generate`."""
-    num_chains = 32 if quick else 256
-    prefix_len = 512
-    report = Report(
-        "huggingface_worker",
-        {"seed": seed, "model": model, "threads": 1, "repetitions": repetitions, "temperature": TEMPERATURE}
-        | {"batch": BATCH, "chains": num_chains, "prefix": prefix_len},
-    )
-    sides = Sides(model, seed)
-    ratios = Ratios()
+    sizes = (QUICK if quick else Sizes())._replace(**{key: value for key, value in chosen.items() if value is not None})
+    setting = {"seed": seed, "model": model, "threads": 1, "temperature": TEMPERATURE}
+    report = Report("huggingface_worker", setting | sizes._asdict())
+    sides, samples = Sides(model, seed), Samples()
     console = Console(stderr=True)
-    sides.run(sides.worker, sides.prompts(BATCH, seed), 4, False)
-    sides.generate(sides.prompts(BATCH, seed), 4, False)
-    rounds = range(seed * 1000, seed * 1000 + repetitions)
-    for repetition in track(rounds, "repetitions", console=console, disable=not sys.stderr.isatty()):
-        mixed = sides.prompts(num_chains, repetition)
-        measure_throughput(sides, ratios, "chains", mixed, MAX_CHAIN_LEN, ends=True, reuse_matters=False)
-        for draw in range(repetition * SHORT_DRAWS, (repetition + 1) * SHORT_DRAWS):
-            alike = sides.prompts(BATCH, draw)
-            measure_throughput(sides, ratios, "in_step", alike, 64, ends=False, reuse_matters=False)
-            prefix = sides.tokenizer.decode(sides.filler(prefix_len, draw))
-            shared = sides.prompts(BATCH, draw, prefix)
-            measure_throughput(sides, ratios, "prefix", shared, 64, ends=False, reuse_matters=True)
-            measure_first_token(sides, ratios, 1024, 16, draw)
-        measure_two_workers(("tinylm/target", "tinylm/draft"), ratios, mixed[:32], 0.5 if quick else 2.0)
+    sides.run(sides.worker, sides.prompts(sizes.batch, seed), 4, False)
+    sides.generate(sides.prompts(sizes.batch, seed), 4, False, sizes.batch)
+    rounds = range(seed * 1000, seed * 1000 + sizes.repetitions)
+    for repetition in track(rounds, "rounds", console=console, disable=not sys.stderr.isatty()):
+        mixed = sides.prompts(sizes.num_chains, repetition)
+        ours_first = repetition % 2 == 1
+        measure_throughput(
+            sides, samples, "chains", mixed, sizes.max_chain_len, sizes.batch, ends=True, ours_first=ours_first
+        )
+        alike = sides.prompts(sizes.batch, repetition)
+        measure_throughput(sides, samples, "in_step", alike, sizes.short_len, sizes.batch, ours_first=ours_first)
+        prefix = sides.tokenizer.decode(sides.filler(sizes.prefix_len, repetition))
+        measure_throughput(
+            sides,
+            samples,
+            "prefix",
+            sides.prompts(sizes.batch, repetition, prefix),
+            sizes.short_len,
+            sizes.batch,
+            without_reuse=True,
+            ours_first=ours_first,
+        )
+        measure_first_token(sides, samples, sizes.cold_len, 16, repetition)
+        measure_two_workers(
+            ("tinylm/target", "tinylm/draft"), samples, mixed[:32], Sizes().max_chain_len, sizes.window_s
+        )
     sides.shutdown()
-    ratios.report(report)
-    report.bar(Bar.at_least("64 requests of 64 tokens, to padded generate", ratios.median("in_step_ratio"), 1.2))
-    report.bar(Bar.at_least("256 whole chains, to generate in batches of 64", ratios.median("chains_ratio"), 5.0))
-    report.bar(Bar.at_least("64 requests with one prefix, to padded generate", ratios.median("prefix_ratio"), 3.0))
-    report.bar(Bar.at_most("first token behind a cached prefix, to cold", ratios.median("first_token_ratio"), 0.15))
-    for name in ("target", "draft"):
-        share = ratios.median(f"together_{name}_share")
-        report.bar(Bar.at_least(f"{name} beside another worker, to alone", share, 0.4))
+    samples.report(report)
+    for name, figure, bar in (
+        (f"{sizes.batch} requests of {sizes.short_len} tokens, to padded generate", "in_step_ratio", 1.2),
+        (f"{sizes.num_chains} whole chains, to generate in batches of {sizes.batch}", "chains_ratio", 5.0),
+        (f"{sizes.batch} requests with one prefix, to padded generate", "prefix_ratio", 3.0),
+        ("target beside another worker, to alone", "together_target_share", 0.4),
+        ("draft beside another worker, to alone", "together_draft_share", 0.4),
+    ):
+        report.bar(Bar.at_least(name, samples.mean(figure), bar))
+    report.bar(Bar.at_most("first token behind a cached prefix, to cold", samples.mean("first_token_ratio"), 0.15))
     report.show(as_json)
 
 

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import click
 from common import Bar, Report, report_options
 
-from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
-from scaffolding_ext.protocol import GenerationTask, ParallelProcess, TaskStatus, Worker
+from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
 from scaffolding_ext.runtime import ScaffoldingLlm
 
 WIDTH = 16
@@ -36,25 +36,9 @@ class InstantWorker(Worker):
     task_handlers: ClassVar[dict[Any, Any]] = {GenerationTask: _generate}
 
 
-class Vote(BaseController):
-    """The fan-out of a vote: clones of a generation controller in parallel branches, the most frequent answer wins."""
-
-    def __init__(self, generation_controller: BaseController, default_sample_num: int) -> None:
-        super().__init__()
-        self.generation_controller = generation_controller
-        self.default_sample_num = default_sample_num
-
-    def run(self, task: GenerationTask, **kwargs: Any) -> Any:
-        tasks = [GenerationTask(input_str=task.input_str) for _ in range(self.default_sample_num)]
-        controllers = [self.generation_controller.clone() for _ in tasks]
-        yield ParallelProcess(controllers, [[t] for t in tasks], [{} for _ in tasks])
-        answers = [t.customized_result_fields["answer"] for t in tasks]
-        task.output_str = max(set(answers), key=answers.count)
-
-
 def microseconds_a_task(num_requests: int) -> float:
     """One run through the host, from the first submission to the last result."""
-    controller = Vote(NativeGenerationController({"temperature": 0.7}), WIDTH)
+    controller = MajorityVoteController(NativeGenerationController({"temperature": 0.7}), WIDTH, allocation=None)
     with ScaffoldingLlm(controller, {"generation": InstantWorker()}, seed=0) as llm:
         llm.generate(["warm up"] * 8)
         gc.collect()

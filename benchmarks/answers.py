@@ -1,0 +1,209 @@
+"""Extraction and equality on real model output; what hostile answers cost; how long a vote holds the event loop.
+
+Without paths only what needs no data is measured. `--samples` wants JSON lines of {id, answer, samples: [{text,
+correct_by_source}]}, `--math500` of {solution, answer}, `--gold` (repeatable) of {answer}.
+
+python benchmarks/answers.py --samples samples.jsonl --math500 math500.jsonl --gold aime24.jsonl --show
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+from common import Bar, Report, report_options
+
+from scaffolding_ext.answers import Equality, Verdict, extract
+from scaffolding_ext.maths.statistics import wilson_interval
+from scaffolding_ext.tasks import CompareTask, WorkerTag
+from scaffolding_ext.workers.compare import CompareWorker
+
+HOSTILE = {
+    "a tower of powers": "9^{9^9}",
+    "a trinomial's 200th power": "(x+y+z)^{200}",
+    "its equation": "(x+y+z)^{200} = w^{99}",
+    "3,000 nested parentheses": "(" * 3000 + "1" + ")" * 3000,
+    "400 nested parentheses": "(" * 400 + "1" + ")" * 400,
+    "100 kB of digits": "7" * 100_000,
+    "100 kB of commas": "1," * 50_000,
+    "a sum of a billion sines": r"\sum_{n=1}^{10^{9}} \sin(n^n)",
+    "a product of ten million": r"\prod_{n=1}^{10^7}(x+n)",
+    "the sine of a tower": r"\sin(9^{9^9})",
+}
+WIDTH = 16
+SPARE_SECONDS = 0.25  # for a machine that others use too
+TICK_SECONDS = 0.001
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def add_share(report: Report, name: str, num: int, total: int) -> None:
+    """Add a share with its 95 % Wilson interval."""
+    report.figure(name, num / total, *wilson_interval(num, total))
+
+
+def measure_samples(report: Report, rows: list[dict[str, Any]], show: bool) -> None:
+    """Agreement of extraction and equality with the source's labels."""
+    equality = Equality(units_implied=True)
+    outcomes: Counter[str] = Counter()
+    num_agreeing = 0
+    for row in rows:
+        for sample in row["samples"]:
+            answer = extract(sample["text"], fallback="last")
+            verdict = "no answer" if answer is None else equality.equal(answer, row["answer"]).value
+            outcomes[verdict] += 1
+            agrees = (verdict == "equal") == sample["correct_by_source"]
+            num_agreeing += agrees
+            if show and (not agrees or verdict == "undetermined"):
+                label = "right" if sample["correct_by_source"] else "wrong"
+                print(f"{row['id']}: {answer!r}, gold {row['answer']!r}: {verdict}; source: {label}", file=sys.stderr)
+    equality.close()
+    total = outcomes.total()
+    add_share(report, "samples: agrees with the source", num_agreeing, total)
+    for verdict in ("equal", "different", "undetermined", "no answer"):
+        add_share(report, f"samples: {verdict}", outcomes[verdict], total)
+    report.bar(Bar.at_least("samples: agrees with the source", num_agreeing / total, 0.98))
+
+
+def measure_votes(report: Report, rows: list[dict[str, Any]], seed: int) -> None:
+    """Comparisons that a vote over each problem's samples takes, in an order drawn anew, and once more."""
+    generator = random.Random(seed)
+    equality = Equality(units_implied=True)
+    bounds_held, asked, again = 0, [], 0
+    for row in rows:
+        answers = [extract(sample["text"], fallback="last") for sample in row["samples"]]
+        before = equality.num_comparisons
+        classes = equality.group(answers)
+        asked.append(equality.num_comparisons - before)
+        bounds_held += asked[-1] <= len(answers) * (1 + max(classes))
+        before = equality.num_comparisons
+        order = generator.sample(range(len(answers)), len(answers))
+        back = dict(zip(order, equality.group([answers[i] for i in order]), strict=True))
+        again += equality.num_comparisons - before
+        same = all((classes[i] == classes[j]) == (back[i] == back[j]) for i in back for j in back)
+        bounds_held -= not same
+    equality.close()
+    report.figure("votes: pairs sent to a process, mean", sum(asked) / len(asked), min(asked), max(asked))
+    add_share(report, "votes: without any", asked.count(0), len(asked))
+    report.figure("votes: sent when asked again, shuffled", again)
+    report.bar(Bar.at_least("votes within n·m and of one partition in any order", bounds_held / len(rows), 1.0))
+
+
+def measure_gold(report: Report, name: str, rows: list[dict[str, Any]]) -> None:
+    """Every gold answer equals itself, and what the solution's box holds."""
+    equality = Equality()
+    golds = [str(row["answer"]) for row in rows]
+    num_reflexive = sum(equality.equal(gold, f" {gold} ") is Verdict.EQUAL for gold in golds)
+    add_share(report, f"{name}: gold answer equals itself", num_reflexive, len(golds))
+    report.bar(Bar.at_least(f"{name}: gold answer equals itself", num_reflexive / len(golds), 1.0))
+    boxed = [
+        (extract(row["solution"]), gold)
+        for row, gold in zip(rows, golds, strict=True)
+        if "\\boxed" in row.get("solution", "")
+    ]
+    if boxed:
+        num_equal = sum(answer is not None and equality.equal(answer, gold) is Verdict.EQUAL for answer, gold in boxed)
+        add_share(report, f"{name}: solution's box equals gold", num_equal, len(boxed))
+        report.bar(Bar.at_least(f"{name}: solution's box equals gold", num_equal / len(boxed), 0.99))
+    equality.close()
+
+
+def measure_hostile(report: Report, deadline_seconds: float) -> None:
+    """Seconds that each hostile answer costs against a plain one, a warm process waiting."""
+    worst = 0.0
+    num_wrong = 0
+    for name, answer in HOSTILE.items():
+        equality = Equality(deadline_seconds, num_processes=1)
+        equality.equal("a+b", "b+a")
+        started = time.perf_counter()
+        verdict = equality.equal(answer, "x+1")
+        seconds = time.perf_counter() - started
+        equality.close()
+        worst = max(worst, seconds)
+        num_wrong += verdict is Verdict.EQUAL
+        report.figure(f"hostile: {name}, seconds ({verdict.value})", seconds)
+    report.bar(Bar.at_most("hostile: seconds of the worst", worst, deadline_seconds + SPARE_SECONDS))
+    report.bar(Bar.at_most("hostile: judged equal", num_wrong, 0))
+
+
+async def longest_gap(work: Any) -> float:
+    """The longest time in seconds between two turns of the loop, beyond a tick, while the work is done."""
+    longest = 0.0
+
+    async def tick() -> None:
+        nonlocal longest
+        while True:
+            started = time.perf_counter()
+            await asyncio.sleep(TICK_SECONDS)
+            longest = max(longest, time.perf_counter() - started - TICK_SECONDS)
+
+    ticker = asyncio.create_task(tick())
+    await asyncio.sleep(0)
+    await work
+    ticker.cancel()
+    return longest
+
+
+async def measure_stall(report: Report, repetitions: int, deadline_seconds: float) -> None:
+    """The loop's longest stall over votes of 16 with every hostile answer among the samples, cold start included."""
+    plain = ["x+1", "1+x", "0.5", r"\frac12", r"\sqrt8", r"2\sqrt2"]
+    gaps, idle = [], []
+    for _ in range(repetitions):
+        with CompareWorker(deadline_seconds) as worker:
+            answers = [*HOSTILE.values(), *plain][:WIDTH]
+            task = CompareTask(worker_tag=WorkerTag.COMPARE, answers=list(answers))
+            started = time.perf_counter()
+            gaps.append(await longest_gap(worker.run_task(task)))
+            idle.append(await longest_gap(asyncio.sleep(time.perf_counter() - started)))
+    report.figure("stall: ms, vote of 16 with 10 hostile answers", 1e3 * max(gaps), 1e3 * min(gaps), 1e3 * max(gaps))
+    report.figure("stall: ms, idle loop for as long", 1e3 * max(idle), 1e3 * min(idle), 1e3 * max(idle))
+    report.bar(Bar.at_most("stall: ms, longest", 1e3 * max(gaps), 50.0))
+
+
+PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command(help=__doc__)
+@click.option("--samples", type=PATH, envvar="SCAFFOLDING_EXT_SAMPLES", help="Labelled samples of a model.")
+@click.option("--math500", type=PATH, envvar="SCAFFOLDING_EXT_MATH500", help="MATH-500.")
+@click.option("--gold", type=PATH, multiple=True, help="Further files with gold answers.")
+@click.option("--deadline_seconds", default=2.0, show_default=True, help="For hostile answers; --quick takes 0.5.")
+@click.option("--show", is_flag=True, help="List disagreements and what stays undetermined on standard error.")
+@report_options
+def main(
+    samples: Path | None,
+    math500: Path | None,
+    gold: tuple[Path, ...],
+    deadline_seconds: float,
+    show: bool,
+    seed: int,
+    quick: bool,
+    as_json: bool,
+) -> None:
+    deadline_seconds = min(deadline_seconds, 0.5) if quick else deadline_seconds
+    setting = {"seed": seed, "quick": quick, "deadline_seconds": deadline_seconds}
+    report = Report("answers", setting)
+    if samples is not None:
+        rows = read_rows(samples)
+        report.setting["samples"] = sum(len(row["samples"]) for row in rows)
+        measure_samples(report, rows, show)
+        measure_votes(report, rows, seed)
+    for path in filter(None, (math500, *gold)):
+        measure_gold(report, path.stem, read_rows(path))
+    measure_hostile(report, deadline_seconds)
+    asyncio.run(measure_stall(report, 1 if quick else 5, deadline_seconds))
+    report.show(as_json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""Take-over rates on recorded draft/target runs: what each way of calibrating would have decided, chunk by chunk.
+
+    python benchmarks/conformal_replay.py --runs FILE.jsonl.gz --plot_path rates.png
+
+A file has a row a chain: `question`, `answer`, and `turns` of `draft` (the chunk), `ppl` (its perplexity under the
+target; null where nothing was scored) and `target` (what the target appended, or null). The chains ran under one rule;
+replaying another level says what would have been decided on these chunks, not what the chains would have become.
+Without a file, runs are simulated: chunks of one question are alike, and scores drift from turn to turn.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import numpy.typing as npt
+from common import Bar, Report, report_options
+from rich.progress import track
+
+from scaffolding_ext.answers import Verdict, compare, extract
+from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
+from scaffolding_ext.maths.conformal import Ties, leave_one_out_p_values, p_values
+from scaffolding_ext.maths.statistics import paired_bootstrap, paired_bootstrap_ratio
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+ALPHAS = (0.1, 0.25, 0.4, 0.6)
+CALIBRATIONS = {
+    "turn0": "pool of turn 0, used at every turn (as released)",
+    "per_turn": "a pool a turn",
+    "own_turn0": "the question's own first-turn scores (conditional)",
+    "own_per_turn": "the question's own scores of that turn, the chunk left out (conditional)",
+    "adaptive": "pool of turn 0 with an adaptive level",
+}
+ENOUGH_DECISIONS = 300
+ADAPTIVE_STEP = 0.02
+
+
+class Chunks(NamedTuple):
+    """Scored chunks, in order of question, turn and chain.
+
+    Attributes:
+        question: Number of its question, shape [num_chunks].
+        turn: Chunks of its chain before it, shape [num_chunks].
+        score: Mean negative log-likelihood under the target, shape [num_chunks].
+        right: Whether its chain's answer was right, shape [num_chunks].
+    """
+
+    question: Integers
+    turn: Integers
+    score: Floats
+    right: Floats
+
+    @classmethod
+    def of(cls, rows: list[tuple[int, int, float, bool]]) -> Chunks:
+        """From (question, turn, score, right) of each chunk."""
+        question, turn, score, right = (np.array(column) for column in zip(*sorted(rows), strict=True))
+        return cls(question, turn, score.astype(float), right.astype(float))
+
+
+def read_runs(path: Path) -> Chunks:
+    """The scored chunks of a file of runs."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    numbers: dict[str, int] = {}
+    chunks = []
+    with opener(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            chain: dict[str, Any] = json.loads(line)
+            number = numbers.setdefault(chain["question"], len(numbers))
+            answer = extract("".join(turn["draft"] + (turn["target"] or "") for turn in chain["turns"]))
+            right = answer is not None and compare(answer, chain["answer"]) is Verdict.EQUAL
+            chunks += [
+                (number, turn, float(np.log(chunk["ppl"])), right)
+                for turn, chunk in enumerate(chain["turns"])
+                if chunk["ppl"] is not None
+            ]
+    return Chunks.of(chunks)
+
+
+def simulated_runs(rng: np.random.Generator, num_questions: int = 60, num_chains: int = 16) -> Chunks:
+    """Chains: scores share their question's difficulty, drift upwards, and are higher where the answer is wrong."""
+    chunks = []
+    for question in range(num_questions):
+        difficulty = rng.normal(0, 0.2)
+        for _ in range(num_chains):
+            right = bool(rng.random() < 0.8 - difficulty)
+            for turn in range(min(15, rng.geometric(0.3))):
+                score = 0.5 + difficulty + 0.05 * np.sqrt(turn) - 0.05 * right + rng.normal(0, 0.12)
+                chunks.append((question, turn, float(score), right))
+    return Chunks.of(chunks)
+
+
+def own_p_values(chunks: Chunks, ties: Ties, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """P-values among the question's own first-turn scores, and among its own scores of the same turn."""
+    first, same = np.empty_like(chunks.score), np.empty_like(chunks.score)
+    for question in np.unique(chunks.question):
+        own = np.flatnonzero(chunks.question == question)
+        calibration = chunks.score[own[chunks.turn[own] == 0]]
+        for turn in np.unique(chunks.turn[own]):
+            here = own[chunks.turn[own] == turn]
+            same[here] = leave_one_out_p_values(chunks.score[here], ties, rng)
+            first[here] = p_values(calibration, chunks.score[here], ties, rng) if turn else same[here]
+    return first, same
+
+
+def splits(
+    chunks: Chunks, num_splits: int, ties: Ties, rng: np.random.Generator, quiet: bool
+) -> Iterator[tuple[npt.NDArray[np.bool_], dict[str, npt.NDArray[np.bool_]]]]:
+    """Random halves of the questions, each half once tested and once calibrated on, and what is decided on the chunks.
+
+    Yields:
+        Tested chunks, shape [num_chunks], and by calibration the decisions, shape [num_tested, num_alphas].
+    """
+    num_questions = int(chunks.question.max()) + 1
+    is_test = np.zeros(num_questions, dtype=bool)
+    for number in track(range(num_splits), "splits", disable=quiet):
+        if number % 2:
+            is_test = ~is_test
+        else:
+            is_test = np.isin(np.arange(num_questions), rng.permutation(num_questions)[: num_questions // 2])
+        tested = is_test[chunks.question]
+        for turn in np.unique(chunks.turn):  # where no calibration chain came that far there is nothing to decide by
+            here = chunks.turn == turn
+            if not np.any(here & ~tested):
+                tested &= ~here
+        p_by: dict[str, Floats] = dict(zip(("own_turn0", "own_per_turn"), own_p_values(chunks, ties, rng), strict=True))
+        p_by["turn0"] = np.ones_like(chunks.score)
+        p_by["turn0"][tested] = p_values(
+            chunks.score[~is_test[chunks.question] & (chunks.turn == 0)], chunks.score[tested], ties, rng
+        )
+        p_by["per_turn"] = np.ones_like(chunks.score)
+        for turn in np.unique(chunks.turn[tested]):
+            here = tested & (chunks.turn == turn)
+            pool = ~is_test[chunks.question] & (chunks.turn == turn)
+            p_by["per_turn"][here] = p_values(chunks.score[pool], chunks.score[here], ties, rng)
+        decided = {name: p[tested][:, None] <= np.array(ALPHAS) for name, p in p_by.items()}
+        decided["adaptive"] = adaptive_decisions(p_by["turn0"][tested], chunks.question[tested], rng)
+        yield tested, decided
+
+
+def adaptive_decisions(p: Floats, question: Integers, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Decisions of adaptive levels that meet the questions in a random order."""
+    decided = np.zeros((len(p), len(ALPHAS)), dtype=bool)
+    order = np.argsort(rng.permutation(int(question.max()) + 1)[question], kind="stable")
+    for column, alpha in enumerate(ALPHAS):
+        adaptive = AdaptiveLevel(alpha, ADAPTIVE_STEP)
+        for index in order:
+            decided[index, column] = adaptive.decide(float(p[index]))
+    return decided
+
+
+class Replay(NamedTuple):
+    """Counts over all splits.
+
+    Attributes:
+        fired: By calibration, how often each chunk was taken over, shape [num_chunks, num_alphas].
+        num_tested: In how many splits each chunk was decided on, shape [num_chunks].
+        split_rates: By calibration, the rate of every single split, shape [num_splits, num_alphas].
+    """
+
+    fired: dict[str, Floats]
+    num_tested: Floats
+    split_rates: dict[str, Floats]
+
+
+def replay(chunks: Chunks, num_splits: int, ties: Ties, rng: np.random.Generator, quiet: bool) -> Replay:
+    """Decide every split and count."""
+    num_tested = np.zeros(len(chunks.score))
+    fired = {name: np.zeros((len(chunks.score), len(ALPHAS))) for name in CALIBRATIONS}
+    rates: dict[str, list[Floats]] = {name: [] for name in CALIBRATIONS}
+    for tested, decided in splits(chunks, num_splits, ties, rng, quiet):
+        num_tested += tested
+        for name, decisions in decided.items():
+            fired[name][tested] += decisions
+            rates[name].append(decisions.mean(axis=0))
+    return Replay(fired, num_tested, {name: np.array(of_splits) for name, of_splits in rates.items()})
+
+
+def report_rates(report: Report, chunks: Chunks, replayed: Replay, ties: Ties, rng: np.random.Generator) -> None:
+    """Rates over all turns and by turn, each with its interval from resampling questions, and the bars."""
+    num_decisions = np.bincount(chunks.turn)
+    for turn, number in enumerate(num_decisions):
+        report.figures.setdefault(f"decisions turn {turn}", {"value": float(number), "low": None, "high": None})
+    for name in CALIBRATIONS:
+        for column, alpha in enumerate(ALPHAS):
+            worst = 0.0
+            for turn in (None, *range(len(num_decisions))):
+                here = (replayed.num_tested > 0) & (True if turn is None else chunks.turn == turn)
+                if len(np.unique(chunks.question[here])) < 2:
+                    continue
+                counts = replayed.fired[name][here, column], replayed.num_tested[here]
+                rate = paired_bootstrap_ratio(*counts, chunks.question[here], rng=rng, num_resamples=2_000)
+                where = "all turns" if turn is None else f"turn {turn}"
+                report.figure(f"{ties} {name} alpha {alpha} {where}", *rate)
+                if turn is None and name == "per_turn":
+                    distance = abs(rate.value - alpha)
+                    report.bar(Bar.at_most(f"{ties}, a pool a turn, alpha {alpha}: overall", distance, 0.01))
+                elif turn is not None and num_decisions[turn] >= ENOUGH_DECISIONS:
+                    worst = max(worst, abs(rate.value - alpha))
+            report.figure(f"{ties} {name} alpha {alpha} worst turn, distance", worst)
+            low, high = np.quantile(replayed.split_rates[name][:, column], (0.025, 0.975))
+            mean = float(replayed.split_rates[name][:, column].mean())
+            report.figure(f"{ties} {name} alpha {alpha} single splits", mean, float(low), float(high))
+            if name == "per_turn":
+                bar = f"{ties}, a pool a turn, alpha {alpha}: worst turn of {ENOUGH_DECISIONS} decisions"
+                report.bar(Bar.at_most(bar, worst, 0.02))
+
+
+def report_rejected(report: Report, chunks: Chunks, replayed: Replay, rng: np.random.Generator) -> None:
+    """How often chains ended right whose chunks were rejected, and the others, overall and within a question."""
+    question_mean = np.bincount(chunks.question, chunks.right) / np.bincount(chunks.question)
+    within = chunks.right - question_mean[chunks.question]
+    tested = replayed.num_tested > 0
+    for name in ("turn0", "per_turn", "own_turn0", "own_per_turn"):
+        for column, alpha in enumerate(ALPHAS):
+            share = replayed.fired[name][tested, column] / replayed.num_tested[tested]
+            question, right = chunks.question[tested], chunks.right[tested]
+            for side, weight in (("rejected", share), ("accepted", 1 - share)):
+                if np.all(np.bincount(question, weight) > 0):
+                    rate = paired_bootstrap_ratio(right * weight, weight, question, rng=rng, num_resamples=2_000)
+                    report.figure(f"{name} alpha {alpha} chains right, {side} chunks", *rate)
+                else:
+                    report.figure(
+                        f"{name} alpha {alpha} chains right, {side} chunks", float(right @ weight / sum(weight))
+                    )
+            gap = within[tested] * (share / share.mean() - (1 - share) / (1 - share).mean())
+            estimate = paired_bootstrap(gap, np.zeros_like(gap), question, rng=rng, num_resamples=2_000)
+            report.figure(f"{name} alpha {alpha} chains right, rejected less accepted, within a question", *estimate)
+
+
+def plot(path: Path, report: Report, ties: Ties) -> None:
+    """Draw the rate by turn, a panel a level."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(ALPHAS), figsize=(15, 4), sharex=True)
+    turns = [turn for turn in range(100) if f"decisions turn {turn}" in report.figures]
+    for panel, alpha in zip(panels, ALPHAS, strict=True):
+        for name in ("turn0", "per_turn", "own_turn0"):
+            points = [(turn, report.figures.get(f"{ties} {name} alpha {alpha} turn {turn}")) for turn in turns]
+            drawn = [(turn, point["value"], point["low"], point["high"]) for turn, point in points if point]
+            at, value, low, high = zip(*drawn, strict=True)
+            panel.plot(at, value, marker="o", markersize=3, label=CALIBRATIONS[name])
+            panel.fill_between(at, low, high, alpha=0.15)
+        panel.axhline(alpha, color="black", linewidth=1, linestyle="--")
+        few = [turn for turn in turns if (report.figures[f"decisions turn {turn}"]["value"] or 0) < ENOUGH_DECISIONS]
+        if few:
+            panel.axvspan(min(few) - 0.5, max(turns) + 0.5, color="grey", alpha=0.1)
+        panel.set(title=f"alpha {alpha}", xlabel="turn", ylim=(0, 1))
+    panels[0].set_ylabel("share of chunks taken over")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncol=3, frameon=False)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.savefig(path, dpi=110)
+
+
+@click.command(epilog="Example: python benchmarks/conformal_replay.py --runs FILE.jsonl.gz --plot_path rates.png")
+@report_options
+@click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of recorded runs.")
+@click.option("--splits", "num_splits", default=200, show_default=True, help="Random halves of the questions.")
+@click.option("--plot_path", type=click.Path(path_type=Path), help="Where to draw the rates by turn.")
+def main(seed: int, quick: bool, as_json: bool, runs: Path | None, num_splits: int, plot_path: Path | None) -> None:
+    """Take-over rate by turn and level, for each way of calibrating, on recorded runs."""
+    num_splits = min(num_splits, 10) if quick else num_splits
+    rng = np.random.default_rng(seed)
+    chunks = simulated_runs(rng) if runs is None else read_runs(runs)
+    setting: dict[str, Any] = {"seed": seed, "runs": "simulated" if runs is None else runs.name, "splits": num_splits}
+    setting |= {"questions": int(chunks.question.max()) + 1, "decisions": len(chunks.score)}
+    report = Report("conformal_replay", setting)
+    for ties in ("conservative", "random"):
+        replayed = replay(chunks, num_splits, ties, rng, as_json)
+        report_rates(report, chunks, replayed, ties, rng)
+        if ties == "conservative":
+            report_rejected(report, chunks, replayed, rng)
+    if plot_path is not None:
+        plot(plot_path, report, "conservative")
+    report.show(as_json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Runs draft/target systems on questions and keeps what each did, so that a long study can be resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.conformal_calibration import ConformalCalibration, DraftTargetSetting, LevelScores, TurnScores
+from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.take_over import TakeOverRule
+from scaffolding_ext.evaluation.datasets import Sample
+from scaffolding_ext.evaluation.scoring import score
+from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.protocol import Controller, Worker
+from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.runtime import ScaffoldingLlm
+
+
+class Setting(NamedTuple):
+    """What all systems of a study share.
+
+    Attributes:
+        num_chains: Chains a question.
+        chunk_tokens: Tokens of a chunk, of draft and target alike.
+        max_tokens: Tokens of a chain.
+        max_turns: Chunks of a chain.
+        on_reject: What a rejection leads to.
+        seed: Of the runs.
+    """
+
+    num_chains: int
+    chunk_tokens: int
+    max_tokens: int
+    max_turns: int
+    on_reject: Any
+    seed: int
+
+
+class Answered(NamedTuple):
+    """What a system did on one question.
+
+    Attributes:
+        vote: Whether the vote was right.
+        best: Whether any chain was.
+        chains: Share of the chains that were.
+        target_tokens: Tokens that the target decoded.
+        chunks: (chain, turn, score or None, taken over, p-value or None) of each chunk.
+        ends: Seconds from the request to each chain's end.
+        waited: Seconds that tasks waited for a place in the target's budget, in all.
+    """
+
+    vote: float
+    best: float
+    chains: float
+    target_tokens: int
+    chunks: list[tuple[int, int, float | None, bool, float | None]]
+    ends: list[float]
+    waited: float
+
+
+def controller(
+    setting: Setting, alpha: float = 0.0, turns: Sequence[Sequence[float]] = (), rule: TakeOverRule | None = None
+) -> ConformalDraftTargetController:
+    """The controller with pools of some turns, or with another rule; at turns without a pool a coin decides."""
+    scores = [TurnScores(scores=list(turn), rate=alpha, low=None, high=None) for turn in turns]
+    calibrated = DraftTargetSetting(
+        draft_model=None,
+        target_model=None,
+        draft_tokens=setting.chunk_tokens,
+        target_tokens=setting.chunk_tokens,
+        on_reject=setting.on_reject,
+        score="mean_nll",
+    )
+    return ConformalDraftTargetController(
+        alpha=alpha,
+        draft_tokens=setting.chunk_tokens,
+        target_tokens=setting.chunk_tokens,
+        num_chains=setting.num_chains,
+        max_turns=setting.max_turns,
+        max_tokens=setting.max_tokens,
+        on_reject=setting.on_reject,
+        rule=rule,
+        calibration=ConformalCalibration(
+            source="held_out",
+            setting=calibrated,
+            num_chains=setting.num_chains,
+            seed=setting.seed,
+            questions=[],
+            levels=[LevelScores(alpha=alpha, turns=scores)],
+        ),
+    )
+
+
+class Lab:
+    """The workers, the questions, and what systems did on them.
+
+    Args:
+        workers: Worker by tag.
+        samples: The questions.
+        prompting: Of the models.
+        store: Folder of what was run before; None keeps nothing.
+    """
+
+    def __init__(
+        self, workers: Mapping[str, Worker], samples: list[Sample], prompting: Prompting | None, store: Path | None
+    ) -> None:
+        self.workers, self.samples, self.store = dict(workers), samples, store
+        self.prompting = prompting
+
+    def answered(
+        self, name: str, made: Controller, seed: int, workers: Mapping[str, Worker] | None = None, at_once: int = 64
+    ) -> list[Answered]:
+        """What a system did on the questions; from the store where it was run before."""
+        path = None if self.store is None else self.store / f"{name}.json"
+        if path is not None and path.exists():
+            return [Answered(*question) for question in json.loads(path.read_text(encoding="utf-8"))]
+        results = self._run(made, [sample.prompt for sample in self.samples], seed, workers, at_once)
+        found = [_answered(result, sample.target) for result, sample in zip(results, self.samples, strict=True)]
+        if path is not None:
+            path.write_text(json.dumps(found), encoding="utf-8")
+        return found
+
+    def calibrated(
+        self, name: str, made: ConformalDraftTargetController, seed: int, num_turns: int | None = None
+    ) -> list[list[float]]:
+        """Scores of each turn of calibration chains on the questions."""
+        path = None if self.store is None else self.store / f"{name}.json"
+        if path is not None and path.exists():
+            turns: list[list[float]] = json.loads(path.read_text(encoding="utf-8"))
+            return turns
+        calibrating = CalibrateDraftTargetController(made, [sample.prompt for sample in self.samples], num_turns)
+        self._run(calibrating, [""], seed, None, 1)
+        turns = [turn.scores for turn in calibrating.turns]
+        if path is not None:
+            path.write_text(json.dumps(turns), encoding="utf-8")
+        return turns
+
+    def _run(
+        self, made: Any, prompts: list[str], seed: int, workers: Mapping[str, Worker] | None, at_once: int
+    ) -> list[ScaffoldingResult]:
+        made.prompting = self.prompting
+        with ScaffoldingLlm(made, workers or self.workers, seed=seed, max_parallel_requests=at_once) as llm:
+            results: list[ScaffoldingResult] = llm.generate(prompts)
+            return results
+
+
+def _answered(result: ScaffoldingResult, truth: str) -> Answered:
+    trace = result.program.trace
+    ends = [event for event in trace if event["event"] == "end"]
+    right = [score(event["answer"], truth).correct for event in ends]
+    chunks = [event for event in trace if event["event"] in ("accept", "take_over")]
+    return Answered(
+        vote=float(score(result.answer, truth).correct),
+        best=float(max(right)),
+        chains=float(np.mean(right)),
+        target_tokens=sum(event["num_target_tokens"] + event.get("num_rule_tokens", 0) for event in chunks),
+        chunks=[(e["chain"], e["turn"], e["score"], e["event"] == "take_over", e.get("p_value")) for e in chunks],
+        ends=[event["seconds"] for event in ends],
+        waited=sum(event["seconds_waited"] for event in trace if event["event"] == "waited"),
+    )
+
+
+def pooled_rates(
+    answers: Sequence[Answered], alpha: float, num_splits: int, num_calibration: int, rng: np.random.Generator
+) -> dict[str, dict[int | None, list[float]]]:
+    """Take-over rates of one run's chunks, ranked anew among chains drawn to be the calibration.
+
+    A split draws half of the questions. Online, some chains of each of them are the pool and the others are decided;
+    held out, the same chains are decided with chains of the other half as the pool. Chains stay whole.
+
+    Returns:
+        By kind and turn (None is all), the rate of each split.
+    """
+    rates: dict[str, dict[int | None, list[float]]] = {"online": {}, "held out": {}}
+    by_turn: dict[int, list[tuple[int, int, float]]] = {}
+    for question, answered in enumerate(answers):
+        for chain, turn, value, _, _ in answered.chunks:
+            if value is not None:
+                by_turn.setdefault(turn, []).append((question, chain, value))
+    num_chains = 1 + max(chain for rows in by_turn.values() for _, chain, _ in rows)
+    for _ in range(num_splits):
+        here = set(rng.permutation(len(answers))[: len(answers) // 2].tolist())
+        pool_of = [set(rng.permutation(num_chains)[:num_calibration].tolist()) for _ in answers]
+        for kind in rates:
+            fired: dict[int, list[bool]] = {}
+            for turn, rows in by_turn.items():
+                pool = np.sort([v for q, c, v in rows if c in pool_of[q] and (q in here) == (kind == "online")])
+                new = np.array([v for q, c, v in rows if q in here and c not in pool_of[q]])
+                low, high = np.searchsorted(pool, new, "left"), np.searchsorted(pool, new, "right")
+                ranks = len(pool) - high + rng.random(len(new)) * (high - low + 1)
+                fired[turn] = (ranks / (len(pool) + 1) <= alpha).tolist()
+            for turn, hits in fired.items():
+                if hits:
+                    rates[kind].setdefault(turn, []).append(float(np.mean(hits)))
+            everything = [hit for hits in fired.values() for hit in hits]
+            rates[kind].setdefault(None, []).append(float(np.mean(everything)))
+    return rates

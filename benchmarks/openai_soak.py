@@ -1,0 +1,159 @@
+"""Many requests at once against a server that fails one call in ten: does each end, and does anything leak?
+
+    python benchmarks/openai_soak.py --seed 1
+
+DynasorCoT chains, in one stream and in chunks, and votes of 4 in turn, over HTTP, on a scripted model. Calls fail as a
+server may: 429, 500, reset, reset in the middle of a stream, silence, and a body that is no JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+from common import Bar, Report, report_options
+from rich.console import Console
+from rich.progress import Progress
+
+from scaffolding_ext import (
+    DynasorCoTController,
+    MajorityVoteController,
+    NativeGenerationController,
+    OpenAIWorker,
+    ScaffoldingLlm,
+)
+from scaffolding_ext.errors import ScaffoldingExtError
+from scaffolding_ext.maths.statistics import wilson_interval
+from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.testing_server import OpenAIServer, Request
+
+CONCURRENCY = 256
+FAULTS = ("429", "500", "reset", "reset_mid_stream", "slow", "garbage")
+STUCK_S = 120.0  # a request that takes longer counts as hung
+QUESTION = "What is 6 * 7?"
+CHAIN = "Let me think. " * 10 + "\\boxed{42}"
+SLOTS = 512
+SILENCE_S = 5.0  # of the server, after which a call has failed: above what 256 calls at once take on a busy core
+
+
+class Held(NamedTuple):
+    """What the process holds at one moment."""
+
+    threads: int
+    sockets: int
+
+
+def held() -> Held:
+    """Count threads and sockets (Linux)."""
+    links = []
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            links.append(str(path.readlink()))
+        except OSError:  # the descriptor of the listing itself
+            continue
+    return Held(threading.active_count(), sum(link.startswith("socket:") for link in links))
+
+
+def reply(task: Any) -> str:
+    """The rest of a chain from where the prompt stands, or the answer to a probe."""
+    prompt = task.input_str or ""
+    return "42}" if prompt.endswith("boxed{") else CHAIN[len(prompt) - len(QUESTION) :]
+
+
+def fault_of(seed: int, share: float) -> Any:
+    """Which call goes wrong, and how, by its number alone."""
+
+    def fault(number: int, request: Request) -> str | None:
+        rng = random.Random(f"{seed} {number}")
+        return rng.choice(FAULTS) if rng.random() < share else None
+
+    return fault
+
+
+async def soak(worker: OpenAIWorker, num_requests: int, seed: int) -> tuple[Counter[str], int]:
+    """Run all requests; returns how they ended, and the asyncio tasks that are left."""
+    stacks = (
+        DynasorCoTController(200, certainty_threshold=2, chunk_size=32),
+        DynasorCoTController(200, certainty_threshold=2, chunk_size=32, mode="chunk"),
+        MajorityVoteController(NativeGenerationController({"max_tokens": 200}), 4, allocation=None),
+    )
+    outcomes: Counter[str] = Counter()
+    num_left = num_requests
+
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("requests", total=num_requests)
+        hosts = [ScaffoldingLlm(one, {"generation": worker}, CONCURRENCY, seed=seed) for one in stacks]
+
+        async def client() -> None:
+            nonlocal num_left
+            while num_left > 0:
+                num_left -= 1
+                result = hosts[num_left % len(hosts)].generate_async(QUESTION, sample_id=str(num_left))
+                try:
+                    output = (await asyncio.wait_for(result.aresult(), STUCK_S)).outputs[0]
+                    outcomes["answered" if output.answer == "42" else f"wrong: {output.answer!r}"] += 1
+                except ScaffoldingExtError as error:
+                    cause = error.__cause__ or error
+                    outcomes[f"failed: {type(cause).__name__}"] += 1
+                except asyncio.TimeoutError:
+                    outcomes["hung"] += 1
+                progress.advance(bar)
+
+        await asyncio.gather(*[client() for _ in range(CONCURRENCY)])
+        for host in hosts:
+            await asyncio.to_thread(host.shutdown)
+    return outcomes, len(asyncio.all_tasks()) - 1
+
+
+@click.command(epilog="Example: python benchmarks/openai_soak.py --json")
+@report_options
+@click.option("--num_requests", default=2_000, show_default=True, help="Requests in all.")
+@click.option("--fault_share", default=0.1, show_default=True, help="Share of calls that go wrong.")
+def main(seed: int, quick: bool, as_json: bool, num_requests: int, fault_share: float) -> None:
+    """Requests over a failing server: each ends in an answer or a named error, and all that was taken comes back."""
+    num_requests = min(num_requests, 200) if quick else num_requests
+    setting = {"seed": seed, "requests": num_requests, "concurrency": CONCURRENCY, "fault_share": fault_share}
+    report = Report("openai_soak", setting | {"faults": list(FAULTS), "model": "scripted"})
+    before = held()
+    fault = fault_of(seed, fault_share)
+    with (
+        OpenAIServer(ScriptedWorker(reply), "m", fault=fault) as server,
+        OpenAIWorker(server.url, "m", flavor="vllm", max_concurrency=SLOTS, timeout_seconds=SILENCE_S) as worker,
+    ):
+        worker.model = None  # a scripted model has no template
+        started = time.perf_counter()
+        outcomes, num_tasks = asyncio.run(soak(worker, num_requests, seed))
+        seconds = time.perf_counter() - started
+        left = {
+            "asyncio tasks": num_tasks,
+            "tasks of the worker": worker.num_requests,
+            "slots of the worker": SLOTS - worker._connection.num_free_slots,
+            "streams of the worker": len(worker._streams),
+            "requests at the server": server.num_running,
+        }
+        worker.shutdown()
+    after = held()
+    num_faults = sum(fault(number, request) is not None for number, request in enumerate(server.requests))
+    left |= {name: getattr(after, name) - getattr(before, name) for name in Held._fields}
+    report.figure("seconds", seconds)
+    report.figure("calls", len(server.requests))
+    report.figure("calls that were made to fail", num_faults)
+    for name, number in sorted(outcomes.items()):
+        interval = wilson_interval(number, num_requests)
+        report.figure(f"{name}, share", number / num_requests, interval.low, interval.high)
+    num_wrong = sum(number for name, number in outcomes.items() if not name.startswith(("answered", "failed")))
+    report.bar(Bar.at_most("hung, wrong or missing", num_wrong + num_requests - outcomes.total(), 0))
+    for name, number in left.items():
+        report.bar(Bar.at_most(f"{name} left", number, 0))
+    report.show(as_json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Take-over rules that conformal p-values are measured against; each decides what `TakeOverRule` decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from scaffolding_ext.controllers.draft_target_chain import DraftTargetChain
+from scaffolding_ext.controllers.take_over import Decision, TakeOverRule
+from scaffolding_ext.maths.conformal import leave_one_out_p_values
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.tasks import VerifyTask, WorkerTag, output_of
+
+REFLECTION_WORDS = ("wait", "hmm", "hold", "alternatively", "let me check", "let me double check", "let me redo")
+NUM_MARKS = 10  # SpecReason's scale, 0 to 9
+
+
+class Coin(TakeOverRule):
+    """Takes over with a probability, whatever the chunk: 0 is the draft alone.
+
+    Args:
+        rate: The probability.
+    """
+
+    scores_chunks = False
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
+        yield from ()
+        return [Decision(bool(rng.random() < self.rate), {}) for rng in rngs]
+
+
+class Ranking(TakeOverRule):
+    """Waits for all chunks of a turn, and takes over the strangest share of them.
+
+    Args:
+        alpha: The share; what it leaves of a chunk is drawn.
+    """
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def in_step(self, turn: int) -> bool:
+        return True
+
+    def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
+        yield from ()
+        scores = [chain.score for chain in chains if chain.score is not None]
+        p_values = leave_one_out_p_values(scores, "random", rngs[0]).tolist()
+        return [Decision(p_value <= self.alpha, {"p_value": p_value}, p_value) for p_value in p_values]
+
+
+class ReflectionWords(TakeOverRule):
+    """Takes over where the drafted chunk reflects.
+
+    Args:
+        words: Whole words or phrases that say so.
+
+    Reference:
+        Yang et al., "Speculative Thinking": the large model takes over at reflections.
+
+    Deviation:
+        It looks at a chunk of fixed length, not at paragraphs.
+    """
+
+    scores_chunks = False
+
+    def __init__(self, words: Sequence[str] = REFLECTION_WORDS) -> None:
+        self._pattern = re.compile(r"\b(" + "|".join(map(re.escape, words)) + r")\b", re.IGNORECASE)
+
+    def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
+        yield from ()
+        found = [self._pattern.findall(chain.draft_text) for chain in chains]
+        return [Decision(bool(words), {"words": [word.lower() for word in words]}) for words in found]
+
+
+class Verdict(TakeOverRule):
+    """Takes over where the target marks the chunk below a threshold on a scale from 0 to 9.
+
+    Args:
+        threshold: Marks below it are rejected.
+        close: Has the target say what the chain so far comes to, up to the opening brace.
+        question: Behind that answer, has it say whether it is right.
+        yes_token: Id of the first token of a yes.
+        no_token: Id of the first token of a no.
+        encode: Token ids of a text.
+        answer_tokens: Most tokens of the answer; they count as the target's.
+
+    Reference:
+        Pan et al., "SpecReason": the base model marks each step from 0 to 9, and one below the threshold is redone.
+
+    Deviation:
+        The embedded models follow no instruction but give a verdict on an answer: the mark is the tenth in which P(yes)
+        lies, asked about the answer that the target reads out of the chain so far.
+    """
+
+    scores_chunks = False
+
+    def __init__(
+        self,
+        threshold: int,
+        close: str,
+        question: str,
+        yes_token: int,
+        no_token: int,
+        encode: Callable[[str], list[int]],
+        answer_tokens: int = 8,
+    ) -> None:
+        self.threshold = threshold
+        self._close, self._question, self._tokens, self._encode = close, question, (yes_token, no_token), encode
+        self._answer_tokens = answer_tokens
+
+    def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
+        decisions = []
+        for chain in chains:
+            decision = yield from self._marked(chain)
+            decisions.append(decision)
+        return decisions
+
+    def _marked(self, chain: DraftTargetChain) -> ControllerGenerator:
+        asked = chain.with_draft() + self._close
+        answer = GenerationTask(
+            worker_tag=WorkerTag.TARGET, input_str=asked, max_tokens=self._answer_tokens, temperature=0.0, stop=["}"]
+        )
+        yield [answer]
+        ids = self._encode(asked + output_of(answer).split("}")[0] + "}." + self._question)
+        verdict = VerifyTask(worker_tag=WorkerTag.TARGET, branches=[ids])
+        verdict.yes_token, verdict.no_token = self._tokens
+        yield [verdict]
+        assert verdict.scores is not None, "the worker serves VerifyTask"
+        mark = min(NUM_MARKS - 1, int(NUM_MARKS * verdict.scores[0]))
+        num_read = len(answer.output_tokens or ())
+        return Decision(mark < self.threshold, {"mark": mark, "num_rule_tokens": num_read}, mark)
