@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 _CLOSE_SECONDS = 10.0
+# Headers by which the library tells OpenAI of itself: together as many bytes as a short prompt.
+_UNSENT = (
+    *("X-Stainless-Lang", "X-Stainless-Package-Version", "X-Stainless-OS", "X-Stainless-Arch", "X-Stainless-Runtime"),
+    *("X-Stainless-Runtime-Version", "X-Stainless-Async", "X-Stainless-Retry-Count", "X-Stainless-Read-Timeout"),
+)
 
 
 class Reply(NamedTuple, Generic[R]):
@@ -80,7 +85,7 @@ class Connection:
         circuit: Circuit,
     ) -> None:
         try:
-            from openai import AsyncOpenAI
+            from openai import AsyncOpenAI, Omit
         except ImportError as error:
             raise MissingDependencyError("openai", "openai") from error
         self.base_url = base_url
@@ -92,6 +97,7 @@ class Connection:
         self._client: AsyncOpenAI = AsyncOpenAI(
             api_key=api_key, base_url=base_url, max_retries=max_retries, timeout=timeout_seconds
         )
+        self._unsent = dict.fromkeys(_UNSENT, Omit())
         self._slots = asyncio.Semaphore(max_concurrency)
         self._closed = False
         self._lock = threading.Lock()
@@ -201,15 +207,13 @@ class Connection:
             return list(page.data or ())
 
     async def _create(self, path: str, body: Mapping[str, Any], stream: bool) -> Any:
-        fields = dict(body)
-        model = fields.pop("model")
+        # Sent as it is: of a prompt that comes as an argument, the library looks at every token id.
+        fields = {"model": body["model"], "extra_body": body, "extra_headers": self._unsent}
+        if stream:
+            fields["stream"] = True
         if path == "chat":
-            return await self._client.chat.completions.with_raw_response.create(
-                model=model, messages=fields.pop("messages"), stream=stream, extra_body=fields
-            )
-        return await self._client.completions.with_raw_response.create(
-            model=model, prompt=fields.pop("prompt"), stream=stream, extra_body=fields
-        )
+            return await self._client.chat.completions.with_raw_response.create(messages=[], **fields)
+        return await self._client.completions.with_raw_response.create(prompt="", **fields)
 
     @contextlib.asynccontextmanager
     async def _request(self) -> AsyncIterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,7 +37,7 @@ class RequestBodies:
         tokenizer: Name of its tokenizer, loaded when it is first needed.
         max_seq_len: Prompt and generated tokens at most, or None where nobody says.
         chat: Whether requests go to `/chat/completions`.
-        compact: Whether a prompt of token ids goes as text where that is certain to give the same ids.
+        compact: Whether a prompt of token ids goes as text where that is shorter and certain to give the same ids.
     """
 
     def __init__(
@@ -105,9 +106,11 @@ class RequestBodies:
             return {"messages": self._messages(task), **self._turn(task)}
         if task.input_tokens is not None:
             ids = self.reader.prompt(task)
-            as_text = self.flavor.ask_plain_text if self._compact else None
-            if as_text is not None and task.input_str and self.encode(task.input_str, False) == ids:
-                return {"prompt": task.input_str, **as_text}
+            plain = self.flavor.ask_plain_text if self._compact else None
+            if plain is not None and task.input_str:
+                as_text = {"prompt": task.input_str, **plain}
+                if _num_bytes(as_text) < _num_bytes({"prompt": ids}) and self.encode(task.input_str, False) == ids:
+                    return as_text
             return {"prompt": ids}
         if not task.input_str:
             raise InvalidTaskError("input_tokens is None and input_str is None or empty; give a prompt")
@@ -153,3 +156,8 @@ class RequestBodies:
         if self._chat:
             return {"logprobs": True, "top_logprobs": wanted, **self.flavor.ask_logprob_ids}
         return {self.flavor.logprobs_field: wanted, **self.flavor.ask_logprob_ids}
+
+
+def _num_bytes(fields: Mapping[str, Any]) -> int:
+    """How long they are in a request."""
+    return len(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())

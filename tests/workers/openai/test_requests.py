@@ -94,6 +94,19 @@ def test_prompts_are_sent_as_ids_where_there_are_any():
 
 
 @pytest.mark.parametrize(
+    ("text", "as_text"),
+    [("Start with 5. Apply a+3,b-2. Find the total. " * 2, True), ("x", False), ("\n\n\n\n\n\n", False)],
+)
+def test_a_compact_prompt_goes_in_the_shorter_form(text, as_text):
+    sender = RequestBodies(FLAVORS["vllm"], "served", "tinylm/draft", 100, chat=False, compact=True)
+    ids = sender.encode(text, False)
+    body = sender.generation(task(input_tokens=ids, input_str=text), stream=False)
+    assert (body["prompt"], body.get("add_special_tokens")) == ((text, False) if as_text else (ids, None))
+    others = sender.generation(task(input_tokens=[5, *ids], input_str=text), stream=False)
+    assert others["prompt"] == [5, *ids]  # not the ids of the text
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"input_tokens": []}, "input is empty"),
