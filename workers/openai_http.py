@@ -68,7 +68,7 @@ class OpenAIWorker(Worker):
             `"chat"` leaves the template to the server, takes text alone, and must be able to go on with an unfinished
             answer where a controller asks for one.
         tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer, where `model` is no such name.
-        compact_prompts: Whether a prompt of token ids goes as text where that is shorter (half the bytes, as a rule) and
+        compact_prompts: Whether a prompt of token ids goes as text where that is shorter (as a rule by half) and
             the tokenizer gives the same ids for it; takes a flavour whose servers add nothing to a text (`"vllm"`,
             `"trtllm"`).
         max_seq_len: Prompt and generated tokens of one request; None takes what the server says.
