@@ -1,23 +1,27 @@
 """What a conformal target is worth: accuracy against target-decoded tokens, beside other rules of taking over.
 
-    python benchmarks/conformal.py --num_problems 300 --store runs/conformal
+    python benchmarks/conformal.py --num_problems 100 --num_blocks 3 --store runs/conformal
 
-All systems run the same chains on the same workers with the same seeds; they differ in who decides. Pools a turn are
-made on the questions at hand, by chains that ran the same rule at the same level, in step. With `--store` a study that
-was broken off goes on where it was.
+All systems run the same chains on the same workers with the same seeds; they differ in who decides. Questions come in
+blocks, each with a seed, and pools a turn of its own, made on the questions at hand by chains that ran the same rule at
+the same level, in step. With `--store` a study that was broken off goes on where it was, and one with more blocks
+takes in what is there. How long all this takes is for `conformal_timing.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import numpy as np
 from common import Bar, Report, report_options
+from conformal_figures import CHAIN_COUNTS, Found, plot
 from draft_target_lab import Answered, Lab, Setting, controller, pooled_rates
+from rich.console import Console
+from rich.progress import Progress
 from take_over_rules import Coin, Ranking, ReflectionWords, Verdict
 
-from scaffolding_ext.controllers.take_over import TakeOverRule
 from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.maths.conformal import p_values
 from scaffolding_ext.maths.conformal_validity import realised_rate
@@ -25,63 +29,95 @@ from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.tinylm import grammar
-from scaffolding_ext.workers.budgeted import BudgetedWorker
 from scaffolding_ext.workers.huggingface import HuggingFaceWorker
 
 MODELS = {"draft": "tinylm/draft", "target": "tinylm/target"}
 ENOUGH_DECISIONS, SHOWN_DECISIONS = 300, 100  # of a turn, for a bar and for a figure
 OTHER_LENGTH = 5 / 7  # the paper calibrates on chunks of 500 tokens and decides on chunks of 700
 NUM_SPLITS = 20
-TIMED_ALPHA = 0.25
-PARTS = ("alone", "lengths", "words", "marks", "times", "memory")
+PARTS = ("alone", "words", "marks", "conditional", "lengths")
 POWER_Z = 1.96 + 1.2816  # two-sided 0.05, power 0.9
 
 
 class Study:
-    """Runs the systems and reports on them."""
+    """Runs the systems and reports on them.
 
-    def __init__(self, lab: Lab, setting: Setting, report: Report, verdict: Verdict, rng: np.random.Generator) -> None:
-        self.lab, self.setting, self.report, self.verdict, self.rng = lab, setting, report, verdict, rng
-        self.curve: dict[str, list[tuple[float, float]]] = {}
+    Args:
+        labs: One a block of questions.
+        setting: Of all systems.
+        report: Gets the figures.
+        verdict: The rule by marks.
+        rng: Of splits and resamples.
+        progress: Shows how far the study is.
+    """
 
-    def show(self, family: str, name: str, answers: list[Answered]) -> list[Answered]:
-        """Report accuracy, tokens and rate of one system, and put it on its family's curve."""
-        for what in ("vote", "best", "chains", "target_tokens"):
-            values = [float(getattr(answered, what)) for answered in answers]
-            estimate = paired_bootstrap(values, np.zeros(len(values)), rng=self.rng, num_resamples=2_000)
-            self.report.figure(f"{name}: {what}", *estimate)
+    def __init__(
+        self,
+        labs: list[Lab],
+        setting: Setting,
+        report: Report,
+        verdict: Verdict,
+        rng: np.random.Generator,
+        progress: Progress,
+    ) -> None:
+        self.labs, self.setting, self.report, self.verdict, self.rng = labs, setting, report, verdict, rng
+        self.found: list[Found] = []
+        self._progress, self._bar = progress, progress.add_task("", total=None)
+
+    def show(self, family: str, alpha: float | None, run: Callable[[Lab], list[Answered]]) -> list[Answered]:
+        """Run a system on all questions; report its accuracy, tokens and rate."""
+        name = family if alpha is None else f"{family}, alpha {alpha}"
+        answers: list[Answered] = []
+        for number, lab in enumerate(self.labs, 1):
+            self._progress.update(self._bar, description=f"{name}, block {number} of {len(self.labs)}")
+            answers += run(lab)
+        for what in ("vote", "best", "chains", "target_tokens", "decoded", "computed"):
+            self._mean(f"{name}: {what}", [float(getattr(answered, what)) for answered in answers])
+        found = Found(family, alpha, answers)
+        self.found.append(found)
+        for number in CHAIN_COUNTS:
+            if number <= self.setting.num_chains:
+                self.report.figure(f"{name}: vote of {number} chains", found.vote_of(number))
         fired, questions = _decisions(answers)
-        if len(set(questions)) > 1:
-            rate = realised_rate(fired, questions, rng=self.rng)
-            self.report.figure(f"{name}: rate", rate.rate, *(rate.clustered or (None, None)))
-        point = (float(np.mean([a.target_tokens for a in answers])), float(np.mean([a.vote for a in answers])))
-        self.curve.setdefault(family, []).append(point)
+        rate = realised_rate(fired, questions, rng=self.rng)
+        self.report.figure(f"{name}: rate", rate.rate, *(rate.clustered or (None, None)))
         return answers
 
     def alone(self) -> None:
         """Draft only and target only; the target writes in chunks as the draft does."""
         made = controller(self.setting, rule=Coin(0.0))
-        self.show("draft only", "draft only", self.lab.answered("draft_only", made, self.setting.seed))
-        workers = {"draft": self.lab.workers["target"], "target": self.lab.workers["target"]}
-        answers = self.lab.answered("target_only", made, self.setting.seed, workers)
-        written = [a._replace(target_tokens=len(a.chunks) * self.setting.chunk_tokens) for a in answers]
-        self.show("target only", "target only (its tokens to whole chunks)", written)
+        self.show("draft only", None, lambda lab: lab.answered("draft_only", made))
+
+        def target_only(lab: Lab) -> list[Answered]:
+            workers = {"draft": lab.workers["target"], "target": lab.workers["target"]}
+            return [a._replace(target_tokens=a.decoded) for a in lab.answered("target_only", made, workers)]
+
+        self.show("target only", None, target_only)
+
+    def conformal(self, lab: Lab, alpha: float) -> list[Answered]:
+        """Conformal take-over with pools of the block's own questions."""
+        turns = lab.calibrated(f"pools_{alpha}", controller(self._fewer(), alpha))
+        return lab.answered(f"conformal_{alpha}", controller(self.setting, alpha, turns))
+
+    def coin(self, lab: Lab, alpha: float) -> list[Answered]:
+        """Take-over at random, at the rate that the conformal rule had on the block."""
+        rate = float(np.mean(_decisions(self.conformal(lab, alpha))[0]))
+        return lab.answered(f"coin_{alpha}", controller(self.setting, rule=Coin(rate)))
+
+    def ranking(self, lab: Lab, alpha: float) -> list[Answered]:
+        """Chains in step, of which the worst are taken over at each turn."""
+        return lab.answered(f"ranking_{alpha}", controller(self.setting, rule=Ranking(alpha)))
 
     def level(self, alpha: float, *, compared: bool, ranked: bool) -> None:
         """Conformal take-over at a level; on request beside a coin, and beside a ranking."""
-        seed = self.setting.seed
-        fewer = self.setting._replace(num_chains=max(2, self.setting.num_chains // 2))
-        turns = self.lab.calibrated(f"pools_{alpha}", controller(fewer, alpha), seed + 1)
-        made = controller(self.setting, alpha, turns)
-        name = f"conformal, alpha {alpha}"
-        found = self.show("conformal", name, self.lab.answered(f"conformal_{alpha}", made, seed))
-        self.rates(name, alpha, found)
-        rate = float(np.mean(_decisions(found)[0]))
-        rules: dict[str, TakeOverRule] = {"coin": Coin(rate)} if compared else {}
-        for family, rule in (rules | ({"ranking": Ranking(alpha)} if ranked else {})).items():
-            answers = self.lab.answered(f"{family}_{alpha}", controller(self.setting, rule=rule), seed)
-            shown = self.show(family, f"{family}, alpha {alpha}", answers)
-            self.gain(f"conformal over {family}, alpha {alpha}", found, shown)
+        found = self.show("conformal", alpha, lambda lab: self.conformal(lab, alpha))
+        self.rates(f"conformal, alpha {alpha}", alpha, found)
+        if compared:
+            shown = self.show("coin", alpha, lambda lab: self.coin(lab, alpha))
+            self.gain(f"conformal over coin, alpha {alpha}", found, shown)
+        if ranked:
+            shown = self.show("ranking", alpha, lambda lab: self.ranking(lab, alpha))
+            self.gain(f"conformal over ranking, alpha {alpha}", found, shown)
 
     def rates(self, name: str, alpha: float, answers: list[Answered]) -> None:
         """The rate over random splits, overall and by turn, and how it scatters."""
@@ -103,71 +139,60 @@ class Study:
         differences = np.array([a.vote - b.vote for a, b in zip(ours, theirs, strict=True)])
         gain: Estimate = paired_bootstrap([a.vote for a in ours], [b.vote for b in theirs], rng=self.rng)
         self.report.figure(f"{name}: vote", *gain)
+        for what in ("chains", "best"):
+            values = [[float(getattr(a, what)) for a in side] for side in (ours, theirs)]
+            self.report.figure(f"{name}: {what}", *paired_bootstrap(*values, rng=self.rng))
+        for lab, part in zip(self.labs, np.array_split(differences, len(self.labs)), strict=True):
+            self.report.figure(f"{name}: vote, block of seed {lab.seed}", float(part.mean()))
         if differences.mean():
             needed = (POWER_Z * differences.std(ddof=1) / differences.mean()) ** 2
             self.report.figure(f"{name}: questions for power 0.9", float(np.ceil(needed)))
         if "coin" in name:
             self.report.bar(Bar(f"{name}: lower end", gain.low, 0.0, gain.low > 0, ">"))
 
+    def conditional(self, alpha: float) -> None:
+        """Coverage conditional on the question: the rate of its first turn, and how far later turns go astray."""
+        made = controller(self.setting, alpha, coverage="conditional")
+        answers = self.show("conditional", alpha, lambda lab: lab.answered(f"conditional_{alpha}", made))
+        by_turn = [[[fired for _, t, _, fired, _ in a.chunks if t == turn] for a in answers] for turn in (0, 1, 2)]
+        for turn, rows in enumerate(by_turn):
+            means = [float(np.mean(fired)) for fired in rows if fired]
+            if not means:
+                break
+            self._mean(f"conditional, alpha {alpha}: mean over questions of the rate at turn {turn}", means)
+            if turn == 0:
+                error = abs(float(np.mean(means)) - alpha)
+                self.report.bar(Bar.at_most(f"conditional, alpha {alpha}: rate error of the first turn", error, 0.01))
+
     def lengths(self, alpha: float) -> None:
-        """The rate by turn where the pools are of shorter chunks than those that are decided on."""
-        shorter = self.setting._replace(
-            num_chains=max(2, self.setting.num_chains // 2),
-            chunk_tokens=round(OTHER_LENGTH * self.setting.chunk_tokens),
-        )
-        pools = self.lab.calibrated(f"shorter_{alpha}", controller(shorter, alpha), self.setting.seed + 1, num_turns=4)
-        answers = self.lab.answered(f"conformal_{alpha}", controller(self.setting, alpha), self.setting.seed)
-        for turn, pool in enumerate(pools):
-            scores = [value for a in answers for _, t, value, _, _ in a.chunks if t == turn and value is not None]
+        """The rate by turn where the pools are of shorter chunks than those decided on; of the first block."""
+        shorter = self._fewer()._replace(chunk_tokens=round(OTHER_LENGTH * self.setting.chunk_tokens))
+        lab = self.labs[0]
+        pools = lab.calibrated(f"shorter_{alpha}", controller(shorter, alpha), num_turns=4)
+        answers = self.conformal(lab, alpha)
+        for number, pool in enumerate(pools):
+            scores = [value for a in answers for _, t, value, _, _ in a.chunks if t == number and value is not None]
             if scores and pool:
                 rate = float(np.mean(p_values(pool, scores, "random", self.rng) <= alpha))
-                name = f"alpha {alpha}, pools of {shorter.chunk_tokens}-token chunks: rate at turn {turn}"
+                name = f"alpha {alpha}, pools of {shorter.chunk_tokens}-token chunks: rate at turn {number}"
                 self.report.figure(name, rate)
 
     def marks(self) -> None:
         """SpecReason's marks."""
-        name = f"verdict below {self.verdict.threshold}"
-        marked = self.lab.answered("verdict", controller(self.setting, rule=self.verdict), self.setting.seed)
-        self.show("SpecReason's marks", name, marked)
+        made = controller(self.setting, rule=self.verdict)
+        self.show(f"marks below {self.verdict.threshold}", None, lambda lab: lab.answered("verdict", made))
 
     def words(self) -> None:
         """Speculative Thinking's reflection words."""
         made = controller(self.setting, rule=ReflectionWords())
-        self.show("reflection words", "reflection words", self.lab.answered("words", made, self.setting.seed))
+        self.show("reflection words", None, lambda lab: lab.answered("words", made))
 
-    def times(self, num_timed: int) -> None:
-        """Completion of chains, one question at a time, without and with waiting for each other."""
-        few = Lab(self.lab.workers, self.lab.samples[:num_timed], self.lab.prompting, self.lab.store)
-        turns = self.lab.calibrated(
-            f"pools_{TIMED_ALPHA}", controller(self.setting, TIMED_ALPHA), self.setting.seed + 1
-        )
-        systems = {
-            "asynchronous": controller(self.setting, TIMED_ALPHA, turns),
-            "synchronous": controller(self.setting, rule=Ranking(TIMED_ALPHA)),
-        }
-        ends = {
-            name: [a.ends for a in few.answered(f"timed_{name}", made, self.setting.seed, at_once=1)]
-            for name, made in systems.items()
-        }
-        for what, take in (("mean", np.mean), ("last", np.max)):
-            ours, theirs = ([float(take(e)) for e in ends[name]] for name in systems)
-            ratio = sum(ours) / sum(theirs)
-            self.report.figure(f"asynchronous over synchronous, {what} completion", ratio)
-            self.report.bar(Bar.at_most(f"asynchronous over synchronous, {what} completion", ratio, 0.8))
+    def _fewer(self) -> Setting:
+        return self.setting._replace(num_chains=max(2, self.setting.num_chains // 2))
 
-    def memory(self, num_chains: tuple[int, ...]) -> None:
-        """The most calls and tokens that the target had at once, by chains, without and with a budget."""
-        few = Lab(self.lab.workers, self.lab.samples[:1], self.lab.prompting, None)
-        for chains in num_chains:
-            for what, max_calls in (("without a budget", 10_000), ("budget of 4 calls", 4)):
-                target = BudgetedWorker(self.lab.workers["target"], max_calls)
-                made = controller(self.setting._replace(num_chains=chains), TIMED_ALPHA)
-                workers = {"draft": self.lab.workers["draft"], "target": target}
-                answers = few.answered("memory", made, self.setting.seed, workers, at_once=1)
-                name = f"target, {chains} chains, {what}"
-                self.report.figure(f"{name}: most calls at once (rows)", target.most_calls)
-                self.report.figure(f"{name}: most tokens held at once", target.most_tokens)
-                self.report.figure(f"{name}: seconds waited in all", sum(answered.waited for answered in answers))
+    def _mean(self, name: str, values: list[float]) -> None:
+        estimate = paired_bootstrap(values, np.zeros(len(values)), rng=self.rng, num_resamples=2_000)
+        self.report.figure(name, *estimate)
 
 
 def _decisions(answers: list[Answered]) -> tuple[list[bool], list[int]]:
@@ -176,35 +201,17 @@ def _decisions(answers: list[Answered]) -> tuple[list[bool], list[int]]:
     return fired, [number for number, answered in enumerate(answers) for _ in answered.chunks]
 
 
-def plot(curve: dict[str, list[tuple[float, float]]], path: str, title: str) -> None:
-    """Draw accuracy against the target's tokens."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4))
-    for family, points in curve.items():
-        tokens, accuracy = zip(*sorted(points), strict=True)
-        axes.plot(tokens, accuracy, "o-" if len(points) > 1 else "o", label=family)
-    axes.set(xlabel="tokens the target decoded, a question", ylabel="accuracy of the vote", title=title)
-    axes.legend(fontsize="small")
-    figure.tight_layout()
-    figure.savefig(path, dpi=80)
-    pyplot.close(figure)
-
-
-@click.command(epilog="Example: python benchmarks/conformal.py --alpha 0.25 --num_problems 300")
+@click.command(epilog="Example: python benchmarks/conformal.py --alpha 0.25 --num_problems 100 --num_blocks 3")
 @report_options
 @click.option("--alpha", "alphas", type=float, multiple=True, default=(0.25, 0.4, 0.1, 0.6), help="Level; repeatable.")
 @click.option("--compared", default=2, show_default=True, help="Of the levels, those that a coin runs at, too.")
 @click.option("--ranked", default=2, show_default=True, help="Of the levels, those that a ranking runs at, too.")
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="Repeatable; all parts.")
-@click.option("--num_problems", default=100, show_default=True, help="Questions.")
+@click.option("--num_problems", default=100, show_default=True, help="Questions of a block.")
+@click.option("--num_blocks", default=1, show_default=True, help="Blocks, of consecutive seeds.")
 @click.option("--num_chains", default=16, show_default=True, help="Chains a question.")
-@click.option("--num_timed", default=4, show_default=True, help="Questions whose chains are timed.")
 @click.option("--store", type=click.Path(path_type=Path), help="Folder of what was run before.")
-@click.option("--plot_path", type=click.Path(), help="Where the curve is drawn.")
+@click.option("--plot_path", type=click.Path(), help="Where the figures are drawn.")
 def main(
     seed: int,
     quick: bool,
@@ -214,47 +221,50 @@ def main(
     ranked: int,
     parts: tuple[str, ...],
     num_problems: int,
+    num_blocks: int,
     num_chains: int,
-    num_timed: int,
     store: Path | None,
     plot_path: str | None,
 ) -> None:
     """Accuracy and target tokens of conformal take-over and of the rules that it is measured against."""
     max_tokens = 720
     if quick:
-        alphas, compared, ranked, num_problems, num_chains, num_timed, max_tokens = (0.4,), 1, 1, 2, 2, 1, 96
-    setting = Setting(num_chains, 48, max_tokens, 15, "resample", seed)
-    if store is not None:
-        store /= f"seed{seed}_problems{num_problems}_chains{num_chains}_tokens{max_tokens}"
-        store.mkdir(parents=True, exist_ok=True)
-    report = Report("conformal", setting._asdict() | {"problems": num_problems, "models": MODELS})
-    rng = np.random.default_rng(seed)
+        alphas, compared, ranked, num_problems, num_blocks, num_chains, max_tokens = (0.4,), 1, 1, 2, 2, 2, 96
+    setting = Setting(num_chains, 48, max_tokens, 15, "resample")
+    blocks = {"seed": seed, "problems_of_a_block": num_problems, "blocks": num_blocks}
+    report = Report("conformal", setting._asdict() | blocks | {"models": MODELS})
     workers: dict[str, Worker] = {
         tag: HuggingFaceWorker(model, max_batch_size=64 if quick else 128) for tag, model in MODELS.items()
     }
     prompting = Prompting.for_model(MODELS["target"])
     yes, no = (prompting.encode(word)[0] for word in (grammar.YES, grammar.NO))
     verdict = Verdict(5, grammar.CLOSE, grammar.VERDICT, yes, no, prompting.encode)
-    lab = Lab(workers, load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed), prompting, store)
-    study = Study(lab, setting, report, verdict, rng)
-    try:
-        for number, alpha in enumerate(alphas):
-            study.level(alpha, compared=number < compared, ranked=number < ranked)
-        steps = {
-            "alone": study.alone,
-            "lengths": lambda: study.lengths(alphas[0]),
-            "words": study.words,
-            "marks": study.marks,
-            "times": lambda: study.times(num_timed),
-            "memory": lambda: study.memory((2,) if quick else (4, 16)),
-        }
-        for part in parts:
-            steps[part]()
-    finally:
-        for worker in workers.values():
-            worker.shutdown()
+    labs = []
+    for block in range(seed, seed + num_blocks):
+        folder = store and store / f"seed{block}_problems{num_problems}_chains{num_chains}_tokens{max_tokens}"
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
+        samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=block)
+        labs.append(Lab(workers, samples, prompting, block, folder))
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        study = Study(labs, setting, report, verdict, np.random.default_rng(seed), progress)
+        try:
+            for number, alpha in enumerate(alphas):
+                study.level(alpha, compared=number < compared, ranked=number < ranked)
+            steps = {
+                "alone": study.alone,
+                "words": study.words,
+                "marks": study.marks,
+                "conditional": lambda: study.conditional(alphas[0]),
+                "lengths": lambda: study.lengths(alphas[0]),
+            }
+            for part in parts:
+                steps[part]()
+        finally:
+            for worker in workers.values():
+                worker.shutdown()
     if plot_path:
-        plot(study.curve, plot_path, f"{num_problems} questions, {num_chains} chains")
+        plot(study.found, plot_path, f"{num_problems * num_blocks} questions, {num_chains} chains, {MODELS['target']}")
     report.show(as_json)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +11,18 @@ import numpy as np
 
 from scaffolding_ext.conformal_calibration import ConformalCalibration, DraftTargetSetting, LevelScores, TurnScores
 from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController
-from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController, Coverage
 from scaffolding_ext.controllers.take_over import TakeOverRule
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.scoring import score
+from scaffolding_ext.maths.voting import vote
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.results import ScaffoldingResult
 from scaffolding_ext.runtime import ScaffoldingLlm
+
+AT_ONCE = 8  # questions: with 16 chains each, as many rows as the engines have, so that no chain's KV is evicted
+CALIBRATION_SEED = 1_000_000  # added to the seed of the answers
 
 
 class Setting(NamedTuple):
@@ -30,7 +34,6 @@ class Setting(NamedTuple):
         max_tokens: Tokens of a chain.
         max_turns: Chunks of a chain.
         on_reject: What a rejection leads to.
-        seed: Of the runs.
     """
 
     num_chains: int
@@ -38,7 +41,6 @@ class Setting(NamedTuple):
     max_tokens: int
     max_turns: int
     on_reject: Any
-    seed: int
 
 
 class Answered(NamedTuple):
@@ -46,25 +48,45 @@ class Answered(NamedTuple):
 
     Attributes:
         vote: Whether the vote was right.
-        best: Whether any chain was.
-        chains: Share of the chains that were.
+        right: Whether each chain's answer was.
+        classes: Class of each chain's answer; -1 without one.
         target_tokens: Tokens that the target decoded.
+        decoded: Tokens that both models decoded, rejected chunks and answers that were asked for included.
+        computed: Positions that both models computed: those decoded, and those read or scored but not reused.
         chunks: (chain, turn, score or None, taken over, p-value or None) of each chunk.
-        ends: Seconds from the request to each chain's end.
-        waited: Seconds that tasks waited for a place in the target's budget, in all.
     """
 
     vote: float
-    best: float
-    chains: float
+    right: list[float]
+    classes: list[int]
     target_tokens: int
+    decoded: int
+    computed: int
     chunks: list[tuple[int, int, float | None, bool, float | None]]
-    ends: list[float]
-    waited: float
+
+    @property
+    def best(self) -> float:
+        """Whether any chain was right."""
+        return max(self.right)
+
+    @property
+    def chains(self) -> float:
+        """Share of the chains that were right."""
+        return float(np.mean(self.right))
+
+    def vote_of(self, chains: Sequence[int]) -> float:
+        """Whether the vote of these chains alone is right."""
+        classes = [self.classes[chain] for chain in chains]
+        winner = vote(classes)
+        return self.right[chains[classes.index(winner)]] if winner >= 0 else 0.0
 
 
 def controller(
-    setting: Setting, alpha: float = 0.0, turns: Sequence[Sequence[float]] = (), rule: TakeOverRule | None = None
+    setting: Setting,
+    alpha: float = 0.0,
+    turns: Sequence[Sequence[float]] = (),
+    rule: TakeOverRule | None = None,
+    coverage: Coverage = "marginal",
 ) -> ConformalDraftTargetController:
     """The controller with pools of some turns, or with another rule; at turns without a pool a coin decides."""
     scores = [TurnScores(scores=list(turn), rate=alpha, low=None, high=None) for turn in turns]
@@ -85,11 +107,12 @@ def controller(
         max_tokens=setting.max_tokens,
         on_reject=setting.on_reject,
         rule=rule,
+        coverage=coverage,
         calibration=ConformalCalibration(
             source="held_out",
             setting=calibrated,
             num_chains=setting.num_chains,
-            seed=setting.seed,
+            seed=0,
             questions=[],
             levels=[LevelScores(alpha=alpha, turns=scores)],
         ),
@@ -97,48 +120,59 @@ def controller(
 
 
 class Lab:
-    """The workers, the questions, and what systems did on them.
+    """The workers, some questions, and what systems did on them.
 
     Args:
         workers: Worker by tag.
         samples: The questions.
         prompting: Of the models.
+        seed: Of the runs.
         store: Folder of what was run before; None keeps nothing.
     """
 
     def __init__(
-        self, workers: Mapping[str, Worker], samples: list[Sample], prompting: Prompting | None, store: Path | None
+        self,
+        workers: Mapping[str, Worker],
+        samples: list[Sample],
+        prompting: Prompting | None,
+        seed: int,
+        store: Path | None,
     ) -> None:
-        self.workers, self.samples, self.store = dict(workers), samples, store
-        self.prompting = prompting
+        self.workers, self.samples, self.prompting = dict(workers), samples, prompting
+        self.seed, self.store = seed, store
 
-    def answered(
-        self, name: str, made: Controller, seed: int, workers: Mapping[str, Worker] | None = None, at_once: int = 64
-    ) -> list[Answered]:
+    def answered(self, name: str, made: Controller, workers: Mapping[str, Worker] | None = None) -> list[Answered]:
         """What a system did on the questions; from the store where it was run before."""
-        path = None if self.store is None else self.store / f"{name}.json"
-        if path is not None and path.exists():
-            return [Answered(*question) for question in json.loads(path.read_text(encoding="utf-8"))]
-        results = self._run(made, [sample.prompt for sample in self.samples], seed, workers, at_once)
-        found = [_answered(result, sample.target) for result, sample in zip(results, self.samples, strict=True)]
-        if path is not None:
-            path.write_text(json.dumps(found), encoding="utf-8")
-        return found
+        rows = self._stored(name, lambda: self._answered(made, workers))
+        return [Answered(*row) for row in rows]
 
     def calibrated(
-        self, name: str, made: ConformalDraftTargetController, seed: int, num_turns: int | None = None
+        self, name: str, made: ConformalDraftTargetController, num_turns: int | None = None
     ) -> list[list[float]]:
-        """Scores of each turn of calibration chains on the questions."""
+        """Scores of each turn of calibration chains on the questions, whose seeds are not those of the answers."""
+
+        def run() -> list[list[float]]:
+            calibrating = CalibrateDraftTargetController(made, [sample.prompt for sample in self.samples], num_turns)
+            self._run(calibrating, [""], self.seed + CALIBRATION_SEED, None, 1)
+            return [turn.scores for turn in calibrating.turns]
+
+        return self._stored(name, run)
+
+    def _answered(self, made: Controller, workers: Mapping[str, Worker] | None) -> list[Answered]:
+        results = self._run(made, [sample.prompt for sample in self.samples], self.seed, workers, AT_ONCE)
+        return [_answered(result, sample.target) for result, sample in zip(results, self.samples, strict=True)]
+
+    def _stored(self, name: str, run: Callable[[], list[Any]]) -> list[Any]:
         path = None if self.store is None else self.store / f"{name}.json"
         if path is not None and path.exists():
-            turns: list[list[float]] = json.loads(path.read_text(encoding="utf-8"))
-            return turns
-        calibrating = CalibrateDraftTargetController(made, [sample.prompt for sample in self.samples], num_turns)
-        self._run(calibrating, [""], seed, None, 1)
-        turns = [turn.scores for turn in calibrating.turns]
+            stored: list[Any] = json.loads(path.read_text(encoding="utf-8"))
+            return stored
+        found = run()
         if path is not None:
-            path.write_text(json.dumps(turns), encoding="utf-8")
-        return turns
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps(found), encoding="utf-8")
+            part.replace(path)
+        return found
 
     def _run(
         self, made: Any, prompts: list[str], seed: int, workers: Mapping[str, Worker] | None, at_once: int
@@ -151,17 +185,18 @@ class Lab:
 
 def _answered(result: ScaffoldingResult, truth: str) -> Answered:
     trace = result.program.trace
-    ends = [event for event in trace if event["event"] == "end"]
-    right = [score(event["answer"], truth).correct for event in ends]
+    ends = sorted((event for event in trace if event["event"] == "end"), key=lambda event: event["chain"])
+    (voted,) = (event for event in trace if event["event"] == "vote")
     chunks = [event for event in trace if event["event"] in ("accept", "take_over")]
+    total = result.program.ledger.total
     return Answered(
         vote=float(score(result.answer, truth).correct),
-        best=float(max(right)),
-        chains=float(np.mean(right)),
+        right=[float(score(event["answer"], truth).correct) for event in ends],
+        classes=list(voted["classes"]),
         target_tokens=sum(event["num_target_tokens"] + event.get("num_rule_tokens", 0) for event in chunks),
+        decoded=total.decoded,
+        computed=total.decoded + total.prefilled,
         chunks=[(e["chain"], e["turn"], e["score"], e["event"] == "take_over", e.get("p_value")) for e in chunks],
-        ends=[event["seconds"] for event in ends],
-        waited=sum(event["seconds_waited"] for event in trace if event["event"] == "waited"),
     )
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-SHARED = ("common.py", "draft_target_lab.py", "lab.py", "take_over_rules.py")
+SHARED = ("common.py", "conformal_figures.py", "draft_target_lab.py", "lab.py", "take_over_rules.py")
 SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if path.name not in SHARED)
-PLOTTED = ("demo.py", "dynasor.py")
+PLOTTED = ("conformal.py", "demo.py", "dynasor.py")
 EXTRA = {
     "demo.py": ("--num_problems", "20", "--model", "tinylm/draft"),
     "dynasor.py": ("--num_problems", "12", "--model", "tinylm/draft"),
