@@ -32,7 +32,7 @@ from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
 from scaffolding_ext.maths.conformal import Ties
 from scaffolding_ext.maths.nonconformity import SCORES
 from scaffolding_ext.maths.voting import vote
-from scaffolding_ext.program import next_seed, record
+from scaffolding_ext.program import elapsed, next_seed, record
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess, Worker
 from scaffolding_ext.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.tasks import ScoreTask, WorkerTag, worker_for
@@ -250,7 +250,10 @@ class ConformalDraftTargetController(BaseController):
                 chain.end("end")
 
     def _settle(self, chain: DraftTargetChain, decision: Decision) -> ControllerGenerator:
+        assert chain.draft_chunk is not None, "a chunk waits"
         figures = {"chain": chain.index, "turn": chain.turn, "score": chain.score} | decision.figures
+        figures["num_draft_tokens"] = chain.draft_chunk.num_tokens
+        figures["seconds_waited"] = round(elapsed() - chain.waits_since, 6)
         num_target_tokens = yield from chain.settle(decision.taken_over, decision.priority)
         record("take_over" if decision.taken_over else "accept", **figures, num_target_tokens=num_target_tokens)
         if chain.turn >= self.max_turns:

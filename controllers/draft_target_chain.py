@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.on_worker import OnWorker, on_worker
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.ledger import Ledger, Meter
 from scaffolding_ext.maths.nonconformity import NonconformityScore
-from scaffolding_ext.program import derive_seed, discard, record
+from scaffolding_ext.program import derive_seed, discard, elapsed, record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.sampling_params import inherit_sampling_params
@@ -79,6 +79,7 @@ class DraftTargetChain:
         exit_reason: Why the chain has ended; None while it goes on.
         draft_chunk: The chunk that waits for a decision.
         score: Its nonconformity; None where nothing was written, or chunks are not scored.
+        waits_since: When it began to wait, in the program's seconds: when it was drafted and, where chunks are, scored.
         answer: The chain's answer, once it is concluded.
         accepted_scores: Nonconformity of the drafted chunks that stand.
     """
@@ -103,6 +104,7 @@ class DraftTargetChain:
         self.exit_reason: str | None = None
         self.draft_chunk: Chunk | None = None
         self.score: float | None = None
+        self.waits_since = 0.0
         self.answer: str | None = None
         self.accepted_scores: list[float] = []
         self._prompt = prompt
@@ -141,19 +143,9 @@ class DraftTargetChain:
         """Have the next chunk drafted and, where chunks are scored, scored."""
         chunk = yield from self._write(self._draft, self._draft_tokens)
         self.draft_chunk, self.score = chunk, None
-        if self._score is None or not self.wrote_something:
-            return
-        if self._ids is None or chunk.token_ids is None:
-            history = (self._prompt.input_str or "") + self.text
-            task = ScoreTask(worker_tag=WorkerTag.TARGET, input_str=history, continuation_str=chunk.text)
-        else:
-            history_ids = (self._prompt.input_tokens or []) + self._ids
-            task = ScoreTask(worker_tag=WorkerTag.TARGET, input_tokens=history_ids, continuation_tokens=chunk.token_ids)
-        set_priority(task, self._priority)
-        yield [task]
-        if not task.logprobs:
-            raise NoOutputError("the worker 'target' left no log-probabilities in a ScoreTask: read its log")
-        self.score = self._score(task.logprobs)
+        if self._score is not None and self.wrote_something:
+            self.score = yield from self._scored(chunk, self._score)
+        self.waits_since = elapsed()
 
     def settle(self, taken_over: bool, priority: float = 0.0) -> ControllerGenerator:
         """Keep the drafted chunk, or have the target take over for a chunk.
@@ -233,6 +225,20 @@ class DraftTargetChain:
         token_ids = None if self._ids is None else task.output_tokens
         decoded = spent.by_purpose.get(Purpose.CHAIN)
         return Chunk(chunk_text, token_ids, num_tokens, 0 if decoded is None else decoded.decoded, ended)
+
+    def _scored(self, chunk: Chunk, score: NonconformityScore) -> ControllerGenerator:
+        """Have the target score a chunk behind the chain so far, and return its nonconformity."""
+        if self._ids is None or chunk.token_ids is None:
+            history = (self._prompt.input_str or "") + self.text
+            task = ScoreTask(worker_tag=WorkerTag.TARGET, input_str=history, continuation_str=chunk.text)
+        else:
+            history_ids = (self._prompt.input_tokens or []) + self._ids
+            task = ScoreTask(worker_tag=WorkerTag.TARGET, input_tokens=history_ids, continuation_tokens=chunk.token_ids)
+        set_priority(task, self._priority)
+        yield [task]
+        if not task.logprobs:
+            raise NoOutputError("the worker 'target' left no log-probabilities in a ScoreTask: read its log")
+        return score(task.logprobs)
 
     def _keep(self, chunk: Chunk) -> None:
         """Make a chunk part of the chain, and see whether that ends it."""

@@ -174,10 +174,13 @@ class Program:
         """A numpy generator from the branch's next seed (from fresh entropy where the program has no seed)."""
         return np.random.default_rng(self.next_seed())
 
+    def elapsed(self) -> float:
+        """Seconds since the program began, as the trace's `seconds`."""
+        return round(self._clock() - self._started, 6)
+
     def record(self, event: str, **figures: Any) -> None:
         """Append a decision to the trace with the figures it was taken on (JSON-serialisable values)."""
-        seconds = round(self._clock() - self._started, 6)
-        self.trace.append({"event": event, "branch": list(_branch_path()), "seconds": seconds, **figures})
+        self.trace.append({"event": event, "branch": list(_branch_path()), "seconds": self.elapsed(), **figures})
 
     def meter(self, generator: Iterable[Any]) -> ControllerGenerator:
         """Pass a controller's work through, counting in the ledger what its tasks cost, branches included.
@@ -203,6 +206,12 @@ def record(event: str, **figures: Any) -> None:
     program = _program.get()
     if program is not None:
         program.record(event, **figures)
+
+
+def elapsed() -> float:
+    """Seconds since the current program began; 0 outside any."""
+    program = _program.get()
+    return 0.0 if program is None else program.elapsed()
 
 
 def next_seed() -> int | None:

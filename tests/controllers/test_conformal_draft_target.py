@@ -1,6 +1,7 @@
 """Conformal draft and target: what it sends to which worker, how it decides, what it keeps, and what it refuses."""
 
 import asyncio
+import contextvars
 from typing import ClassVar
 
 import numpy as np
@@ -20,9 +21,11 @@ from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.take_over import Decision, TakeOverRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
+from scaffolding_ext.program import Program, enter_program
+from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.tasks import Purpose, ScoreTask, turn_start_of
-from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.testing import FakeClock, ScriptedWorker
 from scaffolding_ext.workers.budgeted import BudgetedWorker
 
 SETTING = {"draft_tokens": 4, "target_tokens": 6, "on_reject": "resample", "score": "mean_nll"}
@@ -86,7 +89,7 @@ def test_a_chunk_stands_or_is_written_anew_by_the_rank_of_its_score_in_its_turns
         ("accept", 1, 6.5, 1.0, 0.4),
         ("take_over", 2, 6.5, 0.4, 0.4),
     ]
-    assert [e["num_target_tokens"] for e in decisions] == [6, 0, 6]
+    assert [(e["num_draft_tokens"], e["num_target_tokens"]) for e in decisions] == [(4, 6), (4, 0), (4, 6)]
     assert result.outputs[0].text.startswith("TTTTTT" + "dddd" + "TTTTTT")
     assert result.program.ledger.by_purpose[Purpose.DISCARDED].decoded == 8  # two rejected drafts
     assert (result.answer, result.exit_reason) == ("7", "max_turns")
@@ -255,6 +258,61 @@ def test_any_rule_decides_and_in_step_all_chunks_of_a_turn_together() -> None:
     assert all((e["event"], e["score"]) == ("take_over", None) for e in decisions)
     assert sorted((e["turn"], e["num_decided"]) for e in decisions) == [(0, 3)] * 3 + [(1, 3)] * 3 + [(2, 1)] * 3
     assert not [task for task in target.tasks if isinstance(task, ScoreTask)]
+
+
+class InStep(Every):
+    """Has the chains wait for each other at every turn."""
+
+    scores_chunks = True
+
+    def in_step(self, turn):
+        return True
+
+
+class OneByOne(Every):
+    """Lets every chain go on by itself."""
+
+    scores_chunks = True
+
+    def in_step(self, turn):
+        return False
+
+
+@pytest.mark.parametrize(("rule", "waited"), [(InStep(), [2.0, 1.0]), (OneByOne(), [0.0, 0.0])])
+def test_the_trace_says_how_long_a_chunk_waited_for_its_decision(rule, waited) -> None:
+    """One branch after the other, a second a task.
+
+    In step, the first chain waits while the second is drafted and scored, the second while the target writes the first.
+    """
+    clock = FakeClock()
+
+    async def tick(task):
+        clock.advance(1.0)
+
+    workers = {"draft": ScriptedWorker("dddd", before=tick), "target": ScriptedWorker(replies, before=tick)}
+    program = Program(clock=clock)
+    contextvars.copy_context().run(drive_in, program, controller(rule=rule, num_chains=2, max_turns=1), workers)
+    decisions = [event for event in program.trace if event["event"] == "take_over"]
+    assert [(event["chain"], event["seconds_waited"]) for event in decisions] == list(enumerate(waited))
+
+
+def replies(task):
+    return [-1.0] * len(task.continuation_str) if isinstance(task, ScoreTask) else "TTTTTT"
+
+
+def drive_in(program, made, workers):
+    """Run a controller in a program, one branch after the other."""
+
+    def drive(generator):
+        for work in generator:
+            for branch in getattr(work, "sub_gens", ()):
+                drive(branch)
+            for task in () if hasattr(work, "sub_gens") else work:
+                asyncio.run(workers[str(task.worker_tag)].run_task(task))
+
+    enter_program(program)
+    made.bind(workers)
+    drive(program.meter(made.run(GenerationTask(input_str="question"))))
 
 
 # Workers and draft controllers

@@ -70,7 +70,7 @@ class ContinuousBatch:
         self._rows = RowOrder(kv)
         self._reading: dict[EngineRequest, None] = {}  # those that have not read their prompt, the oldest first
         self._num_decoded = self._num_prefilled = self._num_reused = 0
-        self._busy_s = 0.0
+        self._busy_s, self._num_steps = 0.0, 0
 
     @property
     def idle(self) -> bool:
@@ -90,6 +90,7 @@ class ContinuousBatch:
             num_reused=self._num_reused,
             num_evicted=self._index.num_evicted,
             busy_s=self._busy_s,
+            num_steps=self._num_steps,
         )
 
     def warm_up(self) -> None:
@@ -120,6 +121,7 @@ class ContinuousBatch:
     def step(self) -> None:
         """Admit what fits; then compute one token of every row that decodes, and some of the prompts."""
         started = time.monotonic()
+        self._num_steps += 1
         self._admit()
         room = self._prefill_chunk
         reads: dict[EngineRequest, int] = {}

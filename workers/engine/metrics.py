@@ -18,6 +18,7 @@ class EngineMetrics(NamedTuple):
         num_reused: Prompt tokens taken from cached KV since the start.
         num_evicted: Stored prefixes that left under the memory cap.
         busy_s: Seconds spent in steps since the start; the engine idles the rest.
+        num_steps: Steps begun since the start.
     """
 
     num_running: int
@@ -29,6 +30,7 @@ class EngineMetrics(NamedTuple):
     num_reused: int
     num_evicted: int
     busy_s: float
+    num_steps: int
 
     @property
     def num_computed(self) -> int:
