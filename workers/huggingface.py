@@ -19,7 +19,7 @@ from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_
 from scaffolding_ext.workers.engine.model_loading import load_model
 from scaffolding_ext.workers.engine.request_builder import RequestBuilder, fill, probability_of_first
 from scaffolding_ext.workers.engine.waiter import NEVER, Waiter
-from scaffolding_ext.workers.streaming import current_scope_id, output_so_far
+from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
@@ -33,7 +33,6 @@ class _Stream(NamedTuple):
 
     request: EngineRequest
     waiter: Waiter
-    scope_id: str
 
 
 class HuggingFaceWorker(Worker):
@@ -116,7 +115,7 @@ class HuggingFaceWorker(Worker):
         check_attention(config, self.max_seq_len, serves_windows=attends_to_rows)
         vocab_size = network.get_input_embeddings().weight.shape[0]
         self._builder = RequestBuilder(tokenizer, vocab_size, self.max_seq_len, seed)
-        self._streams: dict[str, set[EngineRequest]] = {}
+        self._streams: OpenStreams[EngineRequest] = OpenStreams()
         self._engine: GenerationEngine = GenerationEngine(
             network,
             tokenizer,
@@ -162,19 +161,16 @@ class HuggingFaceWorker(Worker):
         while not ended:
             await self._wait(task, request, waiter, len(task.output_tokens or ()) + 1)
             ended = fill(task, request)
-            task.streaming_output_list.append(output_so_far(task))
+            show(task)
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
-        if task.end_flag:
+        if is_over(task):
             return TaskStatus.SUCCESS
         if task.request_handle is None:
-            if task.cancel_flag:
-                task.end_flag = True
-                return TaskStatus.SUCCESS
             self._open_stream(task)
         stream: _Stream = task.request_handle
-        num_tokens = len(task.output_tokens or ()) + max(1, task.streaming_step or 1)
+        num_tokens = next_len(task)
         if task.cancel_flag:
             self._engine.cancel(stream.request)
             num_tokens = NEVER
@@ -182,12 +178,12 @@ class HuggingFaceWorker(Worker):
             await self._wait(task, stream.request, stream.waiter, num_tokens)
             task.end_flag = fill(task, stream.request)
         except BaseException:
-            self._forget_stream(stream)
+            self._streams.discard(stream.request)
             raise
         if task.end_flag:
-            self._forget_stream(stream)
+            self._streams.discard(stream.request)
         elif task.streaming_output_flag:
-            task.streaming_output_list.append(output_so_far(task))
+            show(task)
         return TaskStatus.SUCCESS
 
     def _open_stream(self, task: StreamGenerationTask) -> None:
@@ -195,14 +191,8 @@ class HuggingFaceWorker(Worker):
         request = self._builder.generation(task, waiter.notify)
         self._engine.submit(request)
         task.output_tokens = None
-        task.request_handle = _Stream(request, waiter, current_scope_id())
-        self._streams.setdefault(task.request_handle.scope_id, set()).add(request)
-
-    def _forget_stream(self, stream: _Stream) -> None:
-        streams = self._streams.get(stream.scope_id, set())
-        streams.discard(stream.request)
-        if not streams:
-            self._streams.pop(stream.scope_id, None)
+        task.request_handle = _Stream(request, waiter)
+        self._streams.add(request)
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
         waiter = Waiter()

@@ -13,26 +13,24 @@ from scaffolding_ext.errors import EngineError
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import (
     GenerationTask,
-    ScaffoldingOutput,
     StreamGenerationTask,
     TaskStatus,
     Worker,
-    current_scope,
 )
-from scaffolding_ext.tasks import CONTINUED_TURNS, ScoreTask, TokenCounts, set_token_counts
+from scaffolding_ext.tasks import ScoreTask, TokenCounts, set_token_counts
 from scaffolding_ext.workers.openai.arguments import check_arguments
 from scaffolding_ext.workers.openai.circuit import Circuit
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import described, flavor_named
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import prompt_scores, token_counts
-from scaffolding_ext.workers.openai.self_test import refused_scores, refused_turns
+from scaffolding_ext.workers.openai.self_test import refusals, refused_scores
 from scaffolding_ext.workers.openai.stream import Answer, StreamReader, read_answer
+from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
 
-_NEVER = 1 << 60  # more tokens than any answer has: waits for its end
 _log = logging.getLogger(__name__)
 
 
@@ -40,7 +38,6 @@ class _Stream(NamedTuple):
     """What a streaming task keeps between its steps."""
 
     reader: StreamReader
-    scope_id: str
     started_at: float
 
 
@@ -146,9 +143,7 @@ class OpenAIWorker(Worker):
                 named, model, tokenizer or model, max_seq_len, self._path == "chat", compact_prompts
             )
             self.max_num_logprobs = named.max_num_logprobs if self._bodies.gives_ids else 0
-            self.refused: dict[str, str] = {}
-            self._scores_tested = False
-            self._streams: dict[str, set[StreamReader]] = {}
+            self._streams: OpenStreams[StreamReader] = OpenStreams()
             self._refuse_what_fails(tested=served is not None)
         except BaseException:
             self._connection.close()
@@ -175,22 +170,10 @@ class OpenAIWorker(Worker):
 
     def _refuse_what_fails(self, tested: bool) -> None:
         """Find out what the server cannot do, and take the task types that need it out of `task_handlers`."""
-        handlers = dict(type(self).task_handlers)
-        if not self._bodies.gives_ids:
-            del handlers[StreamGenerationTask]  # positions in a stream are counted in token ids
-            self.refused["StreamGenerationTask"] = f"servers of flavor {self.flavor!r} give no token ids"
-        flavor = self._bodies.flavor
-        if self._path == "chat":
-            self.refused["ScoreTask"] = "a chat server scores no prompts; take endpoint='completions'"
-            if tested or flavor.continue_turn is None:
-                reason = self._connection.run_blocking(refused_turns, self._connection, self._bodies)
-                self.refused |= {CONTINUED_TURNS: reason} if reason else {}
-        elif tested or not flavor.scores:
-            reason = self._connection.run_blocking(refused_scores, self._connection, self._bodies)
-            self._scores_tested = True
-            self.refused |= {"ScoreTask": reason} if reason else {}
-        if "ScoreTask" in self.refused:
-            del handlers[ScoreTask]
+        self.refused = refusals(self._connection, self._bodies, self._path == "chat", tested)
+        self._scores_tested = tested
+        served = type(self).task_handlers
+        handlers = {kind: served[kind] for kind in served if kind.__name__ not in self.refused}
         self.task_handlers = handlers  # type: ignore[misc]  # read from the instance, see `Worker`
         for name, reason in self.refused.items():
             _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
@@ -214,18 +197,15 @@ class OpenAIWorker(Worker):
             while answer is None or answer.finish_reason is None:
                 num_pieces += 1
                 answer = await self._advance(task, stream, max(num_pieces, len(task.output_tokens or ()) + 1))
-                task.streaming_output_list.append(_output(task))
+                show(task)
         finally:
             await self._forget_stream(stream)
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
-        if task.end_flag:
+        if is_over(task):
             return TaskStatus.SUCCESS
         if task.request_handle is None:
-            if task.cancel_flag:
-                task.end_flag = True
-                return TaskStatus.SUCCESS
             task.request_handle = self._open_stream(task)
         stream: _Stream = task.request_handle
         try:
@@ -233,8 +213,7 @@ class OpenAIWorker(Worker):
                 answer = await self._connection.run(stream.reader.cancel)
                 self._fill(task, answer, stream.started_at)
             else:
-                num_tokens = len(task.output_tokens or ()) + max(1, task.streaming_step or 1)
-                answer = await self._advance(task, stream, num_tokens)
+                answer = await self._advance(task, stream, next_len(task))
             task.end_flag = answer.finish_reason is not None
         except BaseException:
             await self._forget_stream(stream)
@@ -242,7 +221,7 @@ class OpenAIWorker(Worker):
         if task.end_flag:
             await self._forget_stream(stream)
         elif task.streaming_output_flag:
-            task.streaming_output_list.append(_output(task))
+            show(task)
         return TaskStatus.SUCCESS
 
     def _open_stream(self, task: GenerationTask) -> _Stream:
@@ -251,10 +230,8 @@ class OpenAIWorker(Worker):
             self._connection, self._path, body, self._bodies.flavor, expects_ids=self._bodies.gives_ids
         )
         task.output_tokens = None
-        scope = current_scope.get()
-        stream = _Stream(reader, "" if scope is None else scope.scope_id, time.monotonic())
-        self._streams.setdefault(stream.scope_id, set()).add(reader)
-        return stream
+        self._streams.add(reader)
+        return _Stream(reader, time.monotonic())
 
     async def _advance(self, task: GenerationTask, stream: _Stream, num_tokens: int) -> Answer:
         first = task.output_str is None or task.output_tokens is None
@@ -269,10 +246,7 @@ class OpenAIWorker(Worker):
         return answer
 
     async def _forget_stream(self, stream: _Stream) -> None:
-        streams = self._streams.get(stream.scope_id, set())
-        streams.discard(stream.reader)
-        if not streams:
-            self._streams.pop(stream.scope_id, None)
+        self._streams.discard(stream.reader)
         if not stream.reader.ended:
             await self._connection.run(stream.reader.cancel)
 
@@ -323,8 +297,3 @@ class OpenAIWorker(Worker):
 def _record_retries(num_retries: int) -> None:
     if num_retries:
         record("retried", worker="OpenAIWorker", num_retries=num_retries)
-
-
-def _output(task: GenerationTask) -> ScaffoldingOutput:
-    """What the task has so far, for a reader who looks at it later."""
-    return ScaffoldingOutput(task.output_str, list(task.output_tokens or ()))

@@ -20,7 +20,7 @@ from scaffolding_ext.tasks import (
     ScoreTask,
     VerifyTask,
 )
-from scaffolding_ext.workers.streaming import current_scope_id, output_so_far
+from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
 from scaffolding_ext.workers.task_reading import TaskReader
 from scaffolding_ext.workers.tensorrt.call import Call
 from scaffolding_ext.workers.tensorrt.client import LlmClient
@@ -116,7 +116,7 @@ class TRTLLMWorker(Worker):
         backend = self._loaded.tokenizer.backend_tokenizer
         self._reader = TaskReader(backend, self._loaded.vocab_size, self.max_seq_len)
         self._client = LlmClient(self._loaded, self._reader, request_timeout)
-        self._streams: dict[str, set[Call]] = {}
+        self._streams: OpenStreams[Call] = OpenStreams()
         no_scores = self._client.why_no_scores
         if serve_scores and no_scores:
             self.shutdown()
@@ -205,7 +205,7 @@ class TRTLLMWorker(Worker):
             while task.streaming_output_flag and not call.ended:
                 await call.wait(len(task.output_tokens or ()) + 1)
                 call.fill(task)
-                task.streaming_output_list.append(output_so_far(task))
+                show(task)
             await call.wait()
             call.fill(task)
         finally:
@@ -213,21 +213,18 @@ class TRTLLMWorker(Worker):
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
-        if task.end_flag:
+        if is_over(task):
             return TaskStatus.SUCCESS
         if task.request_handle is None:
-            if task.cancel_flag:
-                task.end_flag = True
-                return TaskStatus.SUCCESS
             task.output_tokens = None
             task.request_handle = self._client.open(task, streaming=True)
-            self._streams.setdefault(current_scope_id(), set()).add(task.request_handle)
+            self._streams.add(task.request_handle)
         call: Call = task.request_handle
         try:
             if task.cancel_flag:
                 call.abort()
             else:
-                await call.wait(len(task.output_tokens or ()) + max(1, task.streaming_step or 1))
+                await call.wait(next_len(task))
         except BaseException:
             self._forget(task, call)
             raise
@@ -236,7 +233,7 @@ class TRTLLMWorker(Worker):
         if task.end_flag:
             self._forget(task, call)
         elif task.streaming_output_flag:
-            task.streaming_output_list.append(output_so_far(task))
+            show(task)
         return TaskStatus.SUCCESS
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
@@ -293,7 +290,4 @@ class TRTLLMWorker(Worker):
 
     def _forget(self, task: StreamGenerationTask, call: Call) -> None:
         self._client.close(task, call)
-        for scope_id, calls in list(self._streams.items()):
-            calls.discard(call)
-            if not calls:
-                del self._streams[scope_id]
+        self._streams.discard(call)

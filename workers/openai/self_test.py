@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import set_turn_start
+from scaffolding_ext.tasks import CONTINUED_TURNS, set_turn_start
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import prompt_scores
@@ -17,6 +17,32 @@ _WORDS = " one two three four five six seven eight nine ten"
 _NUM_TOKENS = 8
 _NUM_TRIALS = 3
 _TOLERANCE = 0.1  # nats: half-precision kernels differ by less between decoding and prefilling, neighbours by more
+
+
+def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: bool) -> dict[str, str]:
+    """What a server cannot do that a stack may ask of it, and why.
+
+    Args:
+        connection: To the server.
+        bodies: Makes the requests.
+        chat: Whether they go to the chat endpoint.
+        tested: Whether the server is tested, or its kind believed.
+
+    Raises:
+        EngineError: The server failed.
+    """
+    flavor, refused = bodies.flavor, {}
+    if not bodies.gives_ids:  # positions in a stream are counted in token ids
+        refused["StreamGenerationTask"] = f"servers of flavor {flavor.name!r} give no token ids"
+    if chat:
+        refused["ScoreTask"] = "a chat server scores no prompts; take endpoint='completions'"
+    name, test, claimed = (
+        (CONTINUED_TURNS, refused_turns, flavor.continue_turn is not None)
+        if chat
+        else ("ScoreTask", refused_scores, flavor.scores)
+    )
+    reason = connection.run_blocking(test, connection, bodies) if tested or not claimed else None
+    return refused | ({name: reason} if reason else {})
 
 
 async def refused_scores(connection: Connection, bodies: RequestBodies) -> str | None:
