@@ -1,16 +1,25 @@
 """What a probed chain costs over HTTP: bytes sent and received, as the server counts them, beside the text of it.
 
     python benchmarks/openai_worker.py
+    python benchmarks/openai_worker.py --tokenizer models/SmolLM2-135M-Instruct --runs FILE.jsonl.gz
 
-DynasorCoT on a recorded chain of 300, 2,000 and 8,000 tokens of the embedded tokenizer, which the server plays back:
-the probes never agree, so that each chain runs to its end. Prompts go as token ids (`ids`), or
-with `compact_prompts` as text where that gives the same ids. Bytes are those of the bodies; what the headers add is
-told beside.
+DynasorCoT on a recorded chain of 300, 2,000 and 8,000 tokens, which the server plays back. The probes never agree, so
+that each chain runs to its budget, where its answer is asked for, or to an end of its own, where it is not. Prompts go
+as token ids (`ids`), or with `compact_prompts` as text where that is shorter and gives the same ids. Bytes are those of
+the bodies; the headers are told beside.
+
+The chain is of held-out problems of the embedded models, whose tokens are short, or with `--runs` of other models: a
+row a chain with its `question` and `turns` of `draft` and `target`. Letters beyond ASCII are left out of those, since
+the pieces that are played back must not end inside one.
 """
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import click
@@ -23,31 +32,55 @@ from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskS
 from scaffolding_ext.tasks import TokenCounts, set_token_counts
 from scaffolding_ext.testing_server import OpenAIServer
 
-MODEL = "tinylm/draft"
+EMBEDDED = "tinylm/draft"
 LENGTHS = (300, 2_000, 8_000)
 PROBE_TOKENS = 7  # no chunk has as few
 MODES: dict[str, dict[str, Any]] = {
+    "stream, geometric 3": {"probe_spacing": "geometric", "spacing_growth": 3.0},
+    "stream, geometric 3, own end": {"probe_spacing": "geometric", "spacing_growth": 3.0, "insist_on_answer": False},
     "stream, geometric 2": {"probe_spacing": "geometric", "spacing_growth": 2.0},
+    "stream, geometric 2, own end": {"probe_spacing": "geometric", "spacing_growth": 2.0, "insist_on_answer": False},
     "stream, geometric 1.5": {"probe_spacing": "geometric", "spacing_growth": 1.5},
     "stream, fixed 64": {},
     "chunk, geometric 2": {"mode": "chunk", "probe_spacing": "geometric", "spacing_growth": 2.0},
     "chunk, fixed 64": {"mode": "chunk"},
 }
+BARRED = ("stream, geometric 3", "stream, geometric 2")  # and with an own end
 BAR = 4.0  # bytes sent over bytes of the final text, in stream mode with geometric spacing
+
+
+class Recording(NamedTuple):
+    """A chain to play back.
+
+    Attributes:
+        tokenizer: Name or folder of the tokenizer.
+        question: What it answers.
+        token_ids: The chain, as long as any that is asked for.
+    """
+
+    tokenizer: str
+    question: str
+    token_ids: list[int]
+
+    @property
+    def model(self) -> str:
+        """What the server calls its model."""
+        return self.tokenizer if self.tokenizer == EMBEDDED else Path(self.tokenizer).name
 
 
 class RecordedWorker(Worker):
     """Plays one chain back, piece by piece, and answers each probe differently.
 
     Args:
-        token_ids: The chain.
+        recording: Has the chain.
+        end: Where it ends by itself, in tokens.
     """
 
-    model = MODEL
+    model = None
 
-    def __init__(self, token_ids: list[int]) -> None:
-        self._token_ids = token_ids
-        self._tokenizer = load_tokenizer(MODEL).backend_tokenizer
+    def __init__(self, recording: Recording, end: int) -> None:
+        self._token_ids = recording.token_ids[:end]
+        self._tokenizer = load_tokenizer(recording.tokenizer).backend_tokenizer
         self._answers = itertools.count()
         self._num_played = 0
 
@@ -63,9 +96,11 @@ class RecordedWorker(Worker):
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
         known, text = len(task.output_tokens or ()), task.output_str or ""
-        num_tokens = min(known + (task.streaming_step or 1), task.max_tokens or 0)
-        task.end_flag = bool(task.cancel_flag) or num_tokens == task.max_tokens
-        self._write(task, self._token_ids[known:num_tokens], "length" if task.end_flag else None)
+        most = min(task.max_tokens or 0, len(self._token_ids))
+        num_tokens = min(known + (task.streaming_step or 1), most)
+        task.end_flag = bool(task.cancel_flag) or num_tokens == most
+        reason = "length" if num_tokens == task.max_tokens else "stop"
+        self._write(task, self._token_ids[known:num_tokens], reason if task.end_flag else None)
         task.output_tokens, task.output_str = self._token_ids[:num_tokens], text + (task.output_str or "")
         return TaskStatus.SUCCESS
 
@@ -97,27 +132,45 @@ class Traffic(NamedTuple):
     num_chain_uploads: int
 
 
-def recorded_chain(num_tokens: int) -> list[int]:
-    """Tokens of held-out problems, one behind the other."""
-    encode = load_tokenizer(MODEL).backend_tokenizer.encode
-    texts = itertools.cycle(sample.prompt + "\n" for sample in load_dataset("tinylm:held_out", num_samples=100))
+def embedded_texts() -> Iterator[tuple[str, str]]:
+    """A question, with texts to answer it, without an end."""
+    for sample in itertools.cycle(load_dataset("tinylm:held_out", num_samples=100)):
+        yield "Start with 5. Apply a+3,b-2. Find the total.", sample.prompt + "\n"
+
+
+def recorded_texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Each chain of a file, with its question."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+        for chain in map(json.loads, lines):
+            text = "".join(turn["draft"] + (turn["target"] or "") for turn in chain["turns"])
+            yield chain["question"], text.encode("ascii", "ignore").decode()
+
+
+def record_chain(tokenizer: str, texts: Iterator[tuple[str, str]], num_tokens: int) -> Recording:
+    """The first question, and as many tokens of the texts, one behind the other."""
+    encode = load_tokenizer(tokenizer).backend_tokenizer.encode
+    question, text = next(texts)
     ids: list[int] = []
-    while len(ids) < num_tokens:
-        ids += encode(next(texts), add_special_tokens=False).ids
-    return ids[:num_tokens]
+    for following in itertools.chain([text], (text for _, text in texts)):
+        ids += encode(following, add_special_tokens=False).ids
+        if len(ids) >= num_tokens:
+            return Recording(tokenizer, question, ids[:num_tokens])
+    raise click.UsageError(f"the texts have {len(ids)} tokens; {num_tokens} are needed")
 
 
-def traffic(num_tokens: int, mode: dict[str, Any], as_ids: bool, seed: int) -> Traffic:
+def traffic(recording: Recording, num_tokens: int, mode: dict[str, Any], as_ids: bool, seed: int) -> Traffic:
     """Run one chain and count."""
-    controller = DynasorCoTController(
-        max_tokens=num_tokens, probe_tokens=PROBE_TOKENS, family="tinylm", overlap=False, **mode
-    )
+    budget = num_tokens if mode.get("insist_on_answer", True) else 2 * num_tokens
+    controller = DynasorCoTController(max_tokens=budget, probe_tokens=PROBE_TOKENS, overlap=False, **mode)
+    model = recording.model
     with (
-        OpenAIServer(RecordedWorker(recorded_chain(num_tokens)), MODEL) as server,
-        OpenAIWorker(server.url, MODEL, flavor="vllm", compact_prompts=not as_ids) as worker,
+        OpenAIServer(RecordedWorker(recording, num_tokens), model) as server,
+        OpenAIWorker(
+            server.url, model, flavor="vllm", tokenizer=recording.tokenizer, compact_prompts=not as_ids
+        ) as worker,
         ScaffoldingLlm(controller, {"generation": worker}, seed=seed) as llm,
     ):
-        text = llm.generate("Start with 5. Apply a+3,b-2. Find the total.").outputs[0].text
+        text = llm.generate(recording.question).outputs[0].text
     chain = [request for request in server.requests if request.body["max_tokens"] != PROBE_TOKENS]
     return Traffic(
         len(server.requests),
@@ -131,18 +184,27 @@ def traffic(num_tokens: int, mode: dict[str, Any], as_ids: bool, seed: int) -> T
 
 @click.command(epilog="Example: python benchmarks/openai_worker.py --json")
 @report_options
-def main(seed: int, quick: bool, as_json: bool) -> None:
+@click.option("--tokenizer", default=EMBEDDED, show_default=True, help="Folder of another tokenizer.")
+@click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of recorded chains.")
+def main(seed: int, quick: bool, as_json: bool, tokenizer: str, runs: Path | None) -> None:
     """Bytes sent and received for a probed chain, by how it is probed."""
     lengths = LENGTHS[:1] if quick else LENGTHS
-    report = Report("openai_worker", {"seed": seed, "lengths": list(lengths), "tokenizer": MODEL, "flavor": "vllm"})
+    texts = embedded_texts() if runs is None else recorded_texts(runs)
+    recording = record_chain(tokenizer, texts, max(lengths))
+    setting = {"tokenizer": recording.model, "chain": "tinylm:held_out" if runs is None else runs.name}
+    report = Report("openai_worker", {"seed": seed, "lengths": list(lengths), **setting, "flavor": "vllm"})
+    decode = load_tokenizer(tokenizer).backend_tokenizer.decode
+    for num_tokens in lengths:
+        num_bytes = len(decode(recording.token_ids[:num_tokens]).encode())
+        report.figure(f"{num_tokens} tokens: bytes of text a token", num_bytes / num_tokens)
     for num_tokens, (name, mode), as_ids in itertools.product(lengths, MODES.items(), (False, True)):
-        found = traffic(num_tokens, mode, as_ids, seed)
+        found = traffic(recording, num_tokens, mode, as_ids, seed)
         label = f"{num_tokens} tokens, {name}, {'ids' if as_ids else 'text'}"
         report.figure(f"{label}: sent / text", found.sent / found.text)
         report.figure(f"{label}: headers / text", found.headers / found.text)
         report.figure(f"{label}: received / text", found.received / found.text)
         report.figure(f"{label}: requests", found.num_requests)
-        if name == "stream, geometric 2":
+        if name.startswith(BARRED):
             report.bar(Bar.at_most(f"{label}: sent / text", found.sent / found.text, BAR))
         if name.startswith("stream"):
             report.bar(Bar.at_most(f"{label}: uploads of the chain but in probes", found.num_chain_uploads, 0))
