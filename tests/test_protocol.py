@@ -186,6 +186,18 @@ def test_a_silent_failure_raises_under_upstreams_host(case: str, release: str) -
     assert "left no output" in failed["message"]
 
 
+@pytest.mark.parametrize("host", ["ours", "upstream"])
+def test_a_budget_is_given_out_by_priority_under_either_host(host: str) -> None:
+    """Six chains decided in step, then one place at the target: the first has it, the others come by p-value."""
+    found = scenario("budgeted", host)
+    assert found["first"] == [0.0] * 6
+    assert len(set(found["p_values"])) == 6
+    order = [priority for priority in found["second"] if priority in found["p_values"]]
+    assert set(order) == set(found["p_values"])
+    assert order[1:] == sorted(order[1:])
+    assert set(found["second"]) | {0.0} == set(found["waited"])
+
+
 def test_the_transformers_worker_gives_the_same_under_both_hosts() -> None:
     pytest.importorskip("torch")
     upstream, ours = scenario("embedded", "upstream"), scenario("embedded", "ours", standins=True)

@@ -8,7 +8,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
@@ -16,12 +16,20 @@ from scaffolding_ext.protocol import StreamGenerationTask, Task, TaskStatus, Wor
 from scaffolding_ext.tasks import priority_of
 
 
+class _Waiting(NamedTuple):
+    """A task that waits: the tokens that it will hold, and what is set when it has its place."""
+
+    num_tokens: int
+    admitted: asyncio.Future[None]
+
+
 class BudgetedWorker(Worker):
     """Protects another worker's memory: tasks beyond the budget wait, the lowest `priority_of` first.
 
-    Tasks of one priority are served in the order they came in. Nothing overtakes the first that waits, so that a large
-    task is not passed over for ever by small ones; one larger than `max_tokens` is served alone. The trace of a request
-    says how long each of its tasks waited (`waited`).
+    Tasks of one priority are served in the order they came in. Nothing is admitted before the first that waits, so that
+    a large task is not passed over for ever by small ones; one larger than `max_tokens` is served alone. A task that
+    `patience` later ones have overtaken comes first, whatever its priority: each is served after at most so many others
+    and those that it found waiting. The trace of a request says how long each of its tasks waited (`waited`).
 
     Streams are not served, since one that rests between its steps would hold memory that nobody counts: controllers
     take plain generation instead.
@@ -31,10 +39,11 @@ class BudgetedWorker(Worker):
         max_calls: Tasks that it has at once.
         max_tokens: Tokens that its tasks may hold at once, read and still to be written; text counts a token a byte.
             None sets no limit.
+        patience: Later tasks that may be served before one that waits; with 0, tasks are served as they come in.
         clock: Seconds from any origin, monotonic; for the trace.
 
     Raises:
-        ConfigError: An argument is below 1.
+        ConfigError: A limit is below 1, or `patience` below 0.
 
     Attributes:
         num_calls: Tasks that the worker has.
@@ -48,13 +57,18 @@ class BudgetedWorker(Worker):
         max_calls: int = 4,
         max_tokens: int | None = None,
         *,
+        patience: int = 32,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        for key, value in (("max_calls", max_calls), ("max_tokens", max_tokens)):
-            if value is not None and value < 1:
-                raise ConfigError(f"is {value}; it must be at least 1", key)
+        for key, value, least in (
+            ("max_calls", max_calls, 1),
+            ("max_tokens", max_tokens, 1),
+            ("patience", patience, 0),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"is {value}; it must be at least {least}", key)
         self.worker = worker
-        self.max_calls, self.max_tokens = max_calls, max_tokens
+        self.max_calls, self.max_tokens, self.patience = max_calls, max_tokens, patience
         self.model = getattr(worker, "model", None)
         self.max_seq_len = getattr(worker, "max_seq_len", None)
         self.tokenizer_fingerprint = getattr(worker, "tokenizer_fingerprint", None)
@@ -64,8 +78,10 @@ class BudgetedWorker(Worker):
         self.num_calls = self.most_calls = self.most_tokens = 0
         self._num_tokens = 0
         self._clock = clock
-        self._waiting: list[tuple[float, int, int, asyncio.Future[None]]] = []
+        self._waiting: dict[int, _Waiting] = {}  # by arrival, the earliest first
+        self._by_priority: list[tuple[float, int]] = []  # a heap of (priority, arrival); some of them wait no more
         self._arrivals = itertools.count()
+        self._num_left = 0  # tasks that wait no more
         self._lock = threading.Lock()  # hosts have event loops of their own
 
     @property
@@ -97,29 +113,44 @@ class BudgetedWorker(Worker):
         """Until the task has its place in the budget."""
         admitted = asyncio.get_running_loop().create_future()
         with self._lock:
-            heapq.heappush(self._waiting, (priority_of(task), next(self._arrivals), num_tokens, admitted))
+            arrival = next(self._arrivals)
+            self._waiting[arrival] = _Waiting(num_tokens, admitted)
+            heapq.heappush(self._by_priority, (priority_of(task), arrival))
             self._admit()
         try:
             await admitted
         except asyncio.CancelledError:
             with self._lock:
-                if any(entry[3] is admitted for entry in self._waiting):
-                    self._waiting = [entry for entry in self._waiting if entry[3] is not admitted]
-                    heapq.heapify(self._waiting)
+                if arrival in self._waiting:
+                    self._leave(arrival)
                 else:  # its place was taken already
                     self._give_back(num_tokens)
                 self._admit()
             raise
 
     def _admit(self) -> None:
-        """Give places to those that wait, as long as the first of them fits."""
-        while self._waiting and self._fits(self._waiting[0][2]):
-            _, _, num_tokens, admitted = heapq.heappop(self._waiting)
+        """Give places to those that wait, as long as the next of them fits."""
+        while self._waiting and self._fits(self._waiting[arrival := self._next()].num_tokens):
+            num_tokens, admitted = self._leave(arrival)
             self.num_calls += 1
             self._num_tokens += num_tokens
             self.most_calls = max(self.most_calls, self.num_calls)
             self.most_tokens = max(self.most_tokens, self._num_tokens)
             admitted.get_loop().call_soon_threadsafe(_let_go, admitted)
+
+    def _next(self) -> int:
+        """The arrival of the task to be served next: the earliest if it was overtaken too often, else by priority."""
+        earliest = next(iter(self._waiting))
+        num_overtaken = self._num_left - earliest  # all before it have left, and these came behind it
+        if num_overtaken >= self.patience:
+            return earliest
+        while self._by_priority[0][1] not in self._waiting:
+            heapq.heappop(self._by_priority)
+        return self._by_priority[0][1]
+
+    def _leave(self, arrival: int) -> _Waiting:
+        self._num_left += 1
+        return self._waiting.pop(arrival)
 
     def _fits(self, num_tokens: int) -> bool:
         if self.num_calls >= self.max_calls:

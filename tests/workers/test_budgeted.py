@@ -56,6 +56,30 @@ def test_what_waits_is_served_by_priority_and_then_by_arrival():
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("patience", "served_before"), [(0, 0), (3, 3)])
+def test_in_a_stream_that_does_not_end_every_task_is_served_after_finitely_many_others(patience, served_before):
+    """Whenever a task ends another of the best priority is there; two with the worst still have their turns."""
+
+    async def scenario():
+        held = Held()
+        worker = BudgetedWorker(held.worker, max_calls=1, patience=patience)
+        calls = start(worker, task("first"), task("patient", 0.9), task("more patient", 0.99), task("stream 0"))
+        order = []
+        for number in range(1, 9):
+            order.append(await held.next())
+            calls += start(worker, task(f"stream {number}"))
+            await asyncio.sleep(0)  # now it waits
+            held.events[order[-1]].set()
+        stream = [f"stream {number}" for number in range(8)]
+        assert order == (["first", *stream[:served_before], "patient", "more patient", *stream[served_before:]])[:8]
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert (worker.num_calls, worker.num_waiting) == (0, 0)
+
+    asyncio.run(scenario())
+
+
 def test_tokens_are_limited_and_a_task_beyond_the_limit_is_served_alone():
     async def scenario():
         held = Held()
@@ -124,6 +148,8 @@ def test_it_says_what_its_worker_says_and_serves_no_streams():
     assert set(inner.task_handlers) - set(worker.task_handlers) == {StreamGenerationTask}
     with pytest.raises(ConfigError, match="max_calls: is 0; it must be at least 1"):
         BudgetedWorker(inner, 0)
+    with pytest.raises(ConfigError, match="patience: is -1; it must be at least 0"):
+        BudgetedWorker(inner, patience=-1)
 
 
 def test_tokens_held():

@@ -3,12 +3,14 @@
 python scenarios.py SCENARIO HOST, where HOST is `upstream` (the fake's ScaffoldingLlm) or `ours`.
 """
 
+import asyncio
 import json
 import sys
 
 from scaffolding_ext.contract import contract_reply
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
@@ -27,8 +29,9 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.results import completion_of
 from scaffolding_ext.runtime import ScaffoldingLlm as OurHost
-from scaffolding_ext.tasks import WorkerTag
+from scaffolding_ext.tasks import ScoreTask, WorkerTag, priority_of
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.workers.budgeted import BudgetedWorker
 
 CONTROLLERS = {
     "native": lambda: NativeGenerationController({"max_tokens": 90}),
@@ -56,9 +59,9 @@ class Programs:
         return contract_reply(task)
 
 
-def open_host(host, controller, worker, tag=WorkerTag.GENERATION, **options):
+def open_host(host, controller, worker, tag=WorkerTag.GENERATION, others=None, **options):
     """The host asked for; upstream's knows no `bind`, so it takes one line."""
-    workers = {tag: worker}
+    workers = {tag: worker, **(others or {})}
     if host == "ours":
         return OurHost(controller, workers, **options)
     from tensorrt_llm.scaffolding import ScaffoldingLlm
@@ -249,6 +252,53 @@ def embedded(host):
         worker.shutdown()
         documents[name] = document(result, seen[0])
     return documents
+
+
+def budgeted(host):
+    """Chains that wait for a target with one place: the order in which they have it, by priority, and the trace.
+
+    At the second turn the first of them is held until all the others wait.
+    """
+    num_chains, num_scored = 6, 0
+    programs, held, asked = [], [], []
+    all_wait = asyncio.Event()
+
+    class Watched(BudgetedWorker):
+        async def run_task(self, task):
+            asked.append(task)
+            if len(asked) == 2 * num_chains:
+                all_wait.set()
+            return await super().run_task(task)
+
+    async def hold_the_second_turns_first(task):
+        if priority_of(task) and not held:
+            held.append(task)
+            await all_wait.wait()
+
+    def respond(task):
+        nonlocal num_scored
+        if not isinstance(task, ScoreTask):
+            return "T" * 9
+        num_scored += 1
+        return [-float(num_scored)] * len(task.continuation_str)
+
+    def draft(task):
+        programs.append(current_program())
+        return "7}" if task.input_str.endswith("{") else "d" * 9  # cut at the chunk
+
+    worker = Watched(ScriptedWorker(respond, before=hold_the_second_turns_first), max_calls=1)
+    controller = ConformalDraftTargetController(
+        alpha=0.5, coverage="conditional", num_chains=num_chains, max_turns=2, draft_tokens=4, target_tokens=4
+    )
+    with open_host(host, controller, worker, WorkerTag.TARGET, others={WorkerTag.DRAFT: ScriptedWorker(draft)}) as llm:
+        llm.generate("Question 17")
+    decisions = [event for event in programs[0].trace if event["event"] in ("accept", "take_over")]
+    return {
+        "first": [priority_of(task) for task in worker.worker.tasks[:num_chains]],
+        "second": list(dict.fromkeys(priority_of(task) for task in worker.worker.tasks[num_chains:])),
+        "waited": [event["priority"] for event in programs[0].trace if event["event"] == "waited"],
+        "p_values": [event["p_value"] for event in decisions if event["turn"] == 0],
+    }
 
 
 def failing(host):
