@@ -1,14 +1,17 @@
 """Many requests at once against a server that fails one call in ten: does each end, and does anything leak?
 
     python benchmarks/openai_soak.py --seed 1
+    python benchmarks/openai_soak.py --seed 1 --model tinylm/draft
 
-DynasorCoT chains, in one stream and in chunks, and votes of 4 in turn, over HTTP, on a scripted model. Calls fail as a
-server may: 429, 500, reset, reset in the middle of a stream, silence, and a body that is no JSON.
+DynasorCoT chains, in one stream and in chunks, and votes of 4 in turn, over HTTP, on a scripted model, whose answer is
+known, or on an embedded one. Calls fail as a server may: 429, 500, reset, reset in the middle of a stream, silence, and
+a body that is no JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 import threading
@@ -24,23 +27,42 @@ from rich.progress import Progress
 
 from scaffolding_ext import (
     DynasorCoTController,
+    HuggingFaceWorker,
     MajorityVoteController,
     NativeGenerationController,
     OpenAIWorker,
     ScaffoldingLlm,
 )
 from scaffolding_ext.errors import ScaffoldingExtError
+from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.maths.statistics import wilson_interval
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing_server import OpenAIServer, Request
 
 CONCURRENCY = 256
 FAULTS = ("429", "500", "reset", "reset_mid_stream", "slow", "garbage")
-STUCK_S = 120.0  # a request that takes longer counts as hung
+SCRIPTED = "scripted"
 QUESTION = "What is 6 * 7?"
 CHAIN = "Let me think. " * 10 + "\\boxed{42}"
 SLOTS = 512
-SILENCE_S = 5.0  # of the server, after which a call has failed: above what 256 calls at once take on a busy core
+NUM_ROWS = 128  # of the model's batch
+
+
+class Load(NamedTuple):
+    """What is asked, and how long it may take.
+
+    Attributes:
+        questions: Asked in turn.
+        answer: The right one to all; None where nobody knows.
+        silence_s: Silence of the server after which a call has failed: above what 256 calls at once take on a busy
+            core.
+        stuck_s: A request that takes longer counts as hung.
+    """
+
+    questions: list[str]
+    answer: str | None
+    silence_s: float
+    stuck_s: float
 
 
 class Held(NamedTuple):
@@ -67,6 +89,14 @@ def reply(task: Any) -> str:
     return "42}" if prompt.endswith("boxed{") else CHAIN[len(prompt) - len(QUESTION) :]
 
 
+def load_on(model: str, seed: int) -> Load:
+    """The load for a model."""
+    if model == SCRIPTED:
+        return Load([QUESTION], "42", silence_s=5.0, stuck_s=120.0)
+    questions = [sample.prompt for sample in load_dataset("tinylm:held_out", seed=seed)]
+    return Load(questions, None, silence_s=60.0, stuck_s=1_200.0)
+
+
 def fault_of(seed: int, share: float) -> Any:
     """Which call goes wrong, and how, by its number alone."""
 
@@ -77,12 +107,13 @@ def fault_of(seed: int, share: float) -> Any:
     return fault
 
 
-async def soak(worker: OpenAIWorker, num_requests: int, seed: int) -> tuple[Counter[str], int]:
+async def soak(worker: OpenAIWorker, num_requests: int, load: Load, seed: int) -> tuple[Counter[str], int]:
     """Run all requests; returns how they ended, and the asyncio tasks that are left."""
+    sampling = {"temperature": 0.7}
     stacks = (
-        DynasorCoTController(200, certainty_threshold=2, chunk_size=32),
-        DynasorCoTController(200, certainty_threshold=2, chunk_size=32, mode="chunk"),
-        MajorityVoteController(NativeGenerationController({"max_tokens": 200}), 4, allocation=None),
+        DynasorCoTController(200, certainty_threshold=2, chunk_size=32, sampling_params=sampling),
+        DynasorCoTController(200, certainty_threshold=2, chunk_size=32, mode="chunk", sampling_params=sampling),
+        MajorityVoteController(NativeGenerationController({"max_tokens": 200, **sampling}), 4, allocation=None),
     )
     outcomes: Counter[str] = Counter()
     num_left = num_requests
@@ -95,10 +126,12 @@ async def soak(worker: OpenAIWorker, num_requests: int, seed: int) -> tuple[Coun
             nonlocal num_left
             while num_left > 0:
                 num_left -= 1
-                result = hosts[num_left % len(hosts)].generate_async(QUESTION, sample_id=str(num_left))
+                question = load.questions[num_left % len(load.questions)]
+                result = hosts[num_left % len(hosts)].generate_async(question, sample_id=str(num_left))
                 try:
-                    output = (await asyncio.wait_for(result.aresult(), STUCK_S)).outputs[0]
-                    outcomes["answered" if output.answer == "42" else f"wrong: {output.answer!r}"] += 1
+                    answer = (await asyncio.wait_for(result.aresult(), load.stuck_s)).outputs[0].answer
+                    is_wrong = load.answer is not None and answer != load.answer
+                    outcomes[f"wrong: {answer!r}" if is_wrong else "answered" if answer else "answered without"] += 1
                 except ScaffoldingExtError as error:
                     cause = error.__cause__ or error
                     outcomes[f"failed: {type(cause).__name__}"] += 1
@@ -116,20 +149,25 @@ async def soak(worker: OpenAIWorker, num_requests: int, seed: int) -> tuple[Coun
 @report_options
 @click.option("--num_requests", default=2_000, show_default=True, help="Requests in all.")
 @click.option("--fault_share", default=0.1, show_default=True, help="Share of calls that go wrong.")
-def main(seed: int, quick: bool, as_json: bool, num_requests: int, fault_share: float) -> None:
+@click.option("--model", default=SCRIPTED, show_default=True, help="The model behind the server, such as tinylm/draft.")
+def main(seed: int, quick: bool, as_json: bool, num_requests: int, fault_share: float, model: str) -> None:
     """Requests over a failing server: each ends in an answer or a named error, and all that was taken comes back."""
     num_requests = min(num_requests, 200) if quick else num_requests
     setting = {"seed": seed, "requests": num_requests, "concurrency": CONCURRENCY, "fault_share": fault_share}
-    report = Report("openai_soak", setting | {"faults": list(FAULTS), "model": "scripted"})
+    report = Report("openai_soak", setting | {"faults": list(FAULTS), "model": model})
     before = held()
-    fault = fault_of(seed, fault_share)
-    with (
-        OpenAIServer(ScriptedWorker(reply), "m", fault=fault) as server,
-        OpenAIWorker(server.url, "m", flavor="vllm", max_concurrency=SLOTS, timeout_seconds=SILENCE_S) as worker,
-    ):
-        worker.model = None  # a scripted model has no template
+    load, fault = load_on(model, seed), fault_of(seed, fault_share)
+    with contextlib.ExitStack() as open_parts:
+        part = open_parts.enter_context
+        served = part(ScriptedWorker(reply) if model == SCRIPTED else HuggingFaceWorker(model, max_batch_size=NUM_ROWS))
+        server = part(OpenAIServer(served, model, fault=fault))
+        worker = part(
+            OpenAIWorker(server.url, model, flavor="vllm", max_concurrency=SLOTS, timeout_seconds=load.silence_s)
+        )
+        if model == SCRIPTED:
+            worker.model = None  # it has no template
         started = time.perf_counter()
-        outcomes, num_tasks = asyncio.run(soak(worker, num_requests, seed))
+        outcomes, num_tasks = asyncio.run(soak(worker, num_requests, load, seed))
         seconds = time.perf_counter() - started
         left = {
             "asyncio tasks": num_tasks,

@@ -139,11 +139,12 @@ def embedded_texts() -> Iterator[tuple[str, str]]:
 
 
 def recorded_texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Each chain of a file, with its question."""
+    """Each chain of a file, with its question, as far as it thinks: behind that nothing is probed."""
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
         for chain in map(json.loads, lines):
             text = "".join(turn["draft"] + (turn["target"] or "") for turn in chain["turns"])
-            yield chain["question"], text.encode("ascii", "ignore").decode()
+            thinking = text.partition("</think>")[0]
+            yield chain["question"], thinking.encode("ascii", "ignore").decode()
 
 
 def record_chain(tokenizer: str, texts: Iterator[tuple[str, str]], num_tokens: int) -> Recording:

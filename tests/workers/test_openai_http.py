@@ -233,6 +233,17 @@ def test_the_caller_sees_a_text_grow():
         assert token_counts_of(task) == TokenCounts(len(TEXT), len("What?"))
 
 
+def test_a_request_says_no_more_than_a_server_needs():
+    with serving() as (server, worker):
+        run(worker, generation(input_str=None, input_tokens=[5, 6, 7]), stream())
+        plain, streamed = server.requests
+    assert plain.body["prompt"] == [5, 6, 7]
+    assert "stream" not in plain.body
+    assert streamed.body["stream"] is True
+    told = {name for request in server.requests for name in request.headers if name.startswith("x-stainless")}
+    assert told <= {"x-stainless-raw-response"}  # by which the library finds out that it is to give the answer raw
+
+
 def test_a_key_reaches_no_log_no_record_and_no_error(monkeypatch, caplog):
     monkeypatch.setenv("MY_KEY", KEY)
     caplog.set_level(logging.DEBUG)
