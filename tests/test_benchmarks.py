@@ -8,9 +8,19 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-SHARED = ("common.py", "conformal_figures.py", "draft_target_lab.py", "lab.py", "take_over_rules.py")
+SHARED = (
+    "common.py",
+    "conformal_figures.py",
+    "draft_target_lab.py",
+    "lab.py",
+    "model_latency.py",
+    "roofline.py",
+    "take_over_rules.py",
+    "timing_figures.py",
+    "timing_lab.py",
+)
 SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if path.name not in SHARED)
-PLOTTED = ("conformal.py", "demo.py", "dynasor.py")
+PLOTTED = ("conformal.py", "conformal_timing.py", "demo.py", "dynasor.py")
 EXTRA = {
     "demo.py": ("--num_problems", "20", "--model", "tinylm/draft"),
     "dynasor.py": ("--num_problems", "12", "--model", "tinylm/draft"),
@@ -30,7 +40,7 @@ EXTRA = {
 
 
 # Their quick runs take 20 to 40 seconds of a slow core.
-SLOW = ("answers.py", "conformal.py", "demo.py", "dynasor.py", "openai_parity.py", "tinylm.py")
+SLOW = ("answers.py", "conformal.py", "conformal_timing.py", "demo.py", "dynasor.py", "openai_parity.py", "tinylm.py")
 
 
 @pytest.mark.parametrize(

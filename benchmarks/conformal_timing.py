@@ -1,0 +1,298 @@
+"""How long chains take that wait for no other: the conformal rule against ranking, and the target's memory.
+
+    python benchmarks/conformal_timing.py --plot_path conformal_timing.png
+
+All systems run on the same two engines in one process, one question after the other, each question by every system in
+an order that is drawn. They differ in who decides, and in whether chains wait for each other:
+
+- `conformal`: each chain goes on as soon as it is decided;
+- `conformal in step`: the same decisions, but all chains wait for each other (what asynchrony alone brings);
+- `ranking`: the strangest share of each turn, which has to wait (what the bar is against);
+- `coin`: takes over as often, whatever the chunk, and waits for nobody; its chunks are scored all the same;
+- `target only`.
+
+Once as the engines are on this machine, where both models are about as fast. Once with calls that take as long as those
+of larger models, by a worker that sleeps: a pass reads the weights of a model of 8.03 and 32.5 billion parameters in
+bfloat16 at 2.04 TB/s (one A100 of 80 GB: 7.9 and 31.9 ms), and a token that is read or scored costs 2 operations a
+parameter at half of 312 TFLOP/s (0.1 and 0.42 ms). That is the authors' pair, R1-Distill-Llama-8B drafting for QwQ-32B;
+decoding is bound by memory, so concurrent calls overlap and cost no more than one.
+
+A1's asynchronous arithmetic intensity is `r = T_c / (T_m + T_s)`: the time for computing, over that for reading memory
+and that for waiting. Here, of a request:
+
+- T_c and T_m split each engine's busy time by a measured roofline (`roofline.py`): what grows with the tokens is T_c,
+  and what its steps cost whatever their tokens is T_m;
+- T_s is the time that chains wait: from when a chunk is drafted and scored until its decision is acted on, and until
+  the target has a place for its call, summed over the chains as T_c and T_m are summed over them.
+
+Reference:
+    A1, "Asynchronous test-time scaling via conformal prediction", arXiv:2509.15148, asynchronous arithmetic intensity.
+
+Deviation:
+    The paper gives no procedure for T_s and drops T_m in its figures; here both are measured and kept. A step's fixed
+    cost on a CPU is mostly calling the layers and not reading weights, and counts as T_m all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from common import Bar, Report, report_options
+from draft_target_lab import Lab, Setting, controller
+from model_latency import Latency, SetLatency, scheduled_ends
+from rich.console import Console
+from rich.progress import Progress
+from roofline import BATCH_SIZES, Roofline, measured
+from take_over_rules import Coin, Ranking
+from timing_figures import Figures, Point, plot
+from timing_lab import InStep, ScoredCoin, System, Timed, TimingLab
+
+from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.maths.power import required_num_questions
+from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap, paired_bootstrap_ratio
+from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.protocol import Worker
+from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+
+MODELS = {"draft": "tinylm/draft", "target": "tinylm/target"}
+LATENCIES = {"draft": Latency(0.008, 0.0001), "target": Latency(0.032, 0.00042)}
+ALPHA = 0.25
+BAR = 0.8
+MAX_CALLS = 4
+AT_ONCE = 4  # questions side by side where latencies are set: their calls overlap
+CALIBRATION_CHAINS = 4  # of each question
+CHAIN_COUNTS = (1, 2, 4, 8, 16, 32)
+SPEED_RATIOS = (1, 2, 4, 8, 16)
+COMPLETIONS: dict[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "last": np.max}
+PARTS = ("as_is", "set", "chains")
+
+
+class Study:
+    """Runs the parts and reports on them.
+
+    Args:
+        lab: Runs systems.
+        setting: Of all systems.
+        turns: Pool of each turn.
+        report: Gets the figures.
+        rng: Of resamples.
+    """
+
+    def __init__(
+        self, lab: TimingLab, setting: Setting, turns: list[list[float]], report: Report, rng: np.random.Generator
+    ) -> None:
+        self.lab, self.setting, self.turns, self.report, self.rng = lab, setting, turns, report, rng
+        self.figures = Figures()
+
+    def systems(self, draft: Worker, target: Worker) -> dict[str, System]:
+        """All systems on two workers."""
+        conformal = controller(self.setting, ALPHA, self.turns)
+        rules = {
+            "conformal": None,
+            "conformal in step": InStep(conformal.rule),
+            "ranking": Ranking(ALPHA),
+            "coin": ScoredCoin(ALPHA),
+        }
+        made = {name: controller(self.setting, ALPHA, self.turns, rule) for name, rule in rules.items()}
+        systems = {name: System(one, draft, target) for name, one in made.items()}
+        return systems | {"target only": System(controller(self.setting, rule=Coin(0.0)), target, target)}
+
+    def completions(self, part: str, prompts: list[str]) -> None:
+        """Completion of chains of all systems, as the engines are or with latencies set."""
+        workers: dict[str, Worker] = dict(self.lab.engines)
+        if part == "set":
+            workers = {tag: SetLatency(engine, LATENCIES[tag]) for tag, engine in self.lab.engines.items()}
+        at_once = AT_ONCE if part == "set" else 1
+        systems = self.systems(workers["draft"], workers["target"])
+        found = self._measured(part, systems, prompts, at_once)
+        for name, timed in found.items():
+            chunks = [chunk for one in timed for chunk in one.chunks]
+            if name != "target only":
+                self.report.figure(f"{part}: {name}, rate", float(np.mean([bool(c.target_tokens) for c in chunks])))
+            for what, take in COMPLETIONS.items():
+                values = [float(take(one.ends)) for one in timed]
+                seconds = paired_bootstrap(values, np.zeros(len(values)), rng=self.rng)
+                self.report.figure(f"{part}: {name}, {what} completion (s)", *seconds)
+                self.figures.completions.setdefault(part, {}).setdefault(name, {})[what] = seconds
+        for name in found:
+            if name != "ranking":
+                self._compare(part, found, name, "ranking")
+        self._compare(part, found, "conformal", "conformal in step")
+        self._compare(part, found, "conformal", "target only")
+        if part == "as_is":
+            self._scheduled(found)
+
+    def _compare(self, part: str, found: dict[str, list[Timed]], ours: str, theirs: str) -> None:
+        """Ratios of completions by question, and for the bar how many questions would show it."""
+        for what, take in COMPLETIONS.items():
+            a, b = (np.array([float(take(one.ends)) for one in found[name]]) for name in (ours, theirs))
+            ratio = paired_bootstrap_ratio(a, b, rng=self.rng)
+            name = f"{part}: {ours} over {theirs}, {what} completion"
+            self.report.figure(name, *ratio)
+            if (ours, theirs) == ("conformal", "ranking"):
+                self.figures.ratios.setdefault(part, {})[what] = ratio
+                self.report.bar(Bar.at_most(name, ratio.value, BAR))
+                needed = required_num_questions(BAR * b - a, bar=0.0, rng=self.rng, num_simulations=1_000)
+                if needed is not None:
+                    self.report.figure(f"{name}: questions for power 0.9 to be under {BAR}", needed)
+
+    def _scheduled(self, found: dict[str, list[Timed]]) -> None:
+        """The ratio if nothing but the models' latencies took time, by the target's speed."""
+        draft, target = LATENCIES["draft"], LATENCIES["target"]
+        for speed in SPEED_RATIOS:
+            slower = Latency(draft.pass_s * speed, target.token_s * speed * draft.pass_s / target.pass_s)
+            for theirs in ("ranking", "conformal in step"):
+                for what, take in COMPLETIONS.items():
+                    a, b = (
+                        [float(take(scheduled_ends(one.chunks, draft, slower, in_step=in_step))) for one in found[name]]
+                        for name, in_step in (("conformal", False), (theirs, True))
+                    )
+                    ratio = paired_bootstrap_ratio(a, b, rng=self.rng)
+                    name = f"schedule: conformal over {theirs}, target {speed} times slower, {what} completion"
+                    self.report.figure(name, *ratio)
+                    self.figures.scheduled.setdefault((theirs, what), []).append(Point(speed, ratio))
+
+    def by_chains(self, prompts: list[str], chain_counts: tuple[int, ...], lines: Mapping[str, Roofline]) -> None:
+        """Asynchronous arithmetic intensity and the target's memory against the number of chains."""
+        draft, target = (self.lab.engines[tag] for tag in MODELS)
+        for chains in chain_counts:
+            setting = self.setting._replace(num_chains=chains)
+            conformal = controller(setting, ALPHA, self.turns)
+            systems = {
+                "conformal": System(conformal, draft, target),
+                "ranking": System(controller(setting, rule=Ranking(ALPHA)), draft, target),
+                f"budget of {MAX_CALLS}": System(conformal, draft, target, MAX_CALLS),
+            }
+            found = self._measured(f"chains_{chains}", systems, prompts)
+            for name, timed in found.items():
+                self._intensity(f"{name}, {chains} chains", name, chains, timed, lines)
+                self._memory(f"{name}, {chains} chains", name, chains, timed)
+
+    def _intensity(self, title: str, name: str, chains: int, timed: list[Timed], lines: Mapping[str, Roofline]) -> None:
+        compute, other = np.zeros(len(timed)), np.zeros(len(timed))
+        waiting = np.array([sum(c.seconds_waited for c in one.chunks) + sum(one.waited) for one in timed])
+        for tag, line in lines.items():
+            busy = np.array([one.busy[tag].seconds for one in timed])
+            shares = np.array([line.compute_share(*one.busy[tag][1:]) for one in timed])
+            idle = np.array([one.seconds for one in timed]) - busy
+            expected = np.array([line.seconds(*one.busy[tag][1:]) for one in timed])
+            compute += busy * shares
+            other += busy * (1 - shares)
+            parts = {"T_c": busy * shares, "T_m": busy * (1 - shares), "idle": idle}
+            for what, seconds in parts.items():
+                self.report.figure(f"{title}: {tag}, {what} (s)", float(seconds.mean()))
+                self.figures.shares.setdefault((name, tag, what), []).append(float(seconds.mean()))
+            self.report.figure(
+                f"{title}: {tag}, busy over what the roofline expects", float(busy.sum() / expected.sum())
+            )
+        self.report.figure(f"{title}: T_s (s, summed over chains)", float(waiting.mean()))
+        ratio = paired_bootstrap_ratio(compute, other + waiting, rng=self.rng)
+        self.report.figure(f"{title}: r", *ratio)
+        self.figures.intensity.setdefault(name, []).append(Point(chains, ratio))
+
+    def _memory(self, title: str, name: str, chains: int, timed: list[Timed]) -> None:
+        measured = {
+            "most calls": [float(one.most_calls) for one in timed],
+            "most tokens": [float(one.most_tokens) for one in timed],
+            "seconds waited by a call": [float(np.mean(one.waited)) for one in timed],
+            "last completion (s)": [max(one.ends) for one in timed],
+        }
+        for what, values in measured.items():
+            mean: Estimate = paired_bootstrap(values, np.zeros(len(values)), rng=self.rng)
+            self.report.figure(f"{title}: {what}", *mean)
+            self.figures.memory.setdefault((what, name), []).append(Point(chains, mean))
+
+    def _measured(
+        self, name: str, systems: Mapping[str, System], prompts: list[str], at_once: int = 1
+    ) -> dict[str, list[Timed]]:
+        measured = self.lab.measured(name, systems, prompts, at_once)
+        load = float(np.mean(measured.load))
+        self.report.figure(f"{name}: load average, and before and after", load, *measured.load)
+        for tag, late in measured.late.items():
+            self.report.figure(f"{name}: {tag}, seconds late over seconds set", late)
+        return measured.timed
+
+
+@click.command(epilog="Example: python benchmarks/conformal_timing.py --num_problems 24 --plot_path timing.png")
+@report_options
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="Repeatable; all parts.")
+@click.option("--num_problems", default=24, show_default=True, help="Questions whose chains are timed.")
+@click.option("--num_counted", default=6, show_default=True, help="Of them, those at every number of chains.")
+@click.option("--num_chains", default=16, show_default=True, help="Chains a question.")
+@click.option("--store", type=click.Path(path_type=Path), help="Folder of what was run before.")
+@click.option("--plot_path", type=click.Path(), help="Where the figures are drawn.")
+def main(
+    seed: int,
+    quick: bool,
+    as_json: bool,
+    parts: tuple[str, ...],
+    num_problems: int,
+    num_counted: int,
+    num_chains: int,
+    store: Path | None,
+    plot_path: str | None,
+) -> None:
+    """Wall-clock of asynchronous chains against synchronous ones, arithmetic intensity, and the target's memory."""
+    max_tokens = 720
+    chain_counts: tuple[int, ...] = CHAIN_COUNTS
+    batch_sizes: tuple[int, ...] = BATCH_SIZES
+    if quick:
+        num_problems, num_counted, num_chains, max_tokens, chain_counts, batch_sizes = 2, 2, 3, 96, (1, 2), (1, 4)
+    if store is not None:
+        store /= f"timing_seed{seed}_problems{num_problems}_{num_counted}_chains{num_chains}_tokens{max_tokens}"
+        store.mkdir(parents=True, exist_ok=True)
+    setting = Setting(num_chains, 48, max_tokens, 15, "resample")
+    latencies = {f"{tag}_set_{key}": value for tag, one in LATENCIES.items() for key, value in one._asdict().items()}
+    about = {
+        "seed": seed,
+        "alpha": ALPHA,
+        "problems": num_problems,
+        "counted": num_counted,
+        "at_once_where_set": AT_ONCE,
+    }
+    report = Report("conformal_timing", setting._asdict() | about | latencies | {"models": MODELS})
+    engines = {tag: HuggingFaceWorker(model, max_batch_size=128) for tag, model in MODELS.items()}
+    prompting = Prompting.for_model(MODELS["target"])
+    samples = load_dataset("tinylm:held_out", num_samples=num_problems + 1, seed=seed)
+    warm_up, prompts = samples[-1].prompt, [sample.prompt for sample in samples[:-1]]
+    rng = np.random.default_rng(seed)
+    try:
+        with Progress(console=Console(stderr=True)) as progress:
+            num_groups = {"as_is": 5 * num_problems, "set": 5 * -(-num_problems // AT_ONCE)}
+            num_groups["chains"] = 3 * num_counted * len(chain_counts)
+            bar = progress.add_task("questions of systems", total=5 + sum(num_groups[part] for part in parts))
+            order = np.random.default_rng(seed + 1)
+            lab = TimingLab(engines, prompting, seed, order, lambda: progress.advance(bar), store)
+            fewer = setting._replace(num_chains=CALIBRATION_CHAINS)
+            calibration = Lab(engines, samples[:-1], prompting, seed, store)
+            turns = calibration.calibrated("pools", controller(fewer, ALPHA))
+            study = Study(lab, setting, turns, report, rng)
+            lab.interleaved(study.systems(engines["draft"], engines["target"]), [warm_up])  # every shape once
+            if "chains" in parts:
+                lines = {
+                    tag: measured(
+                        engine, np.random.default_rng(seed + 2), batch_sizes, store and store / f"roofline_{tag}.json"
+                    )
+                    for tag, engine in engines.items()
+                }
+                for tag, line in lines.items():
+                    for what, value in line._asdict().items():
+                        report.figure(f"roofline: {tag}, {what}", value)
+                study.by_chains(prompts[:num_counted], chain_counts, lines)
+            for part in ("as_is", "set"):
+                if part in parts:
+                    study.completions(part, prompts)
+    finally:
+        for engine in engines.values():
+            engine.shutdown()
+    if plot_path:
+        plot(study.figures, plot_path, f"{num_problems} questions, {num_chains} chains, alpha {ALPHA:g}")
+    report.show(as_json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What a step of an engine costs whatever its tokens, and what each token adds: measured, and fitted by two lines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.workers.engine.metrics import EngineMetrics
+from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+CONTEXT_LEN = 200  # tokens: about the middle of an embedded model's chain
+NUM_DECODED = 24
+SETTLED_S = 0.05  # an engine tells of a step after the requests that end with it
+NUM_TOKEN_IDS = 400  # the embedded vocabulary is a little larger
+
+
+class Roofline(NamedTuple):
+    """Seconds of a step: `step_s + decode_s * tokens decoded + read_s * tokens read`.
+
+    Attributes:
+        step_s: What a step costs whatever its tokens: the weights are read, and every layer is called once.
+        decode_s: What a row that decodes adds.
+        read_s: What a token adds that is read or scored.
+        error: Median relative error of the fit over the measured runs.
+    """
+
+    step_s: float
+    decode_s: float
+    read_s: float
+    error: float
+
+    def compute_share(self, num_steps: float, num_decoded: float, num_read: float) -> float:
+        """Share of the busy time that grows with the tokens; the rest is what the steps cost whatever their tokens."""
+        compute = self.decode_s * num_decoded + self.read_s * num_read
+        return compute / (compute + self.step_s * num_steps)
+
+    def seconds(self, num_steps: float, num_decoded: float, num_read: float) -> float:
+        """Busy time that the fit expects."""
+        return self.step_s * num_steps + self.decode_s * num_decoded + self.read_s * num_read
+
+
+def fit(runs: list[tuple[float, float, float, float]]) -> Roofline:
+    """Least squares of relative errors, no coefficient below 0.
+
+    Args:
+        runs: Steps, tokens decoded, tokens read, and busy seconds of each run.
+    """
+    rows = np.array(runs, dtype=float)
+    scaled = rows[:, :3] / rows[:, 3:]
+    kept = [0, 1, 2]
+    found = np.zeros(3)
+    while kept:
+        found = np.zeros(3)
+        found[kept] = np.linalg.lstsq(scaled[:, kept], np.ones(len(rows)), rcond=None)[0]
+        if found.min() >= 0:
+            break
+        kept.remove(int(found.argmin()))
+    errors = np.abs(scaled @ found - 1)
+    return Roofline(*found.tolist(), error=float(np.median(errors)))
+
+
+def measured(
+    worker: HuggingFaceWorker, rng: np.random.Generator, batch_sizes: tuple[int, ...], path: Path | None
+) -> Roofline:
+    """Fit an engine's steps at some batch sizes, each with rows that decode and with prompts that are only read.
+
+    Args:
+        worker: The engine, idle.
+        rng: Draws the prompts.
+        batch_sizes: Rows at once.
+        path: Where the fit is kept, and taken from where it is there; None keeps nothing.
+    """
+    if path is not None and path.exists():
+        return Roofline(*json.loads(path.read_text(encoding="utf-8")))
+    runs = []
+    for batch_size in batch_sizes:
+        for num_tokens in (1, NUM_DECODED):
+            for _ in range(2):
+                prompts = rng.integers(5, NUM_TOKEN_IDS, (batch_size, CONTEXT_LEN)).tolist()
+                tasks = [
+                    GenerationTask(input_tokens=prompt, max_tokens=num_tokens, ignore_eos=True, temperature=0.7, seed=i)
+                    for i, prompt in enumerate(prompts)
+                ]
+                before = worker.metrics
+                asyncio.run(_all(worker, tasks))
+                time.sleep(SETTLED_S)
+                runs.append(_between(before, worker.metrics))
+    fitted = fit(runs)
+    if path is not None:
+        path.write_text(json.dumps(fitted), encoding="utf-8")
+    return fitted
+
+
+async def _all(worker: HuggingFaceWorker, tasks: list[GenerationTask]) -> None:
+    await asyncio.gather(*map(worker.run_task, tasks))
+
+
+def _between(before: EngineMetrics, after: EngineMetrics) -> tuple[float, float, float, float]:
+    return (
+        after.num_steps - before.num_steps,
+        after.num_decoded - before.num_decoded,
+        after.num_prefilled - before.num_prefilled,
+        after.busy_s - before.busy_s,
+    )

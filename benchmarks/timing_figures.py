@@ -1,0 +1,123 @@
+"""Draws how long chains take, what engines do meanwhile, and what the target holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from scaffolding_ext.maths.statistics import Estimate
+
+TITLES = {"as_is": "as the engines are on this machine", "set": "latencies set: a pass of 8 and 32 ms"}
+SHADES = {"mean": "C0", "last": "C1"}
+STYLES = {"ranking": "-", "conformal in step": "--"}
+PARTS_OF_TIME = {"T_c": "C0", "T_m": "C1", "idle": "0.85"}
+
+
+class Point(NamedTuple):
+    """A figure at a number of chains or a speed ratio."""
+
+    at: float
+    estimate: Estimate
+
+
+@dataclass
+class Figures:
+    """What was measured, for the plot.
+
+    Attributes:
+        completions: Seconds by part, system, and mean or last.
+        ratios: Conformal over ranking by part, and mean or last.
+        scheduled: The same by arithmetic, against whom and for mean or last, at each speed ratio.
+        intensity: r by system, at each number of chains.
+        shares: Seconds by system, engine and kind, at each number of chains.
+        memory: By what and system, at each number of chains.
+    """
+
+    completions: dict[str, dict[str, dict[str, Estimate]]] = field(default_factory=dict)
+    ratios: dict[str, dict[str, Estimate]] = field(default_factory=dict)
+    scheduled: dict[tuple[str, str], list[Point]] = field(default_factory=dict)
+    intensity: dict[str, list[Point]] = field(default_factory=dict)
+    shares: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
+    memory: dict[tuple[str, str], list[Point]] = field(default_factory=dict)
+
+
+def plot(figures: Figures, path: str, title: str) -> None:
+    """Draw all panels for which there are figures."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 4, figsize=(17, 7.5))
+    for panel, (part, name) in zip(axes[0], TITLES.items(), strict=False):
+        _bars(panel, figures.completions.get(part, {}), name)
+    _speeds(axes[0, 2], figures)
+    _lines(axes[0, 3], figures.intensity, "asynchronous arithmetic intensity", "r = T_c / (T_m + T_s)")
+    _shares(axes[1, 0], figures)
+    for panel, what in zip(axes[1, 1:], ("most calls", "most tokens", "seconds waited by a call"), strict=True):
+        _lines(panel, {name: points for (key, name), points in figures.memory.items() if key == what}, "target", what)
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=70)
+    pyplot.close(figure)
+
+
+def _bars(panel: Any, systems: dict[str, dict[str, Estimate]], title: str) -> None:
+    for number, by_what in enumerate(systems.values()):
+        for shift, (what, seconds) in zip((-0.2, 0.2), by_what.items(), strict=True):
+            error = [[seconds.value - seconds.low], [seconds.high - seconds.value]]
+            label = f"{what} chain" if not number else None
+            panel.barh(number + shift, seconds.value, 0.4, xerr=error, color=SHADES[what], label=label)
+    panel.set_yticks(range(len(systems)), list(systems))
+    panel.invert_yaxis()
+    panel.set(title=title, xlabel="completion, s")
+    if systems:
+        panel.legend(fontsize="small")
+
+
+def _speeds(panel: Any, figures: Figures) -> None:
+    for (theirs, what), points in figures.scheduled.items():
+        values = [point.estimate.value for point in points]
+        panel.plot(
+            [point.at for point in points], values, STYLES[theirs], color=SHADES[what], label=f"{what}, over {theirs}"
+        )
+    for what, ratio in figures.ratios.get("set", {}).items():
+        error = [[ratio.value - ratio.low], [ratio.high - ratio.value]]
+        panel.errorbar([4], [ratio.value], yerr=error, fmt="o", color=SHADES[what], label=f"{what}, measured")
+    panel.axhline(0.8, color="0.5", linewidth=0.8)
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.set(
+        title="by arithmetic from the chunks",
+        xlabel="target's pass over the draft's",
+        ylabel="conformal over synchronous",
+    )
+    if figures.scheduled:
+        panel.legend(fontsize="small")
+
+
+def _lines(panel: Any, systems: dict[str, list[Point]], title: str, label: str) -> None:
+    for name, points in systems.items():
+        values = [point.estimate for point in points]
+        error = [[one.value - one.low for one in values], [one.high - one.value for one in values]]
+        panel.errorbar([point.at for point in points], [one.value for one in values], yerr=error, fmt="o-", label=name)
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.set(title=title, xlabel="chains", ylabel=label, ylim=(0, None))
+    if systems:
+        panel.legend(fontsize="small")
+
+
+def _shares(panel: Any, figures: Figures) -> None:
+    """Seconds of each engine at the most chains."""
+    rows = sorted({(name, tag) for name, tag, _ in figures.shares if "budget" not in name})
+    for number, (name, tag) in enumerate(rows):
+        left = 0.0
+        for what, colour in PARTS_OF_TIME.items():
+            seconds = figures.shares[name, tag, what][-1]
+            panel.barh(number, seconds, left=left, color=colour, label=what if not number else None)
+            left += seconds
+    panel.set_yticks(range(len(rows)), [f"{name}\n{tag}" for name, tag in rows])
+    panel.set(title="engines, at the most chains", xlabel="seconds of a request")
+    if rows:
+        panel.legend(fontsize="small")

@@ -1,0 +1,117 @@
+"""What the timing of draft/target systems computes, on schedules and runs made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.runtime import ScaffoldingLlm
+from scaffolding_ext.tasks import ScoreTask, TokenCounts
+from scaffolding_ext.testing import ScriptedWorker
+
+pytest.importorskip("torch")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def benchmarks_on_path() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield
+        for name in ("take_over_rules", "model_latency", "roofline", "timing_lab"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def latency() -> ModuleType:
+    return importlib.import_module("model_latency")
+
+
+@pytest.fixture
+def roofline() -> ModuleType:
+    return importlib.import_module("roofline")
+
+
+@pytest.fixture
+def timing_lab() -> ModuleType:
+    return importlib.import_module("timing_lab")
+
+
+def test_a_call_costs_a_pass_for_each_decoded_token_and_one_to_score(latency: ModuleType) -> None:
+    model = latency.Latency(pass_s=2.0, token_s=0.5)
+    assert model.of(TokenCounts(decoded=3, prefilled=4, reused=9)) == 8.0
+    assert model.of(TokenCounts(decoded=0, prefilled=4)) == 4.0
+
+
+def test_the_schedule_in_step_waits_for_the_slowest_and_asynchronous_chains_do_not(latency: ModuleType) -> None:
+    draft, target = latency.Latency(1.0, 0.0), latency.Latency(4.0, 0.5)
+    chunks = [
+        latency.Chunk(chain=0, turn=0, draft_tokens=2, target_tokens=3, seconds_waited=0.0),
+        latency.Chunk(chain=1, turn=0, draft_tokens=2, target_tokens=0, seconds_waited=0.0),
+        latency.Chunk(chain=0, turn=1, draft_tokens=2, target_tokens=0, seconds_waited=0.0),
+        latency.Chunk(chain=1, turn=1, draft_tokens=4, target_tokens=0, seconds_waited=0.0),
+        latency.Chunk(chain=1, turn=2, draft_tokens=2, target_tokens=0, seconds_waited=0.0),
+    ]
+    # Two tokens are drafted and scored in 2 + (4 + 1) = 7, four in 4 + (4 + 2) = 10; the target writes three in 12.
+    assert latency.scheduled_ends(chunks, draft, target, in_step=False) == [7 + 12 + 7, 7 + 10 + 7]
+    # At the second turn all wait for the chain that the target wrote: until 7 + 12 + 7.
+    assert latency.scheduled_ends(chunks, draft, target, in_step=True) == [26, 26 + 7]
+
+
+def test_a_worker_with_a_latency_answers_as_its_worker_and_says_what_was_set(latency: ModuleType) -> None:
+    inner = ScriptedWorker("four")
+    inner.tokenizer_fingerprint = "fingerprint"  # type: ignore[attr-defined]
+    worker = latency.SetLatency(inner, latency.Latency(0.0, 0.001))
+    task = GenerationTask(input_str="ab", max_tokens=4)
+    asyncio.run(worker.run_task(task))
+    assert (task.output_str, worker.tokenizer_fingerprint) == ("four", "fingerprint")
+    assert worker.set_s == pytest.approx(0.002)
+    assert worker.late_s >= 0
+
+
+def test_the_fit_finds_what_a_step_and_a_token_cost(roofline: ModuleType) -> None:
+    shapes = np.random.default_rng(0).integers(1, 200, (30, 3)).tolist()
+    runs = [(steps, decoded, read, 3e-3 * steps + 2e-4 * decoded + 5e-5 * read) for steps, decoded, read in shapes]
+    found = roofline.fit(runs)
+    assert found[:3] == pytest.approx((3e-3, 2e-4, 5e-5))
+    assert found.error == pytest.approx(0.0, abs=1e-9)
+    assert found.compute_share(10, 100, 200) == pytest.approx(0.5)
+    assert found.seconds(10, 100, 200) == pytest.approx(0.06)
+    falling = [(steps, decoded, read, 3e-3 * steps + 2e-4 * decoded - 1e-6 * read) for steps, decoded, read in shapes]
+    assert roofline.fit(falling).read_s == 0
+
+
+def test_a_rule_in_step_decides_the_same(timing_lab: ModuleType) -> None:
+    def target(task: Any) -> Any:
+        return [-1.0] * len(task.continuation_str or "") if isinstance(task, ScoreTask) else "T" * 9
+
+    def decided(rule: Any) -> list[Any]:
+        made = ConformalDraftTargetController(rule=rule, draft_tokens=4, target_tokens=6, num_chains=5, max_turns=3)
+        workers = {"draft": ScriptedWorker("d" * 9), "target": ScriptedWorker(target)}
+        with ScaffoldingLlm(made, workers, seed=0) as llm:
+            trace = llm.generate("question", sample_id="sample").program.trace
+        chunks = [e for e in trace if e["event"] in ("accept", "take_over")]
+        return sorted((e["chain"], e["turn"], e["event"], e["score"], e["num_target_tokens"]) for e in chunks)
+
+    coin = timing_lab.ScoredCoin(0.5)
+    in_step = timing_lab.InStep(coin)
+    assert decided(coin) == decided(in_step)
+    assert {event for _, _, event, *_ in decided(coin)} == {"accept", "take_over"}
+    assert {score for *_, score, _ in decided(coin)} == {1.0}  # scored, though the coin does not look
+    assert (coin.in_step(2), in_step.in_step(2)) == (False, True)
+
+
+def test_what_was_timed_comes_back_from_the_store(timing_lab: ModuleType, latency: ModuleType) -> None:
+    chunk, busy = latency.Chunk(0, 0, 4, 6, 0.5), timing_lab.Busy(0.5, 3, 2, 1)
+    timed = timing_lab.Timed([1.0], [chunk], 1.5, [0.0], {"draft": busy}, 4, 90)
+    assert timing_lab.Timed.from_json(json.loads(json.dumps(timed))) == timed
