@@ -22,7 +22,8 @@ from common import Bar, Report, report_options
 
 from scaffolding_ext.answers import Equality, Verdict, extract
 from scaffolding_ext.maths.statistics import wilson_interval
-from scaffolding_ext.tasks import CompareTask, WorkerTag
+from scaffolding_ext.tasks import CompareTask
+from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.compare import CompareWorker
 
 HOSTILE = {

@@ -11,7 +11,8 @@ from scaffolding_ext.controllers.draft_target_chain import DraftTargetChain
 from scaffolding_ext.controllers.take_over import Decision, TakeOverRule
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.tasks import VerifyTask, WorkerTag, output_of
+from scaffolding_ext.tasks import VerifyTask, output_of
+from scaffolding_ext.worker_tags import WorkerTag
 
 REFLECTION_WORDS = ("wait", "hmm", "hold", "alternatively", "let me check", "let me double check", "let me redo")
 NUM_MARKS = 10  # SpecReason's scale, 0 to 9

@@ -11,7 +11,8 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import ControllerGenerator
-from scaffolding_ext.tasks import CompareTask, WorkerTag
+from scaffolding_ext.tasks import CompareTask
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 def classify(controller: BaseController, answers: Sequence[str | None]) -> ControllerGenerator:

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
-import scaffolding_ext.tasks
+import scaffolding_ext.worker_tags
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.program import Program, current_program, in_program, record
 from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, family_named
@@ -24,7 +24,8 @@ from scaffolding_ext.protocol import (
     Worker,
 )
 from scaffolding_ext.results import Completion
-from scaffolding_ext.tasks import CONTINUED_TURNS, WorkerTag, tag_name, tag_names, worker_for, worker_key
+from scaffolding_ext.tasks import CONTINUED_TURNS
+from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 
 _PLAIN_TYPES = frozenset({type(None), bool, int, float, str, tuple, list, dict})  # skips a slower isinstance in clone()
 
@@ -73,7 +74,7 @@ class BaseController(Controller):
             never set, our host takes that of the generation worker's model; None sends prompts as they are.
     """
 
-    WorkerTag: TypeAlias = scaffolding_ext.tasks.WorkerTag
+    WorkerTag: TypeAlias = scaffolding_ext.worker_tags.WorkerTag
     required_tags: tuple[WorkerTag, ...] = (WorkerTag.GENERATION,)
     required_tasks: tuple[type[Task], ...] = ()
     continues_answers: bool = False

@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.reward import score
 from scaffolding_ext.controllers.samples import Sampler, checked_sample_num
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
-from scaffolding_ext.tasks import WorkerTag
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 class BestOfNController(BaseController):

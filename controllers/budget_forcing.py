@@ -14,7 +14,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompting import family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.sampling_params import checked_sampling_params, set_sampling_params
-from scaffolding_ext.tasks import WorkerTag
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 class BudgetForcingController(BaseController):

@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.draft_target_chain import DraftTargetChain
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.program import next_seed, record
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.tasks import WorkerTag
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 class CalibrationTurn(NamedTuple):

@@ -24,7 +24,8 @@ from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask
 from scaffolding_ext.sampling_params import apply_sampling_params
-from scaffolding_ext.tasks import PROBE, WorkerTag, is_chunk, output_of, set_purpose
+from scaffolding_ext.tasks import PROBE, is_chunk, output_of, set_purpose
+from scaffolding_ext.worker_tags import WorkerTag
 
 __all__ = [
     "Chain",

@@ -15,13 +15,13 @@ from scaffolding_ext.tasks import (
     CHAIN,
     CHAIN_START,
     Purpose,
-    WorkerTag,
     cost_of,
     finish_reason_of,
     output_of,
     set_purpose,
     set_turn_start,
 )
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 class Prefix(NamedTuple):

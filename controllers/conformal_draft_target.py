@@ -35,7 +35,8 @@ from scaffolding_ext.maths.voting import vote
 from scaffolding_ext.program import elapsed, next_seed, record
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess, Worker
 from scaffolding_ext.sampling_params import checked_sampling_params, set_sampling_params
-from scaffolding_ext.tasks import ScoreTask, WorkerTag, worker_for
+from scaffolding_ext.tasks import ScoreTask
+from scaffolding_ext.worker_tags import WorkerTag, worker_for
 
 Coverage = Literal["marginal", "conditional"]
 

@@ -22,7 +22,7 @@ from scaffolding_ext.program import record
 from scaffolding_ext.prompting import family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.sampling_params import checked_sampling_params, set_sampling_params
-from scaffolding_ext.tasks import WorkerTag, worker_for
+from scaffolding_ext.worker_tags import WorkerTag, worker_for
 
 _CONFIDENCE = "lowest_group_confidence"  # key of a trace's customized_result_fields
 

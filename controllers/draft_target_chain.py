@@ -22,7 +22,6 @@ from scaffolding_ext.tasks import (
     CHAIN_START,
     Purpose,
     ScoreTask,
-    WorkerTag,
     finish_reason_of,
     mark_chunk,
     output_of,
@@ -30,6 +29,7 @@ from scaffolding_ext.tasks import (
     set_purpose,
     set_turn_start,
 )
+from scaffolding_ext.worker_tags import WorkerTag
 
 _BOX = re.compile(r"\\boxed\s*\{")
 _STOPPED_BY_MODEL = (None, "length", "end")  # exit reasons after which the finish reason says whether the chain ended

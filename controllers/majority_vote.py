@@ -22,7 +22,7 @@ from scaffolding_ext.maths.allocation.policies import rule_from
 from scaffolding_ext.maths.voting import vote
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
-from scaffolding_ext.tasks import WorkerTag
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 class MajorityVoteController(BaseController):

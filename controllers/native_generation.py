@@ -8,7 +8,8 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.sampling_params import apply_sampling_params, checked_sampling_params, set_sampling_params
-from scaffolding_ext.tasks import WorkerTag, finish_reason_of, output_of
+from scaffolding_ext.tasks import finish_reason_of, output_of
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 class NativeGenerationController(BaseController):

@@ -7,7 +7,7 @@ from typing import Any
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.protocol import Controller, ControllerGenerator, ParallelProcess, Worker, close_generator
-from scaffolding_ext.tasks import WorkerTag, tag_name, worker_key
+from scaffolding_ext.worker_tags import WorkerTag, tag_name, worker_key
 
 
 class OnWorker(BaseController):

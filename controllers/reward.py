@@ -15,7 +15,8 @@ from scaffolding_ext.lowering import lower_verify, write_back_verify
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask
-from scaffolding_ext.tasks import VERIFY, VerifyTask, WorkerTag, output_of, set_purpose
+from scaffolding_ext.tasks import VERIFY, VerifyTask, output_of, set_purpose
+from scaffolding_ext.worker_tags import WorkerTag
 
 VERDICT = "\n\nIs this answer correct? Reply with YES or NO.\n"
 REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask

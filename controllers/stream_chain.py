@@ -8,7 +8,8 @@ from scaffolding_ext.controllers.chunk_chain import Chain, Prefix
 from scaffolding_ext.controllers.chunk_text import is_text_of
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task
-from scaffolding_ext.tasks import CHAIN_START, WorkerTag, cost_of, finish_reason_of, output_of, set_purpose
+from scaffolding_ext.tasks import CHAIN_START, cost_of, finish_reason_of, output_of, set_purpose
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 class StreamChain(Chain):

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from scaffolding_ext.results import Completion, ScaffoldingResult, completion_of
     from scaffolding_ext.runtime import ScaffoldingLlm
     from scaffolding_ext.stack import build_stack, load_stack
-    from scaffolding_ext.tasks import TokenCounts, WorkerTag
+    from scaffolding_ext.tasks import TokenCounts
+    from scaffolding_ext.worker_tags import WorkerTag
     from scaffolding_ext.workers.compare import CompareWorker
     from scaffolding_ext.workers.huggingface import HuggingFaceWorker
     from scaffolding_ext.workers.openai_http import OpenAIWorker
@@ -128,7 +129,7 @@ _MODULES = {
     "StackConfig": "config",
     "TokenCounts": "tasks",
     "TRTLLMWorker": "workers.trtllm",
-    "WorkerTag": "tasks",
+    "WorkerTag": "worker_tags",
     "build_stack": "stack",
     "completion_of": "results",
     "current_program": "program",

@@ -20,7 +20,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.conformal_validity import realised_rate
 from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.stack import build_stack, check_stack
-from scaffolding_ext.tasks import WorkerTag, worker_for
+from scaffolding_ext.worker_tags import WorkerTag, worker_for
 
 
 def calibrate(

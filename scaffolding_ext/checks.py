@@ -9,7 +9,7 @@ from typing import Any
 
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError
 from scaffolding_ext.protocol import Controller, Worker
-from scaffolding_ext.tasks import tag_name
+from scaffolding_ext.worker_tags import tag_name
 
 
 def checked_controller(controller: Any, workers: Any) -> Controller:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from scaffolding_ext.results import ScaffoldingResult
 
 _SAMPLES = "samples.jsonl"
-_NUM_PROGRESS_LINES = 10
 _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 
 
@@ -187,13 +186,14 @@ def evaluate(
 
     from rich.console import Console
 
+    from scaffolding_ext.evaluation.progress import progress_shown
     from scaffolding_ext.evaluation.report import comparison_table, summarize
     from scaffolding_ext.evaluation.runner import evaluate as run_evaluation
 
     with (
         build_stack(config) as llm,
         _samples_file(output_path, config) as write,
-        _progress(len(samples) * epochs) as advance,
+        progress_shown(len(samples) * epochs) as advance,
     ):
 
         def on_record(record: Record) -> None:
@@ -270,32 +270,6 @@ def _samples_file(folder: Path | None, config: StackConfig) -> Iterator[Callable
     (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
     with record_writer(folder / _SAMPLES) as write:
         yield write
-
-
-@contextmanager
-def _progress(num_requests: int) -> Iterator[Callable[[Record], None]]:
-    """Show on standard error how far a run is: a bar on a terminal, some ten plain lines elsewhere."""
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    num_done = num_failed = 0
-    step = max(1, num_requests // _NUM_PROGRESS_LINES)
-
-    def show_line(record: Record) -> None:
-        nonlocal num_done, num_failed
-        num_done += 1
-        num_failed += record.error is not None
-        if num_done % step == 0 or num_done == num_requests:
-            click.echo(f"{num_done} of {num_requests} done, {num_failed} failed", err=True)
-
-    if not console.is_terminal:
-        yield show_line
-        return
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("samples", total=num_requests)
-        yield lambda record: progress.advance(bar)
 
 
 if __name__ == "__main__":

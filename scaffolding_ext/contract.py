@@ -22,8 +22,9 @@ from scaffolding_ext.errors import EngineError, RequestCancelledError, TaskError
 from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import Controller, ParallelProcess, ScaffoldingOutput, Task
 from scaffolding_ext.runtime import ScaffoldingLlm
-from scaffolding_ext.tasks import ScoreTask, WorkerTag, token_counts_of
+from scaffolding_ext.tasks import ScoreTask, token_counts_of
 from scaffolding_ext.testing import Gate, Reply, ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
 
 MakeController = Callable[[], Controller]
 Respond = Callable[[Any], Reply]

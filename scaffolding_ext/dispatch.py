@@ -18,7 +18,7 @@ from scaffolding_ext.protocol import (
     current_scope,
 )
 from scaffolding_ext.results import ScaffoldingResult
-from scaffolding_ext.tasks import tag_name, tag_names, worker_for
+from scaffolding_ext.worker_tags import tag_name, tag_names, worker_for
 
 if TYPE_CHECKING:
     from scaffolding_ext.program import Program

@@ -8,7 +8,8 @@ from typing import Any
 
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import CHAIN, VERIFY, BranchTask, VerifyTask, output_of, set_purpose, tag_name
+from scaffolding_ext.tasks import CHAIN, VERIFY, BranchTask, VerifyTask, output_of, set_purpose
+from scaffolding_ext.worker_tags import tag_name
 
 
 def lower_branch(task: BranchTask) -> list[GenerationTask]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
 from scaffolding_ext.protocol import Worker
-from scaffolding_ext.tasks import WorkerTag, worker_for
+from scaffolding_ext.worker_tags import WorkerTag, worker_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -1,4 +1,4 @@
-"""What Scaffolding's protocol lacks: worker tags, token counts on tasks, and four more task types.
+"""What Scaffolding's protocol lacks: token counts on tasks, and four more task types.
 
 Plain generation stays the protocol's exact `GenerationTask` or `StreamGenerationTask`. What a worker cannot serve
 natively of the types below, `lowering` may rewrite as plain generation.
@@ -6,61 +6,18 @@ natively of the types below, `lowering` may rewrite as plain generation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.protocol import GenerationTask, Task, Worker
+from scaffolding_ext.protocol import GenerationTask, Task
 
 _COUNTS = "token_counts"  # key of customized_result_fields
 # keys of custom_input_params
 _PURPOSE, _TURN_START = "token_purpose", "turn_start"
 CONTINUED_TURNS = "continued turns"  # in a worker's `refused`, beside the names of task types: see `set_turn_start`
 _PRIORITY, _CHUNK = "priority", "chunk_of_a_chain"
-
-
-class WorkerTag(str, Enum):
-    """The roles of workers; the values are the keys of a stack file's `workers`."""
-
-    GENERATION = "generation"
-    DRAFT = "draft"
-    TARGET = "target"
-    REWARD = "reward"
-    COMPARE = "compare"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-def tag_name(tag: Any) -> str:
-    """The name of a worker's tag: a string itself, or the value of an enum member of any class."""
-    return str(getattr(tag, "value", tag))
-
-
-def tag_names(tags: Iterable[Any]) -> str:
-    """The names of some tags for an error message: sorted, or "none"."""
-    return ", ".join(sorted(map(tag_name, tags))) or "none"
-
-
-def worker_key(workers: Mapping[Any, Any], tag: Any) -> Any | None:
-    """The key under which the workers hold that of a tag, or None.
-
-    A tag is the same worker's as its value, and as any other enum's member with that value: our `WorkerTag.GENERATION`
-    finds the key `"generation"` and upstream's `NativeGenerationController.WorkerTag.GENERATION`, and they find ours.
-    A key that equals the tag goes before one that only has its value.
-    """
-    if tag in workers:
-        return tag
-    value = getattr(tag, "value", tag)
-    return next((key for key in workers if getattr(key, "value", key) == value), None)
-
-
-def worker_for(workers: Mapping[Any, Worker], tag: Any) -> Worker | None:
-    """The worker of a tag by its `worker_key`, or None."""
-    key = worker_key(workers, tag)
-    return None if key is None else workers[key]
 
 
 class Purpose(str, Enum):

@@ -12,8 +12,8 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompting import Prompting, family_named
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.runtime import ScaffoldingLlm
-from scaffolding_ext.tasks import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
 
 TARGET = "tinylm/target"
 TEMPLATED = "<|user|>Hi<|assistant|><think>\n"

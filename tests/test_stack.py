@@ -27,7 +27,8 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.protocol import Controller, TaskCollection, Worker, with_task_collection
-from scaffolding_ext.tasks import VerifyTask, WorkerTag
+from scaffolding_ext.tasks import VerifyTask
+from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
 
 shut_down = []

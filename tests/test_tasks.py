@@ -20,17 +20,14 @@ from scaffolding_ext.tasks import (
     ScoreTask,
     TokenCounts,
     VerifyTask,
-    WorkerTag,
     finish_reason_of,
     output_of,
     purpose_of,
     set_purpose,
     set_token_counts,
-    tag_names,
     token_counts_of,
-    worker_for,
-    worker_key,
 )
+from scaffolding_ext.worker_tags import WorkerTag, tag_names, worker_for, worker_key
 
 
 def test_worker_tags_and_their_values_are_the_same_key():

@@ -11,7 +11,8 @@ from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.program import Program, enter_program
-from scaffolding_ext.tasks import CompareTask, WorkerTag
+from scaffolding_ext.tasks import CompareTask
+from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.compare import CompareWorker
 
 OPEN = ["x+1", "1+x", None, "x+1"]

@@ -13,8 +13,9 @@ from scaffolding_ext.program import current_program, record
 from scaffolding_ext.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskCollection, Worker, with_task_collection
 from scaffolding_ext.runtime import ScaffoldingLlm
-from scaffolding_ext.tasks import ScoreTask, WorkerTag
+from scaffolding_ext.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 class Uncopyable:

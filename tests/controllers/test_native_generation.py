@@ -8,8 +8,8 @@ from scaffolding_ext.program import Program
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
 from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.sampling_params import SAMPLING_FIELDS
-from scaffolding_ext.tasks import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
 
 VALUES = {
     "skip_tokenizer": (True, True),

@@ -6,8 +6,8 @@ from scaffolding_ext.controllers.native_generation import NativeGenerationContro
 from scaffolding_ext.controllers.on_worker import OnWorker
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.runtime import ScaffoldingLlm
-from scaffolding_ext.tasks import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 @pytest.mark.parametrize("others", [{}, {"generation": ScriptedWorker("of the other")}])

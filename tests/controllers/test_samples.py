@@ -10,8 +10,9 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import current_program, next_seed
 from scaffolding_ext.protocol import GenerationTask, ParallelProcess, StreamGenerationTask, current_scope
 from scaffolding_ext.runtime import ScaffoldingLlm
-from scaffolding_ext.tasks import Purpose, WorkerTag, output_of
+from scaffolding_ext.tasks import Purpose, output_of
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 class Reading(BaseController):

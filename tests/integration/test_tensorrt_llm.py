@@ -23,8 +23,8 @@ from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.program import Program, current_program
 from scaffolding_ext.results import completion_of
 from scaffolding_ext.runtime import ScaffoldingLlm
-from scaffolding_ext.tasks import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
 
 pytestmark = [
     pytest.mark.integration,

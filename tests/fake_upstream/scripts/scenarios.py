@@ -29,8 +29,9 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.results import completion_of
 from scaffolding_ext.runtime import ScaffoldingLlm as OurHost
-from scaffolding_ext.tasks import ScoreTask, WorkerTag, priority_of
+from scaffolding_ext.tasks import ScoreTask, priority_of
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.budgeted import BudgetedWorker
 
 CONTROLLERS = {
