@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from sortedcontainers import SortedList
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
@@ -17,8 +18,9 @@ from scaffolding_ext.tasks import priority_of
 
 
 class _Waiting(NamedTuple):
-    """A task that waits: the tokens that it will hold, and what is set when it has its place."""
+    """A task that waits: its priority, the tokens that it will hold, and what is set when it has its place."""
 
+    priority: float
     num_tokens: int
     admitted: asyncio.Future[None]
 
@@ -79,7 +81,7 @@ class BudgetedWorker(Worker):
         self._num_tokens = 0
         self._clock = clock
         self._waiting: dict[int, _Waiting] = {}  # by arrival, the earliest first
-        self._by_priority: list[tuple[float, int]] = []  # a heap of (priority, arrival); some of them wait no more
+        self._by_priority = SortedList()  # (priority, arrival) of each
         self._arrivals = itertools.count()
         self._num_left = 0  # tasks that wait no more
         self._lock = threading.Lock()  # hosts have event loops of their own
@@ -114,8 +116,9 @@ class BudgetedWorker(Worker):
         admitted = asyncio.get_running_loop().create_future()
         with self._lock:
             arrival = next(self._arrivals)
-            self._waiting[arrival] = _Waiting(num_tokens, admitted)
-            heapq.heappush(self._by_priority, (priority_of(task), arrival))
+            waiting = _Waiting(priority_of(task), num_tokens, admitted)
+            self._waiting[arrival] = waiting
+            self._by_priority.add((waiting.priority, arrival))
             self._admit()
         try:
             await admitted
@@ -131,7 +134,7 @@ class BudgetedWorker(Worker):
     def _admit(self) -> None:
         """Give places to those that wait, as long as the next of them fits."""
         while self._waiting and self._fits(self._waiting[arrival := self._next()].num_tokens):
-            num_tokens, admitted = self._leave(arrival)
+            _, num_tokens, admitted = self._leave(arrival)
             self.num_calls += 1
             self._num_tokens += num_tokens
             self.most_calls = max(self.most_calls, self.num_calls)
@@ -142,15 +145,14 @@ class BudgetedWorker(Worker):
         """The arrival of the task to be served next: the earliest if it was overtaken too often, else by priority."""
         earliest = next(iter(self._waiting))
         num_overtaken = self._num_left - earliest  # all before it have left, and these came behind it
-        if num_overtaken >= self.patience:
-            return earliest
-        while self._by_priority[0][1] not in self._waiting:
-            heapq.heappop(self._by_priority)
-        return self._by_priority[0][1]
+        _, first = self._by_priority[0]
+        return earliest if num_overtaken >= self.patience else first
 
     def _leave(self, arrival: int) -> _Waiting:
         self._num_left += 1
-        return self._waiting.pop(arrival)
+        waiting = self._waiting.pop(arrival)
+        self._by_priority.remove((waiting.priority, arrival))
+        return waiting
 
     def _fits(self, num_tokens: int) -> bool:
         if self.num_calls >= self.max_calls:
