@@ -74,6 +74,7 @@ setup(
             "mypy>=1.11",
             "ruff>=0.6",
             "jsonschema>=4.20",
+            "gguf>=0.17",  # writes embedded models for llama.cpp's servers
         ],
     },
     entry_points={"console_scripts": ["scaffolding-ext = scaffolding_ext.cli:main"]},

@@ -17,13 +17,13 @@ from scaffolding_ext.protocol import (
     TaskStatus,
     Worker,
 )
-from scaffolding_ext.tasks import ScoreTask, TokenCounts, set_token_counts
+from scaffolding_ext.tasks import ScoreTask, set_token_counts
 from scaffolding_ext.workers.openai.arguments import check_arguments
 from scaffolding_ext.workers.openai.circuit import Circuit
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import described, flavor_named
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.responses import prompt_scores, token_counts
+from scaffolding_ext.workers.openai.scores import scores_of
 from scaffolding_ext.workers.openai.self_test import refusals, refused_scores
 from scaffolding_ext.workers.openai.stream import Answer, StreamReader, read_answer
 from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
@@ -31,6 +31,7 @@ from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, sh
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
 
+_NEVER = 1 << 60  # more tokens than any answer has: waits for its end
 _log = logging.getLogger(__name__)
 
 
@@ -179,9 +180,9 @@ class OpenAIWorker(Worker):
             _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
-        if task.streaming_output_flag:
-            return await self._generate_visibly(task)
         body = self._bodies.generation(task, stream=False)
+        if task.streaming_output_flag or self._bodies.is_streamed(body):
+            return await self._generate_in_pieces(task)
         started_at = time.monotonic()
         read = functools.partial(read_answer, flavor=self._bodies.flavor, expects_ids=self._bodies.gives_ids)
         reply = await self._connection.run(self._connection.complete, self._path, body, read)
@@ -189,15 +190,17 @@ class OpenAIWorker(Worker):
         self._fill(task, reply.value, started_at)
         return TaskStatus.SUCCESS
 
-    async def _generate_visibly(self, task: GenerationTask) -> TaskStatus:
-        """Generation that its caller may look at while it goes on."""
+    async def _generate_in_pieces(self, task: GenerationTask) -> TaskStatus:
+        """Generation that its caller may look at while it goes on, or that is only right in pieces."""
         stream = self._open_stream(task)
         answer, num_pieces = None, 0
         try:
             while answer is None or answer.finish_reason is None:
                 num_pieces += 1
-                answer = await self._advance(task, stream, max(num_pieces, len(task.output_tokens or ()) + 1))
-                show(task)
+                num_tokens = max(num_pieces, len(task.output_tokens or ()) + 1)
+                answer = await self._advance(task, stream, num_tokens if task.streaming_output_flag else _NEVER)
+                if task.streaming_output_flag:
+                    show(task)
         finally:
             await self._forget_stream(stream)
         return TaskStatus.SUCCESS
@@ -257,17 +260,9 @@ class OpenAIWorker(Worker):
             if reason is not None:
                 raise EngineError(f"{self._connection.base_url} cannot serve a ScoreTask: {reason}")
             self._scores_tested = True
-        body = self._bodies.echo(scored.token_ids)
-
-        def read(reply: Any) -> tuple[list[float | None], TokenCounts]:
-            return prompt_scores(reply.choices[0], len(scored.token_ids)), token_counts(
-                getattr(reply, "usage", None), 0
-            )
-
-        reply = await self._connection.run(self._connection.complete, "completions", body, read)
+        reply = await self._connection.run(scores_of, self._connection, self._bodies, scored.token_ids, scored.start)
         _record_retries(reply.num_retries)
-        scores, counts = reply.value
-        task.logprobs = [float(score) for score in scores[scored.start :] if score is not None]
+        task.logprobs, counts = reply.value
         set_token_counts(task, counts)
         return TaskStatus.SUCCESS
 

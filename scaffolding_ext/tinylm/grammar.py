@@ -13,7 +13,7 @@ import math
 import random
 import zlib
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 GRAMMAR_VERSION = 2
 KINDS = ("sum", "walk", "modular", "count", "maximum")
@@ -81,8 +81,10 @@ def sample_problem(
         max_num_steps: Longest problem, `MIN_NUM_STEPS` to `MAX_NUM_STEPS`; the number of steps is log-uniform up to it.
 
     Raises:
-        ValueError: The kind is not one of `KINDS`, or `max_num_steps` is out of range.
+        ValueError: The split or the kind is unknown, or `max_num_steps` is out of range.
     """
+    if split not in get_args(Split):
+        raise ValueError(f"unknown split {split!r}; choose one of {', '.join(get_args(Split))}")
     if not MIN_NUM_STEPS <= max_num_steps <= MAX_NUM_STEPS:
         raise ValueError(f"max_num_steps is {max_num_steps}; it must lie in [{MIN_NUM_STEPS}, {MAX_NUM_STEPS}]")
     if kind is not None and kind not in KINDS:

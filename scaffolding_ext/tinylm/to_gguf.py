@@ -1,6 +1,6 @@
 """Writes an embedded model as a GGUF file, so that llama.cpp's servers can serve it: `pip install gguf`.
 
-    python -m scaffolding_ext.tinylm.to_gguf target target.gguf
+python -m scaffolding_ext.tinylm.to_gguf target target.gguf
 """
 
 from __future__ import annotations
@@ -112,9 +112,15 @@ def _tensors(folder: Path, config: dict[str, Any]) -> list[tuple[str, NDArray[np
 
     names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
     parts = {
-        **{"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v"},
-        **{"self_attn.o_proj": "attn_output", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"},
-        **{"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"},
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
     }
     for layer in range(config["num_hidden_layers"]):
         names |= {f"model.layers.{layer}.{part}": f"blk.{layer}.{name}" for part, name in parts.items()}
@@ -131,7 +137,8 @@ def _tensors(folder: Path, config: dict[str, Any]) -> list[tuple[str, NDArray[np
 def _interleaved(values: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
     """Rows for llama.cpp's rotary embedding, which turns neighbours, where transformers turns the halves of a head."""
     halves = values.reshape(num_heads, 2, -1, values.shape[1])
-    return halves.swapaxes(1, 2).reshape(values.shape)
+    rows: NDArray[np.float32] = halves.swapaxes(1, 2).reshape(values.shape)
+    return rows
 
 
 @click.command()

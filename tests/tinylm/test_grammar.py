@@ -124,6 +124,11 @@ def test_a_bound_out_of_range_is_refused(max_num_steps: int) -> None:
         sample_problem(random.Random(0), max_num_steps=max_num_steps)
 
 
+def test_an_unknown_split_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown split 'test'; choose one of train, held_out"):
+        sample_problem(random.Random(0), "test")  # type: ignore[arg-type]
+
+
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown kind 'riddle'; choose one of sum, walk"):
         sample_problem(random.Random(0), kind="riddle")

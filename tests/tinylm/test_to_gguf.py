@@ -48,7 +48,7 @@ def test_transformers_reads_the_weights_back(path: Path) -> None:
 def texts() -> Iterator[str]:
     rng = random.Random(3)
     for _ in range(20):
-        yield f"<|user|>{sample_problem(rng, 'test').question}<|assistant|><think>\n"
+        yield f"<|user|>{sample_problem(rng, 'held_out').question}<|assistant|><think>\n"
     yield "So 12 + 5  =  17.\n\nThen (17)*3=51, which\tis<3> or -4.)\n\n</think>\n**Final Answer**\n\\[ \\boxed{51}."
     yield "naïve 学 \U0001f600 don't  \r\n"
 

@@ -44,6 +44,10 @@ class Flavor(NamedTuple):
         continue_turn: Fields of a chat request that let the model go on with an unfinished assistant turn; None where
             it cannot be asked to.
         chat_fields: Task fields that it takes beside the others in chat requests.
+        chat_neutral: Sent with every chat request, so that its answer is the model's whole text.
+        takes_ids: Whether a prompt may be token ids; else they go as the text that gives them.
+        draws_for_scores: Tokens that it must be asked to draw when it scores a prompt: 0 stands for no limit there.
+        streamed_for: Request fields with which a whole answer is wrong, and one in pieces is right.
         ask_plain_text: Request fields that make it tokenise a text without adding special tokens; None where it cannot.
     """
 
@@ -60,10 +64,16 @@ class Flavor(NamedTuple):
     scores: bool = False
     continue_turn: Mapping[str, Any] | None = None
     chat_fields: tuple[str, ...] = ()
+    chat_neutral: Mapping[str, Any] = MappingProxyType({})
+    takes_ids: bool = True
+    draws_for_scores: int = 0
+    streamed_for: tuple[str, ...] = ()
     ask_plain_text: Mapping[str, Any] | None = None
 
 
 _CONTINUE: Mapping[str, Any] = MappingProxyType({"add_generation_prompt": False, "continue_final_message": True})
+# llama.cpp cuts the distribution before it heats it, unless it is told the order that the other servers have.
+_SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 
 FLAVORS: Mapping[str, Flavor] = MappingProxyType(
     {
@@ -105,20 +115,25 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 "llama_cpp",
                 "llamacpp",
                 ("top_k", "ignore_eos"),
-                neutral={"top_p": 1, "top_k": 0, "min_p": 0, "repeat_penalty": 1},
+                neutral={"top_p": 1, "top_k": 0, "min_p": 0, "repeat_penalty": 1, "samplers": _SAMPLERS},
                 seed_bits=31,
                 ask_ids={"n_probs": 1},
                 logprobs_field="n_probs",
                 max_num_logprobs=20,
-                continue_turn={},
+                continue_turn=_CONTINUE,
+                chat_neutral={"reasoning_format": "none"},
+                # Whole, its answer lacks ids where it ends at a stop string, and begins with the turn it went on with.
+                streamed_for=("stop", "continue_final_message"),
             ),
             Flavor(
                 "llama_cpp_python",
-                None,
+                "me",
                 ("top_k",),
                 neutral={"top_p": 1, "top_k": 0, "min_p": 0, "repeat_penalty": 1},
                 seed_bits=31,
                 scores=True,
+                takes_ids=False,
+                draws_for_scores=1,
             ),
             Flavor("openai", None, ("best_of", "suffix"), chat_fields=("reasoning_effort",)),
         )
@@ -167,4 +182,6 @@ def described(models: list[Any], model: str, url: str) -> ServedModel:
     owner = getattr(known[model], "owned_by", None)
     flavor = next((flavor for flavor in FLAVORS.values() if flavor.owned_by == owner), FLAVORS["openai"])
     length = getattr(known[model], "max_model_len", None)
+    if length is None:  # llama-server tells it of one of its slots
+        length = (getattr(known[model], "meta", None) or {}).get("n_ctx")
     return ServedModel(flavor, length if isinstance(length, int) and length > 0 else None)

@@ -79,6 +79,8 @@ class RequestBodies:
         """
         refuse(task, self._refused, WORKER)
         body: dict[str, Any] = {"model": self._model, **self.flavor.neutral, **self._prompt(task)}
+        if self._chat:
+            body.update(self.flavor.chat_neutral)
         unset = task.temperature is None and task.top_p is None and task.top_k is None
         body["temperature"] = number("temperature", task.temperature, 0.0 if unset else 1.0)
         for name in self._forwarded:
@@ -96,10 +98,38 @@ class RequestBodies:
             body["stream_options"] = {"include_usage": True}
         return body
 
-    def echo(self, prompt: list[int] | str) -> dict[str, Any]:
-        """The body of a request for the log-probabilities of a prompt's own tokens."""
-        fixed = {"echo": True, "max_tokens": 0, "logprobs": 1, "temperature": 0.0}
-        return {"model": self._model, "prompt": prompt, **fixed}
+    def is_streamed(self, body: Mapping[str, Any]) -> bool:
+        """Whether an answer must be asked for in pieces to be right."""
+        return bool(body.keys() & {*self.flavor.streamed_for})
+
+    def echo(self, prompt: list[int]) -> dict[str, Any]:
+        """The body of a request for the log-probabilities of a prompt's own tokens.
+
+        Raises:
+            InvalidTaskError: The server takes text alone, and none gives these ids.
+        """
+        fixed = {"echo": True, "max_tokens": self.flavor.draws_for_scores, "logprobs": 1, "temperature": 0.0}
+        return {"model": self._model, "prompt": self._sent(prompt, None), **fixed}
+
+    def num_hidden(self, prompt: list[int]) -> int:
+        """Tokens at a prompt's beginning that the server adds itself, and tells nothing of."""
+        if self.flavor.takes_ids:
+            return 0
+        added = self.encode("", True)
+        return len(added) if prompt[: len(added)] == added else 0
+
+    def _sent(self, ids: list[int], text: str | None) -> list[int] | str:
+        """A prompt of token ids as the server takes it; `text` is what the task says that it reads."""
+        if self.flavor.takes_ids:
+            return ids
+        rest = ids[self.num_hidden(ids) :]
+        for candidate in (text, self.reader.tokenizer.decode(rest, skip_special_tokens=False)):
+            if candidate and self.encode(candidate, True) == ids:
+                return str(candidate)
+        raise InvalidTaskError(
+            f"servers of flavor {self.flavor.name!r} take prompts as text, and no text gives the {len(ids)} ids of "
+            "this one: a text is not always read as the tokens that it was drawn in"
+        )
 
     def _prompt(self, task: GenerationTask) -> dict[str, Any]:
         if self._chat:
@@ -111,7 +141,7 @@ class RequestBodies:
                 as_text = {"prompt": task.input_str, **plain}
                 if _num_bytes(as_text) < _num_bytes({"prompt": ids}) and self.encode(task.input_str, False) == ids:
                     return as_text
-            return {"prompt": ids}
+            return {"prompt": self._sent(ids, task.input_str)}
         if not task.input_str:
             raise InvalidTaskError("input_tokens is None and input_str is None or empty; give a prompt")
         return {"prompt": task.input_str}

@@ -62,19 +62,28 @@ def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:
     return TokenCounts(num_output_tokens if decoded is None else int(decoded), prompt - reused, reused)
 
 
-def prompt_scores(choice: Any, num_tokens: int) -> list[float | None]:
+def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: bool = False) -> list[float | None]:
     """Log-probability of each prompt token in an echo; None for the first, which nothing precedes.
 
     Args:
-        choice: The choice of a completion that was asked to echo its prompt.
+        reply: A completion that was asked to echo its prompt.
         num_tokens: Tokens of the prompt.
+        num_hidden: Tokens at its beginning that the server added and tells nothing of; the next has no score then.
+        from_text: Whether the server was sent text, and has to have read just as many tokens.
 
     Raises:
         EngineError: It has not one for each token.
     """
-    reported = getattr(choice, "logprobs", None)
-    values = list(getattr(reported, "token_logprobs", None) or ())
-    if len(values) < num_tokens or None in values[1:num_tokens]:
+    reported = getattr(reply.choices[0], "logprobs", None)
+    values = [None] * num_hidden + list(getattr(reported, "token_logprobs", None) or ())
+    usage = getattr(reply, "usage", None)
+    num_read, num_drawn = (int(getattr(usage, f"{part}_tokens", 0) or 0) for part in ("prompt", "completion"))
+    if from_text and num_tokens not in (num_read, len(values) - num_drawn):
+        raise EngineError(
+            f"the server read a prompt as {num_read} tokens where its tokenizer, as it is known here, gives "
+            f"{num_tokens}: is `tokenizer` that of the model file?"
+        )
+    if len(values) < num_tokens or None in values[1 + num_hidden : num_tokens]:
         raise EngineError(
             f"the server was asked for the log-probabilities of {num_tokens} prompt tokens and gave "
             f"{sum(value is not None for value in values)}"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
+from scaffolding_ext.errors import InvalidTaskError, WorkerError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.tasks import CONTINUED_TURNS, set_turn_start
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.responses import prompt_scores
+from scaffolding_ext.workers.openai.scores import scores_of
 
 _PROMPT = "Start with 5. Add 3 to it, and then take half of the sum, which is"
 _WORDS = " one two three four five six seven eight nine ten"
@@ -53,6 +53,14 @@ async def refused_scores(connection: Connection, bodies: RequestBodies) -> str |
     """
     if not bodies.flavor.scores:
         return f"servers of flavor {bodies.flavor.name!r} give no log-probabilities of a prompt"
+    try:
+        found = await _found_wrong(connection, bodies)
+    except WorkerError as error:  # a server may have to be started for them
+        return f"the server failed when it was asked for the scores of a prompt: {error}"
+    return None if found is None else f"the server's scores of a prompt are wrong: {found}"
+
+
+async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | None:
     found = "they cannot be matched with what it drew"
     for seed in range(_NUM_TRIALS):
         prompt = bodies.encode(_PROMPT, True)
@@ -63,8 +71,10 @@ async def refused_scores(connection: Connection, bodies: RequestBodies) -> str |
         ids = getattr(choice, "token_ids", None) or bodies.encode(choice.text, False)
         if not drawn or len(ids) != len(drawn):
             continue  # the text does not say which tokens were drawn
-        read = functools.partial(_scores, num_tokens=len(prompt) + len(ids))
-        scores = (await connection.complete("completions", bodies.echo([*prompt, *ids]), read)).value[len(prompt) :]
+        try:
+            scores = (await scores_of(connection, bodies, [*prompt, *ids], len(prompt))).value.values
+        except InvalidTaskError:
+            continue  # nor does the server take ids
         in_place = _distance(drawn, scores)
         early, late = _distance(drawn[1:], scores[:-1]), _distance(drawn[:-1], scores[1:])
         if in_place <= _TOLERANCE < min(early, late):
@@ -72,7 +82,7 @@ async def refused_scores(connection: Connection, bodies: RequestBodies) -> str |
         found = f"they are {in_place:.2f} nats from what it said when it drew the same tokens"
         if min(early, late) <= _TOLERANCE < in_place:
             found = f"they come one token too {'early' if early <= late else 'late'}"
-    return f"the server's scores of a prompt are wrong: {found}"
+    return found
 
 
 async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | None:
@@ -101,10 +111,5 @@ def _choice(reply: Any) -> Any:
     return reply.choices[0]
 
 
-def _scores(reply: Any, num_tokens: int) -> list[float | None]:
-    return prompt_scores(reply.choices[0], num_tokens)
-
-
-def _distance(told: Sequence[float], scores: Sequence[float | None]) -> float:
-    pairs = zip(told, scores, strict=True)
-    return max((abs(a - b) for a, b in pairs if b is not None), default=0.0)
+def _distance(told: Sequence[float], scores: Sequence[float]) -> float:
+    return max((abs(a - b) for a, b in zip(told, scores, strict=True)), default=0.0)

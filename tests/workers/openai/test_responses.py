@@ -67,6 +67,20 @@ def test_cached_prompt_tokens_are_reused():
 
 @pytest.mark.parametrize("values", [None, [None, -1.0], [None, -1.0, None]])
 def test_missing_scores_are_an_error(values):
-    choice = SimpleNamespace(logprobs=SimpleNamespace(token_logprobs=values))
     with pytest.raises(EngineError, match="of 3 prompt tokens"):
-        prompt_scores(choice, 3)
+        prompt_scores(echoed(values), 3)
+
+
+def echoed(values, num_drawn=0):
+    choice = SimpleNamespace(logprobs=SimpleNamespace(token_logprobs=values))
+    usage = SimpleNamespace(prompt_tokens=len(values or ()) - num_drawn, completion_tokens=num_drawn)
+    return SimpleNamespace(choices=[choice], usage=usage)
+
+
+def test_a_prompt_whose_first_token_the_server_added_itself():
+    assert prompt_scores(echoed([None, -1.0, -2.0], 1), 3, num_hidden=1, from_text=True) == [None, None, -1.0]
+
+
+def test_a_text_that_the_server_reads_otherwise_is_no_prompt_of_these_tokens():
+    with pytest.raises(EngineError, match=r"read a prompt as 4 tokens where its tokenizer.* gives 3"):
+        prompt_scores(echoed([None, -1.0, -2.0, -3.0, -4.0], 1), 3, from_text=True)

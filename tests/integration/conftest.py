@@ -1,0 +1,164 @@
+"""llama.cpp's two servers with the embedded target model, for `test_llama_servers.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaffolding_ext.tinylm.embedded import model_folder
+
+MODEL = "tinylm/target"
+CONTEXT_LEN = 2048
+START_SECONDS = 120.0
+
+
+class Running:
+    """A server of llama.cpp's at an address."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    @property
+    def url(self) -> str:
+        return f"{self.address}/v1"
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """What it answers to a request that OpenAIWorker does not make."""
+        data = None if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(f"{self.address}{path}", data, timeout=60) as reply:
+            return json.load(reply)
+
+    def num_busy_slots(self) -> int:
+        """Requests that llama-server is working on."""
+        return sum(slot["is_processing"] for slot in self.ask("/slots"))
+
+    def wait_for_busy_slots(self, number: int) -> None:
+        """Until it works on so many."""
+        wait_until(lambda: self.num_busy_slots() == number)
+
+
+@contextlib.contextmanager
+def running(command: Callable[[int], list[str]], log: Path) -> Iterator[Running]:
+    """A server on a free port of this machine, when it has loaded its model."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command(port), stdout=output, stderr=subprocess.STDOUT)
+    server = Running(f"http://127.0.0.1:{port}")
+    try:
+        wait_until(lambda: answers(server, process, log))
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def answers(server: Running, process: subprocess.Popen[bytes], log: Path) -> bool:
+    assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+    try:
+        return bool(server.ask("/v1/models")["data"])
+    except OSError:  # not yet there, or still loading
+        return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll what another process does."""
+    end = time.monotonic() + START_SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"not within {START_SECONDS} s"
+        time.sleep(0.05)
+
+
+def named(variable: str) -> str:
+    """The program that a variable of the environment names."""
+    if not os.environ.get(variable):
+        pytest.skip(f"{variable} names no program")
+    return os.environ[variable]
+
+
+def llama_server(model: Path) -> Callable[[int], list[str]]:
+    """With four slots, each of the model's whole context."""
+    program = named("SCAFFOLDING_LLAMA_SERVER")
+    return lambda port: [
+        *(program, "--model", str(model), "--alias", MODEL, "--host", "127.0.0.1", "--port", str(port)),
+        *("--ctx-size", str(4 * CONTEXT_LEN), "--parallel", "4", "--threads", "1", "--slots"),
+    ]
+
+
+def llama_cpp_python(model: Path, keeps_logits: bool = True) -> Callable[[int], list[str]]:
+    """With the logits of a prompt's tokens, where scores are wanted."""
+    program = named("SCAFFOLDING_LLAMA_CPP_PYTHON")
+    return lambda port: [
+        *(program, "-m", "llama_cpp.server", "--model", str(model), "--model_alias", MODEL, "--port", str(port)),
+        *("--n_ctx", str(CONTEXT_LEN), "--n_threads", "1", "--interrupt_requests", "false"),
+        *("--logits_all", "true" if keeps_logits else "false"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds the model as it is, and as one whose texts begin with a token that servers add."""
+    pytest.importorskip("gguf")
+    from scaffolding_ext.tinylm.to_gguf import write_gguf
+
+    folder = tmp_path_factory.mktemp("llama")
+    write_gguf(MODEL, folder / "target.gguf")
+    write_gguf(MODEL, folder / "bos.gguf", bos="<|pad|>")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer_with_bos(folder: Path) -> str:
+    """The tokenizer of that second model file."""
+    found = folder / "tokenizer"
+    shutil.copytree(model_folder(MODEL), found, ignore=shutil.ignore_patterns("*.safetensors"))
+    document = json.loads((found / "tokenizer.json").read_text())
+    first = {"SpecialToken": {"id": "<|pad|>", "type_id": 0}}
+    document["post_processor"]["single"].insert(0, first)
+    document["post_processor"]["special_tokens"]["<|pad|>"] = {"id": "<|pad|>", "ids": [0], "tokens": ["<|pad|>"]}
+    (found / "tokenizer.json").write_text(json.dumps(document))
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    """llama-server with the model as it is."""
+    with running(llama_server(folder / "target.gguf"), folder / "llama-server.log") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def python_server(folder: Path) -> Iterator[Running]:
+    """llama-cpp-python with the model as it is."""
+    with running(llama_cpp_python(folder / "target.gguf"), folder / "llama-cpp-python.log") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def bos_server(folder: Path) -> Iterator[Running]:
+    """llama-cpp-python with the model whose texts begin with a token."""
+    with running(llama_cpp_python(folder / "bos.gguf"), folder / "with-bos.log") as found:
+        yield found
+
+
+@pytest.fixture
+def logitless_server(folder: Path) -> Iterator[Running]:
+    """llama-cpp-python as it starts by itself, without the logits of prompts."""
+    with running(llama_cpp_python(folder / "bos.gguf", keeps_logits=False), folder / "no-logits.log") as found:
+        yield found

@@ -1,0 +1,385 @@
+"""OpenAIWorker on llama.cpp's two servers, llama-server and llama-cpp-python, with the embedded target model.
+
+CONTRIBUTING.md says how both are built from PyPI's source archive. Each part is left out where its variable is not set:
+
+    SCAFFOLDING_LLAMA_SERVER=build/bin/llama-server SCAFFOLDING_LLAMA_CPP_PYTHON=venv/bin/python \
+        pytest -m integration tests/integration/test_llama_servers.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+pytest.importorskip("torch")
+pytest.importorskip("gguf")
+
+from scaffolding_ext import (
+    DynasorCoTController,
+    HuggingFaceWorker,
+    MajorityVoteController,
+    NativeGenerationController,
+    OpenAIWorker,
+    ScaffoldingLlm,
+)
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
+from scaffolding_ext.tasks import ScoreTask, set_turn_start, token_counts_of
+from scaffolding_ext.tinylm.grammar import sample_problem
+from scaffolding_ext.worker_contract import WORKER_CHECKS
+
+MODEL = "tinylm/target"
+QUESTION = "Start with 5. Add 3 to it."
+PROMPT = f"<|user|>{QUESTION}<|assistant|><think>\n"
+CONTEXT_LEN = 2048
+NUM_PROMPTS = 16
+
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[HuggingFaceWorker]:
+    with HuggingFaceWorker(MODEL) as found:
+        yield found
+
+
+def problems(number: int) -> list[Any]:
+    rng = random.Random(11)
+    return [sample_problem(rng, "held_out") for _ in range(number)]
+
+
+def prompts() -> list[str]:
+    return [f"<|user|>{problem.question}<|assistant|><think>\n" for problem in problems(NUM_PROMPTS)]
+
+
+def generation(**fields: Any) -> GenerationTask:
+    return GenerationTask(**{"input_str": PROMPT, "max_tokens": 60, **fields})
+
+
+def stream(**fields: Any) -> StreamGenerationTask:
+    return StreamGenerationTask(**{"input_str": PROMPT, "max_tokens": 60, "streaming_step": 5, **fields})
+
+
+def run(worker: Worker, *tasks: Any) -> None:
+    """Serve tasks at once, streams to their ends."""
+
+    async def one(task: Any) -> None:
+        await worker.run_task(task)
+        while not getattr(task, "end_flag", True):
+            await worker.run_task(task)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*map(one, tasks))
+
+    asyncio.run(all_of_them())
+
+
+def both(worker: Worker, reference: Worker, **fields: Any) -> tuple[GenerationTask, GenerationTask]:
+    """The same generation there and here."""
+    there, here = generation(**fields), generation(**fields)
+    run(worker, there)
+    run(reference, here)
+    return there, here
+
+
+def text(task: GenerationTask) -> str:
+    assert task.output_str is not None
+    return task.output_str
+
+
+def solves(worker: Worker, make: Callable[[], Any]) -> list[Any]:
+    """The outputs of a stack on some problems."""
+    with ScaffoldingLlm(make(), {"generation": worker}, seed=3) as llm:
+        return [llm.generate(problem.question).outputs[0] for problem in problems(6)]
+
+
+def dynasor() -> Any:
+    return DynasorCoTController(
+        max_tokens=700, chunk_size=48, sampling_params={"temperature": 0.0}, probe_sampling_params={"temperature": 0.0}
+    )
+
+
+def vote() -> Any:
+    return MajorityVoteController(NativeGenerationController({"temperature": 0.7, "max_tokens": 500}), 4)
+
+
+# ---- llama-server
+
+
+@pytest.fixture(scope="module")
+def worker(server: Any) -> Iterator[OpenAIWorker]:
+    with OpenAIWorker(server.url, MODEL) as found:
+        yield found
+
+
+@pytest.mark.parametrize("check", WORKER_CHECKS)
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_contract(server: Any, endpoint: Any, check: Callable[..., None]) -> None:
+    check(lambda: OpenAIWorker(server.url, MODEL, endpoint=endpoint, tokenizer=MODEL), PROMPT)
+
+
+def test_it_is_found_out_by_itself(worker: OpenAIWorker) -> None:
+    assert (worker.flavor, worker.max_seq_len) == ("llama_cpp", CONTEXT_LEN)
+    assert worker.refused.keys() == {"ScoreTask"}
+    assert ScoreTask not in worker.task_handlers
+
+
+def test_it_echoes_nothing(server: Any) -> None:
+    """Nor does it say that it cannot: its answer holds what it drew alone."""
+    reply = server.ask("/v1/completions", {"prompt": PROMPT, "echo": True, "logprobs": 1, "max_tokens": 1})
+    assert len(reply["choices"][0]["logprobs"]["content"]) == 1
+
+
+def test_it_reads_texts_as_the_tokenizer_does(server: Any, worker: OpenAIWorker) -> None:
+    texts = [
+        *prompts(),
+        "So 12 + 5  =  17.\n\nThen (17)*3=51, is<3> -4.)\n\n</think>\n\\[ \\boxed{51}.",
+        "naïve 学 😀",
+    ]
+    for given in texts:
+        found = server.ask("/tokenize", {"content": given, "add_special": True, "parse_special": True})
+        assert found["tokens"] == worker._bodies.encode(given, True), given
+
+
+def test_greedy_text_is_that_of_transformers(worker: Worker, reference: Worker) -> None:
+    for prompt in prompts():
+        there, here = both(worker, reference, input_str=prompt, max_tokens=300)
+        assert (there.output_str, there.output_tokens) == (here.output_str, here.output_tokens)
+        assert there.finish_reason == here.finish_reason
+        assert sum(token_counts_of(there) or ()) == sum(token_counts_of(here) or ())
+
+
+def test_token_by_token_in_a_stream_beside_others(worker: Worker, reference: Worker) -> None:
+    streams = [stream(input_str=prompt, streaming_step=1, max_tokens=100) for prompt in prompts()[:4]]
+    run(worker, *streams)
+    for task in streams:
+        here = generation(input_str=task.input_str, max_tokens=100)
+        run(reference, here)
+        assert (task.output_str, task.output_tokens) == (here.output_str, here.output_tokens)
+
+
+def test_a_prompt_of_token_ids(worker: Worker, reference: Worker) -> None:
+    there, here = both(worker, reference, input_str=None, input_tokens=[1, 10, 400, 2, 4, 204], max_tokens=20)
+    assert there.output_tokens == here.output_tokens
+
+
+def test_without_a_budget_it_gets_the_rest_of_the_context(worker: Worker, reference: Worker) -> None:
+    there, here = both(worker, reference, max_tokens=None)
+    assert (there.finish_reason, there.output_tokens) == ("stop", here.output_tokens)
+
+
+@pytest.mark.parametrize("stop", ["step.\n", "work step", "ork", "\n"])
+@pytest.mark.parametrize("kind", [generation, stream])
+def test_stop_strings(worker: Worker, reference: Worker, kind: Callable[..., Any], stop: str) -> None:
+    there, here = kind(stop=[stop]), generation(stop=[stop])
+    run(worker, there)
+    run(reference, here)
+    assert (there.output_str, there.output_tokens) == (here.output_str, here.output_tokens)
+    assert there.finish_reason == "stop"
+
+
+def test_seeds(worker: Worker) -> None:
+    fields = {"temperature": 1.0, "max_tokens": 40}
+    tasks = [generation(**fields, seed=seed) for seed in (7, 7, 8, 9, 10)]
+    run(worker, *tasks)
+    assert tasks[0].output_tokens == tasks[1].output_tokens
+    assert len({tuple(task.output_tokens or ()) for task in tasks}) > 1
+
+
+def test_a_distribution_is_heated_before_it_is_cut(worker: Worker) -> None:
+    """At temperature 0.1 one first token has more than 0.6; at 1, where llama.cpp cuts by itself, it takes two."""
+    tasks = [generation(max_tokens=1, temperature=0.1, top_p=0.6, seed=seed) for seed in range(40)]
+    run(worker, *tasks)
+    assert len(Counter(text(task) for task in tasks)) == 1
+
+
+def test_log_probs(worker: Worker, reference: Worker) -> None:
+    there, here = both(worker, reference, num_logprobs=3, max_tokens=12)
+    for theirs, ours in zip(there.logprobs or (), here.logprobs or (), strict=True):
+        assert {token: entry.logprob for token, entry in theirs.items()} == pytest.approx(
+            {token: entry.logprob for token, entry in ours.items()}, abs=1e-2
+        )
+
+
+def test_a_cancelled_stream_frees_its_slot(server: Any, worker: Any) -> None:
+    async def scenario() -> StreamGenerationTask:
+        task = stream(max_tokens=1900, ignore_eos=True)
+        await worker.run_task(task)
+        assert server.num_busy_slots() == 1
+        task.cancel_flag = True
+        await worker.run_task(task)
+        return task
+
+    task = asyncio.run(scenario())
+    assert task.end_flag
+    assert 5 <= len(task.output_tokens or ()) < 1900
+    server.wait_for_busy_slots(0)
+    assert worker.num_requests == 0
+
+
+def test_a_cancelled_call_frees_its_slot(server: Any, worker: Any) -> None:
+    async def scenario() -> None:
+        call = asyncio.ensure_future(worker.run_task(generation(max_tokens=1900, ignore_eos=True)))
+        await asyncio.to_thread(server.wait_for_busy_slots, 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(scenario())
+    server.wait_for_busy_slots(0)
+
+
+def test_a_prompt_that_is_too_long_is_refused(server: Any) -> None:
+    with OpenAIWorker(server.url, MODEL, flavor="llama_cpp") as worker:  # which does not know how long it may be
+        task = generation(input_str=None, input_tokens=[5] * (CONTEXT_LEN + 1), max_tokens=1)
+        with pytest.raises(InvalidTaskError, match="refused the request"):
+            run(worker, task)
+
+
+@pytest.mark.parametrize("kind", [generation, stream])
+def test_a_chat_goes_on_with_an_unfinished_turn(server: Any, reference: Worker, kind: Callable[..., Any]) -> None:
+    with OpenAIWorker(server.url, MODEL, endpoint="chat") as worker:
+        assert "continued turns" not in worker.refused
+        for half in ("", "Okay, let me work", "Okay, let me work step by step.\n"):
+            task = kind(input_str=QUESTION + half, max_tokens=30)
+            if half:
+                set_turn_start(task, len(QUESTION))
+            here = generation(input_str=PROMPT + half, max_tokens=30)
+            run(worker, task)
+            run(reference, here)
+            assert (task.output_str, task.output_tokens) == (here.output_str, here.output_tokens)
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_dynasor_cot_gives_the_same(server: Any, reference: Worker, endpoint: Any) -> None:
+    with OpenAIWorker(server.url, MODEL, endpoint=endpoint, tokenizer=MODEL) as worker:
+        there = solves(worker, dynasor)
+    here = solves(reference, dynasor)
+    assert [output.answer for output in there] == [output.answer for output in here]
+    if endpoint == "completions":
+        assert [output.text for output in there] == [output.text for output in here]
+
+
+def test_a_vote_of_four(worker: Worker) -> None:
+    outputs = solves(worker, vote)
+    right = [output.answer == problem.answer for output, problem in zip(outputs, problems(6), strict=True)]
+    assert all(output.answer is not None for output in outputs)
+    assert sum(right) >= 3
+
+
+# ---- llama-cpp-python
+
+
+@pytest.fixture(scope="module")
+def python_worker(python_server: Any) -> Iterator[OpenAIWorker]:
+    with OpenAIWorker(python_server.url, MODEL) as found:
+        yield found
+
+
+@pytest.mark.parametrize("check", [check for check in WORKER_CHECKS if check.__name__ != "check_generates"])
+def test_contract_in_python(python_server: Any, check: Callable[..., None]) -> None:
+    """But for token ids, which it does not give."""
+    check(lambda: OpenAIWorker(python_server.url, MODEL), PROMPT)
+
+
+def test_it_is_found_out_by_itself_in_python(python_worker: OpenAIWorker) -> None:
+    assert python_worker.flavor == "llama_cpp_python"
+    assert StreamGenerationTask not in python_worker.task_handlers
+
+
+def test_greedy_text_is_that_of_transformers_in_python(python_worker: Worker, reference: Worker) -> None:
+    for prompt in prompts():
+        there, here = both(python_worker, reference, input_str=prompt, max_tokens=300)
+        assert (there.output_str, there.finish_reason) == (here.output_str, here.finish_reason)
+
+
+def test_a_prompt_of_token_ids_goes_as_text(python_worker: Any, reference: Worker) -> None:
+    encode = python_worker._bodies.encode
+    there, here = both(python_worker, reference, input_str=None, input_tokens=encode(PROMPT, True))
+    assert there.output_str == here.output_str
+    letters = encode("t", True) + encode("h", True)  # as a text, both are one token
+    with pytest.raises(InvalidTaskError, match="no text gives the 2 ids"):
+        run(python_worker, generation(input_str=None, input_tokens=letters))
+
+
+@pytest.mark.parametrize("stop", ["step.\n", "work step", "ork"])
+def test_stop_strings_in_python(python_worker: Worker, reference: Worker, stop: str) -> None:
+    there, here = both(python_worker, reference, stop=[stop])
+    assert (there.output_str, there.finish_reason) == (here.output_str, "stop")
+
+
+def test_seeds_in_python(python_worker: Worker) -> None:
+    tasks = [generation(temperature=1.0, max_tokens=40, seed=seed) for seed in (7, 7, 8, 9, 10)]
+    run(python_worker, *tasks)
+    assert text(tasks[0]) == text(tasks[1])
+    assert len({text(task) for task in tasks}) > 1
+
+
+def test_its_caller_sees_a_text_grow(python_worker: Worker, reference: Worker) -> None:
+    there, here = both(python_worker, reference, streaming_output_flag=True)
+    assert there.output_str == here.output_str
+    assert len(there.streaming_output_list) > 2
+
+
+def test_log_probs_are_refused_by_name(python_worker: Worker) -> None:
+    with pytest.raises(InvalidTaskError, match="num_logprobs is 3"):
+        run(python_worker, generation(num_logprobs=3))
+
+
+def test_scores_without_a_first_token_are_found_to_be_wrong(python_worker: OpenAIWorker) -> None:
+    assert "scores of a prompt are wrong" in python_worker.refused["ScoreTask"]
+
+
+def test_a_server_that_keeps_no_logits_has_no_scores(logitless_server: Any) -> None:
+    with OpenAIWorker(logitless_server.url, MODEL, max_retries=0) as worker:
+        assert "logits_all" in worker.refused["ScoreTask"]
+        run(worker, generation(max_tokens=3))
+
+
+def test_scores(bos_server: Any, tokenizer_with_bos: str, reference: Worker) -> None:
+    with OpenAIWorker(bos_server.url, MODEL, tokenizer=tokenizer_with_bos) as worker:
+        assert "ScoreTask" not in worker.refused
+        for prompt, continuation in scored_texts(reference):
+            there = ScoreTask(input_str=prompt, continuation_str=continuation)
+            prompt_ids, ids = (worker._bodies.encode(given, True) for given in (prompt, prompt + continuation))
+            here = ScoreTask(input_tokens=prompt_ids, continuation_tokens=ids[len(prompt_ids) :])
+            run(worker, there)
+            run(reference, here)
+            assert there.logprobs == pytest.approx(here.logprobs, abs=1e-3)
+            assert (token_counts_of(there) or (1,))[0] == 0
+        with pytest.raises(InvalidTaskError, match="tell none before token 2"):
+            run(worker, ScoreTask(input_tokens=[0], continuation_str=PROMPT))
+
+
+def test_a_chat_that_cannot_go_on_is_refused(python_server: Any, reference: Worker) -> None:
+    with OpenAIWorker(python_server.url, MODEL, endpoint="chat") as worker:
+        assert "continued turns" in worker.refused
+        task, here = generation(input_str=QUESTION), generation()
+        run(worker, task)
+        run(reference, here)
+        assert task.output_str == here.output_str
+
+
+def test_dynasor_cot_in_chunks_gives_the_same_answers(python_worker: Worker, reference: Worker) -> None:
+    there, here = solves(python_worker, dynasor), solves(reference, dynasor)
+    assert [output.answer for output in there] == [output.answer for output in here]
+
+
+def test_a_vote_of_four_in_python(python_worker: Worker) -> None:
+    outputs = solves(python_worker, vote)
+    right = [output.answer == problem.answer for output, problem in zip(outputs, problems(6), strict=True)]
+    assert all(output.answer is not None for output in outputs)
+    assert sum(right) >= 3
+
+
+def scored_texts(reference: Worker) -> Sequence[tuple[str, str]]:
+    """Prompts, and what the model goes on with."""
+    tasks = [generation(input_str=prompt, max_tokens=40) for prompt in prompts()[:4]]
+    run(reference, *tasks)
+    return [(task.input_str or "", text(task)) for task in tasks]

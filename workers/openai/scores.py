@@ -1,0 +1,51 @@
+"""The log-probabilities of a prompt's own tokens, from a server that echoes it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.tasks import TokenCounts
+from scaffolding_ext.workers.openai.connection import Connection, Reply
+from scaffolding_ext.workers.openai.requests import RequestBodies
+from scaffolding_ext.workers.openai.responses import prompt_scores, token_counts
+
+
+class Scores(NamedTuple):
+    """What a server says of a prompt.
+
+    Attributes:
+        values: Log-probability of each token that was asked for, in nats.
+        counts: The cost; nothing is decoded, since a token that the server draws beside takes no pass of the model.
+    """
+
+    values: list[float]
+    counts: TokenCounts
+
+
+async def scores_of(connection: Connection, bodies: RequestBodies, prompt: list[int], start: int) -> Reply[Scores]:
+    """Score the tokens of a prompt from one on.
+
+    Args:
+        connection: To the server.
+        bodies: Makes the request.
+        prompt: Its token ids.
+        start: Index of the first token that is scored.
+
+    Raises:
+        EngineError: The server failed, or told too little.
+        InvalidTaskError: It takes no such prompt, or has no score for the token at `start`.
+    """
+    num_hidden = bodies.num_hidden(prompt)
+    if num_hidden > 0 and start <= num_hidden:
+        raise InvalidTaskError(
+            f"the score of token {start} is asked for; servers of flavor {bodies.flavor.name!r} tell none before token "
+            f"{num_hidden + 1}, since they add the first themselves"
+        )
+
+    def read(reply: Any) -> Scores:
+        values = prompt_scores(reply, len(prompt), num_hidden, from_text=not bodies.flavor.takes_ids)
+        counts = token_counts(getattr(reply, "usage", None), 0)
+        return Scores([value for value in values[start:] if value is not None], counts._replace(decoded=0))
+
+    return await connection.complete("completions", bodies.echo(prompt), read)
