@@ -184,7 +184,12 @@ class OpenAIWorker(Worker):
         if task.streaming_output_flag or self._bodies.is_streamed(body):
             return await self._generate_in_pieces(task)
         started_at = time.monotonic()
-        read = functools.partial(read_answer, flavor=self._bodies.flavor, expects_ids=self._bodies.gives_ids)
+        read = functools.partial(
+            read_answer,
+            flavor=self._bodies.flavor,
+            expects_ids=self._bodies.gives_ids,
+            lost_ids=self._bodies.lost_ids(task),
+        )
         reply = await self._connection.run(self._connection.complete, self._path, body, read)
         _record_retries(reply.num_retries)
         self._fill(task, reply.value, started_at)
@@ -229,9 +234,8 @@ class OpenAIWorker(Worker):
 
     def _open_stream(self, task: GenerationTask) -> _Stream:
         body = self._bodies.generation(task, stream=True)
-        reader = StreamReader(
-            self._connection, self._path, body, self._bodies.flavor, expects_ids=self._bodies.gives_ids
-        )
+        flavor, gives_ids, lost_ids = self._bodies.flavor, self._bodies.gives_ids, self._bodies.lost_ids(task)
+        reader = StreamReader(self._connection, self._path, body, flavor, gives_ids, lost_ids)
         task.output_tokens = None
         self._streams.add(reader)
         return _Stream(reader, time.monotonic())

@@ -207,6 +207,19 @@ def test_log_probs(worker: Worker, reference: Worker) -> None:
         )
 
 
+@pytest.mark.parametrize("kind", [generation, stream])
+@pytest.mark.parametrize("max_tokens", [8, 7])
+def test_ids_inside_characters_are_found_again(worker: Any, kind: Callable[..., Any], max_tokens: int) -> None:
+    """Bias and penalty make the model write one token of a character and the other in turn."""
+    first, second = worker._bodies.encode("é", False)
+    bias = {str(first): 1030.0, str(second): 1000.0}
+    task = kind(max_tokens=max_tokens, logit_bias=bias, frequency_penalty=50.0)
+    run(worker, task)
+    num_whole = max_tokens // 2
+    assert (task.output_str, task.output_tokens) == ("é" * num_whole, [first, second] * num_whole)
+    assert (token_counts_of(task) or (0,))[0] == max_tokens
+
+
 def test_a_cancelled_stream_frees_its_slot(server: Any, worker: Any) -> None:
     async def scenario() -> StreamGenerationTask:
         task = stream(max_tokens=1900, ignore_eos=True)

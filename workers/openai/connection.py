@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError, MissingDependencyError
-from scaffolding_ext.workers.openai.failures import Failures
+from scaffolding_ext.workers.openai.failures import Failures, UnreadableAnswerError
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -222,7 +222,7 @@ class Connection:
             self._circuit.check()
             try:
                 yield
-            except (InvalidTaskError, asyncio.CancelledError):
+            except (InvalidTaskError, UnreadableAnswerError, asyncio.CancelledError):
                 raise
             except Exception as error:  # of any type: the library's, its transport's, those of a body that is no JSON
                 told = self._failures.told(error)

@@ -11,6 +11,10 @@ from scaffolding_ext.errors import EngineError, InvalidTaskError, WorkerError
 _REFUSALS = range(400, 500)  # the request's fault, or the key's; of these, 408, 409 and 429 are tried again
 
 
+class UnreadableAnswerError(EngineError):
+    """One answer cannot be read, for what the model wrote: that says nothing against the server."""
+
+
 class Failures(NamedTuple):
     """Names what goes wrong with one server.
 

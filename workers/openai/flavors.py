@@ -47,6 +47,7 @@ class Flavor(NamedTuple):
         chat_neutral: Sent with every chat request, so that its answer is the model's whole text.
         takes_ids: Whether a prompt may be token ids; else they go as the text that gives them.
         draws_for_scores: Tokens that it must be asked to draw when it scores a prompt: 0 stands for no limit there.
+        loses_ids: Whether it leaves out the ids of tokens that end inside a character.
         streamed_for: Request fields with which a whole answer is wrong, and one in pieces is right.
         ask_plain_text: Request fields that make it tokenise a text without adding special tokens; None where it cannot.
     """
@@ -67,6 +68,7 @@ class Flavor(NamedTuple):
     chat_neutral: Mapping[str, Any] = MappingProxyType({})
     takes_ids: bool = True
     draws_for_scores: int = 0
+    loses_ids: bool = False
     streamed_for: tuple[str, ...] = ()
     ask_plain_text: Mapping[str, Any] | None = None
 
@@ -122,6 +124,7 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 max_num_logprobs=20,
                 continue_turn=_CONTINUE,
                 chat_neutral={"reasoning_format": "none"},
+                loses_ids=True,
                 # Whole, its answer lacks ids where it ends at a stop string, and begins with the turn it went on with.
                 streamed_for=("stop", "continue_final_message"),
             ),

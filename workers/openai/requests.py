@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.tasks import turn_start_of
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
+from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.task_fields import NEUTRAL, is_set, refuse
 from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings
 
@@ -97,6 +99,13 @@ class RequestBodies:
         if stream:
             body["stream_options"] = {"include_usage": True}
         return body
+
+    def lost_ids(self, task: GenerationTask) -> LostIds | None:
+        """What restores the ids of a task's answer, where its server loses some; chats are gone on with as texts."""
+        if self._chat or not self.flavor.loses_ids:
+            return None
+        encode = functools.partial(self.encode, add_special_tokens=False)
+        return LostIds(encode, self.decode, needs_logprobs=bool(task.num_logprobs))
 
     def is_streamed(self, body: Mapping[str, Any]) -> bool:
         """Whether an answer must be asked for in pieces to be right."""

@@ -23,12 +23,14 @@ class Piece(NamedTuple):
         token_ids: Its token ids, or None where the server gives none.
         logprobs: For each token id, the reported ones; empty where none were asked for.
         finish_reason: `"stop"` or `"length"` in the last piece with text.
+        token_texts: The text of each token, as its log-probability's entry has it; empty where there are none.
     """
 
     text: str
     token_ids: list[int] | None
     logprobs: Steps
     finish_reason: str | None
+    token_texts: Sequence[str] = ()
 
 
 def read_piece(choice: Any, flavor: Flavor) -> Piece:
@@ -48,7 +50,8 @@ def read_piece(choice: Any, flavor: Flavor) -> Piece:
     if reason in _FAILED:
         raise EngineError(f"the server ended the request with finish_reason {reason!r}")
     steps = [] if ids is None or reported is None else _steps(reported, ids)
-    return Piece(str(text), ids, steps, reason if reason in (None, "length") else "stop")
+    texts = [str(_of(entry, "token") or "") for entry in _content(reported) or ()]
+    return Piece(str(text), ids, steps, reason if reason in (None, "length") else "stop", texts)
 
 
 def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:

@@ -10,6 +10,7 @@ from scaffolding_ext.errors import EngineError, WorkerError
 from scaffolding_ext.tasks import TokenCounts
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
+from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.responses import Piece, Steps, read_piece, token_counts
 
 
@@ -31,15 +32,17 @@ class Answer(NamedTuple):
     counts: TokenCounts
 
 
-def read_answer(reply: Any, flavor: Flavor, expects_ids: bool) -> Answer:
+def read_answer(reply: Any, flavor: Flavor, expects_ids: bool, lost_ids: LostIds | None = None) -> Answer:
     """A whole answer at once.
 
     Raises:
         EngineError: It is unusable.
     """
     piece = read_piece(reply.choices[0], flavor)
+    piece = piece if lost_ids is None else lost_ids.restored(piece)
     _check_ids(piece, expects_ids)
     counts = token_counts(getattr(reply, "usage", None), len(piece.token_ids or ()))
+    piece = piece if lost_ids is None else lost_ids.ended(piece, counts.decoded)
     return Answer(piece.text, piece.token_ids, piece.logprobs, piece.finish_reason or "stop", counts)
 
 
@@ -52,10 +55,17 @@ class StreamReader:
         body: The request.
         flavor: How to read the answer.
         expects_ids: Whether token ids must come.
+        lost_ids: Restores those that the server leaves out.
     """
 
     def __init__(
-        self, connection: Connection, path: str, body: Mapping[str, Any], flavor: Flavor, expects_ids: bool
+        self,
+        connection: Connection,
+        path: str,
+        body: Mapping[str, Any],
+        flavor: Flavor,
+        expects_ids: bool,
+        lost_ids: LostIds | None = None,
     ) -> None:
         self.num_retries = 0
         self.error: WorkerError | None = None
@@ -64,6 +74,7 @@ class StreamReader:
         self._body = body
         self._flavor = flavor
         self._expects_ids = expects_ids
+        self._lost_ids = lost_ids
         self._texts: list[str] = []
         self._ids: list[int] | None = [] if expects_ids else None
         self._logprobs: Steps = []
@@ -105,6 +116,9 @@ class StreamReader:
                     grown.set()
                 if self._finish_reason is None:
                     raise EngineError(f"the server ended a stream after {self._num_received} tokens without saying why")
+                if self._lost_ids is not None:
+                    decoded = token_counts(self._usage, self._num_received).decoded
+                    self._lost_ids.ended(Piece("", [], [], None), decoded)
         except WorkerError as error:
             self.error = error
             self._finish_reason = "error"
@@ -118,6 +132,7 @@ class StreamReader:
         self._usage = getattr(chunk, "usage", None) or self._usage
         for choice in getattr(chunk, "choices", None) or ():
             piece = read_piece(choice, self._flavor)
+            piece = piece if self._lost_ids is None else self._lost_ids.restored(piece)
             _check_ids(piece, self._expects_ids)
             self._texts.append(piece.text)
             if self._ids is not None:

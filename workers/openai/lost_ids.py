@@ -1,0 +1,86 @@
+"""Finds the ids again that llama-server leaves out: those of tokens that end inside a character."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scaffolding_ext.workers.openai.failures import UnreadableAnswerError
+from scaffolding_ext.workers.openai.responses import Piece
+
+_MAX_TAIL = 3  # bytes of a character that lacks its last one, and so tokens at most
+_UNREADABLE = "\ufffd"  # stands in decoded text for bytes that are no character
+
+
+class LostIds:
+    """Restores the token ids of one answer.
+
+    The server holds a token back that ends inside a character, and gives the whole character with the token that ends
+    it, under that one's id alone. Its text says what came before.
+
+    Args:
+        encode: Token ids of a text, without special tokens.
+        decode: Text of token ids.
+        needs_logprobs: Whether each token's log-probability is asked for, too: those cannot be found again.
+    """
+
+    def __init__(
+        self, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str], needs_logprobs: bool
+    ) -> None:
+        self._encode = encode
+        self._decode = decode
+        self._needs_logprobs = needs_logprobs
+        self._textless: list[int] = []  # told without their text, which may be the beginning of a stop string
+        self._num_tokens = 0
+
+    def restored(self, piece: Piece) -> Piece:
+        """A piece with all of its ids.
+
+        Raises:
+            UnreadableAnswerError: Its text does not say which they are, or log-probabilities are lost that are needed.
+        """
+        if piece.token_ids is None:  # all are lost where the text is not one whole character
+            return piece if piece.text.strip(_UNREADABLE) else piece._replace(token_ids=[])
+        ids = []
+        for token, text in zip(piece.token_ids, piece.token_texts, strict=True):
+            ids += [*self._before(token, text), token]
+        if len(ids) > len(piece.token_ids) and self._needs_logprobs:
+            raise UnreadableAnswerError(
+                f"the server left out {len(ids) - len(piece.token_ids)} log-probabilities, those of tokens that end "
+                f"inside a character of {piece.text!r}: set num_logprobs to None"
+            )
+        self._num_tokens += len(ids)
+        return piece._replace(token_ids=ids)
+
+    def _before(self, token: int, text: str) -> list[int]:
+        """The ids that were left out before a token."""
+        if not text:
+            self._textless.append(token)
+            return []
+        textless, self._textless = self._textless, []
+        if text.isascii() or _UNREADABLE not in self._decode([token]):
+            return []
+        whole = self._encode(text)
+        if whole[: len(textless)] != textless or whole[-1] != token:
+            raise UnreadableAnswerError(
+                f"the server left out ids of tokens that end inside a character, and the text {text!r}, whose last "
+                f"token is {token}, does not say which"
+            )
+        return whole[len(textless) : -1]
+
+    def ended(self, piece: Piece, num_decoded: int) -> Piece:
+        """The last piece: text whose tokens' ids were lost at its end, inside a character, goes with them.
+
+        Args:
+            piece: That piece.
+            num_decoded: Tokens by the server's own count.
+
+        Raises:
+            UnreadableAnswerError: There are more or fewer ids than tokens.
+        """
+        num_lost = num_decoded - self._num_tokens
+        if not 0 <= num_lost <= _MAX_TAIL:
+            raise UnreadableAnswerError(
+                f"the server decoded {num_decoded} tokens, and its answer gives the ids of {self._num_tokens}: some "
+                "that end inside a character were left out"
+            )
+        return piece._replace(text=piece.text.rstrip(_UNREADABLE)) if num_lost else piece
