@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
-from scaffolding_ext.tasks import ScoreTask, TokenCounts, token_counts_of
+from scaffolding_ext.tasks import token_counts_of
 from scaffolding_ext.testing_http import HttpAnswer
+from scaffolding_ext.testing_shapes import Shape, Told, num_logprobs, usage
 
 FAULTS = ("429", "500", "503", "401", "reset", "reset_mid_stream", "slow", "garbage", "early", "late")
 _WAIT_SECONDS = 30.0
@@ -49,13 +50,16 @@ class OpenAIServer:
         worker: Does the work; it stays its owner's to shut down.
         model: The name that it serves it under.
         flavor: Whose answers it gives: `"vllm"`, `"trtllm"` (token ids in place of text, on request), `"llama_cpp"`
-            (log-probabilities in the shape of chat completions, no scores), `"llama_cpp_python"` (no token ids).
+            (log-probabilities in the shape of chat completions, no scores), `"llama_cpp_python"` (no token ids): both
+            with what the real ones get wrong.
         fault: Gets the number of the request (from 0) and the request, and says how it is to be answered wrongly: one
             of `FAULTS`, or None. `"early"` and `"late"` shift the scores of a prompt by one token.
         allowed: Fields that a request may have; others are refused with status 400. None allows all.
+        encode: Token ids of a text, where the server must know them.
         decode: Text of token ids, for answers in the llama.cpp shapes.
         keeps_turns_open: Whether a chat goes on with an unfinished assistant turn.
         max_model_len: What it says of its context.
+        bos: Token that it puts before every text.
 
     Attributes:
         requests: All requests, in order of arrival.
@@ -73,9 +77,11 @@ class OpenAIServer:
         flavor: str = "vllm",
         fault: Callable[[int, Request], str | None] = lambda number, request: None,
         allowed: frozenset[str] | None = None,
+        encode: Callable[[str], list[int]] = lambda text: list(map(ord, text)),
         decode: Callable[[list[int]], str] = lambda ids: "".join(map(chr, ids)),
         keeps_turns_open: bool = True,
         max_model_len: int | None = None,
+        bos: int | None = None,
     ) -> None:
         self.fault = fault
         self.requests: list[Request] = []
@@ -87,8 +93,7 @@ class OpenAIServer:
         self._model = model
         self._flavor = flavor
         self._allowed = allowed
-        self._decode = decode
-        self._keeps_turns_open = keeps_turns_open
+        self._shape = Shape(flavor, encode, decode, keeps_turns_open, bos)
         self._max_model_len = max_model_len
         self._loop = asyncio.new_event_loop()
         self._stopped = threading.Semaphore(0)
@@ -179,7 +184,9 @@ class OpenAIServer:
     async def _answer(self, request: Request, answer: HttpAnswer, fault: str | None) -> bool:
         if request.path.endswith("/models"):
             entry = {"id": self._model, "object": "model", "owned_by": _OWNERS.get(self._flavor, self._flavor)}
-            return await answer.json({"object": "list", "data": [entry | {"max_model_len": self._max_model_len}]})
+            length = self._max_model_len
+            told = {"meta": {"n_ctx": length}} if self._flavor == "llama_cpp" else {"max_model_len": length}
+            return await answer.json({"object": "list", "data": [entry | told]})
         if fault == "slow":
             await asyncio.Event().wait()  # until the client gives up
         if fault == "reset":
@@ -193,101 +200,35 @@ class OpenAIServer:
             return await answer.refuse(400, f"extra fields not permitted: {', '.join(sorted(unknown))}")
         try:
             if request.body.get("echo"):
-                return await answer.json(await self._scores(request.body, fault))
+                scored = self._shape.scored(request.body)
+                await self._worker.run_task(scored)
+                return await answer.json(self._shape.scores(scored, request.body, fault))
             return await self._generate(request, answer, fault)
         except InvalidTaskError as error:
-            return await answer.refuse(400, str(error))
-
-    async def _scores(self, body: dict[str, Any], fault: str | None) -> dict[str, Any]:
-        ids = body["prompt"]
-        task = ScoreTask(input_tokens=ids[:1], continuation_tokens=ids[1:])
-        await self._worker.run_task(task)
-        values: list[float | None] = [None, *(task.logprobs or ())]
-        if fault == "early":
-            values = [*values[1:], values[-1]]
-        if fault == "late":
-            values = [None, values[1], *values[1:-1]]
-        logprobs = {"token_logprobs": values, "tokens": [f"token_id:{token}" for token in ids], "top_logprobs": None}
-        choice = {"index": 0, "text": "", "logprobs": logprobs, "finish_reason": "length"}
-        return {"object": "text_completion", "choices": [choice], "usage": _usage(token_counts_of(task))}
+            return await answer.refuse(500 if self._flavor == "llama_cpp_python" else 400, str(error))
 
     async def _generate(self, request: Request, answer: HttpAnswer, fault: str | None) -> bool:
         body = request.body
         fields = {name: body[name] for name in _SAMPLING if body.get(name) is not None}
         fields["top_k"] = max(0, fields.get("top_k", 0))
-        prompt = _Prompt(body, self._keeps_turns_open)
+        prompt, wanted = self._shape.prompt(body), num_logprobs(body)
         if not body.get("stream"):
-            task = GenerationTask(**prompt.fields, **fields, num_logprobs=_num_logprobs(body))
+            task = GenerationTask(**prompt, **fields, num_logprobs=wanted)
             await self._worker.run_task(task)
-            choice = self._choice(task, body, 0, 0)
-            return await answer.json({"choices": [choice], "usage": _usage(token_counts_of(task))})
-        stream = StreamGenerationTask(**prompt.fields, **fields, num_logprobs=_num_logprobs(body), streaming_step=4)
-        num_ids, num_characters = 0, 0
+            choice, _ = self._shape.choice(task, body, Told())
+            return await answer.json({"choices": [choice], "usage": usage(token_counts_of(task))})
+        stream = StreamGenerationTask(**prompt, **fields, num_logprobs=wanted, streaming_step=4)
+        told = Told()
         try:
             while not stream.end_flag:
                 await self._worker.run_task(stream)
-                await answer.event({"choices": [self._choice(stream, body, num_ids, num_characters)], "usage": None})
-                num_ids, num_characters = len(stream.output_tokens or ()), len(stream.output_str or "")
+                choice, told = self._shape.choice(stream, body, told)
+                await answer.event({"choices": [choice], "usage": None})
                 if fault == "reset_mid_stream":
                     return False  # closes behind what was sent: a reset here might overtake it
         finally:
             if not stream.end_flag:
                 stream.cancel_flag = True
                 await self._worker.run_task(stream)
-        await answer.event({"choices": [], "usage": _usage(token_counts_of(stream))})
+        await answer.event({"choices": [], "usage": usage(token_counts_of(stream))})
         return await answer.end_events()
-
-    def _choice(self, task: GenerationTask, body: dict[str, Any], num_ids: int, num_characters: int) -> dict[str, Any]:
-        """What a task has beyond what was told before, in the shape of the flavour."""
-        ids = (task.output_tokens or [])[num_ids:]
-        text = (task.output_str or "")[num_characters:]
-        choice: dict[str, Any] = {"index": 0, "finish_reason": task.finish_reason}
-        steps = (task.logprobs or [])[num_ids:]
-        if self._flavor == "llama_cpp" and _num_logprobs(body):
-            choice["logprobs"] = {"content": [self._entry(token, step) for token, step in zip(ids, steps, strict=True)]}
-        elif _num_logprobs(body):
-            choice["logprobs"] = {
-                "token_logprobs": [step[token].logprob for token, step in zip(ids, steps, strict=True)],
-                "tokens": [f"token_id:{token}" if body.get("return_tokens_as_token_ids") else "?" for token in ids],
-                "top_logprobs": [{f"token_id:{name}": top.logprob for name, top in step.items()} for step in steps],
-            }
-        if (body.get("return_token_ids") and self._flavor == "vllm") or body.get("detokenize") is False:
-            choice["token_ids"] = ids
-        text = "" if body.get("detokenize") is False else text
-        if "messages" in body:
-            return choice | {"delta" if body.get("stream") else "message": {"role": "assistant", "content": text}}
-        return choice | {"text": text}
-
-    def _entry(self, token: int, step: Mapping[int, Any]) -> dict[str, Any]:
-        tops = [{"id": name, "token": self._decode([name]), "logprob": top.logprob} for name, top in step.items()]
-        return {
-            "id": token,
-            "token": self._decode([token]),
-            "logprob": step[token].logprob,
-            "top_logprobs": tops[: len(step)],
-        }
-
-
-class _Prompt:
-    """The prompt of a request as fields of a task; a chat's turns are put together without any template."""
-
-    def __init__(self, body: dict[str, Any], keeps_turns_open: bool) -> None:
-        if "messages" not in body:
-            name = "input_str" if isinstance(body["prompt"], str) else "input_tokens"
-            self.fields = {name: body["prompt"]}
-            return
-        turns = [message["content"] for message in body["messages"]]
-        is_open = len(turns) > 1 and keeps_turns_open
-        self.fields = {"input_str": "".join(turns) + ("" if is_open or len(turns) == 1 else "\n<|turn|>\n")}
-
-
-def _num_logprobs(body: Mapping[str, Any]) -> int | None:
-    if body.get("logprobs") is True:
-        return int(body.get("top_logprobs") or 1)
-    return body.get("logprobs") or body.get("n_probs")
-
-
-def _usage(counts: TokenCounts | None) -> dict[str, Any]:
-    decoded, prefilled, reused = counts or TokenCounts()
-    usage = {"prompt_tokens": prefilled + reused, "completion_tokens": decoded}
-    return usage | {"total_tokens": decoded + prefilled + reused, "prompt_tokens_details": {"cached_tokens": reused}}

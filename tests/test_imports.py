@@ -77,7 +77,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "calibrate_conformal": (*FOUNDATION, "config", "runtime", "stack", "controllers"),
     "contract": (*FOUNDATION, "runtime", "testing"),
     "testing_http": (),
-    "testing_server": ("errors", "protocol", "tasks", "testing_http"),
+    "testing_shapes": ("errors", "protocol", "tasks"),
+    "testing_server": ("errors", "protocol", "tasks", "testing_http", "testing_shapes"),
     "worker_contract": ("protocol", "tasks"),
 }
 EVERYTHING = ("__init__", "cli", "calibrate_cli", "engine_cli")

@@ -1,0 +1,166 @@
+"""Requests and answers of the test double of an OpenAI-compatible server, in the shape of each kind of server.
+
+llama.cpp's servers come with what they do otherwise than the others, as it was seen on the real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.tasks import ScoreTask, TokenCounts, token_counts_of
+
+_UNREADABLE = "\ufffd"  # ends decoded text whose last character is not whole
+
+
+class Told(NamedTuple):
+    """What a stream has told so far.
+
+    Attributes:
+        num_ids: Token ids.
+        num_characters: Characters of its text.
+    """
+
+    num_ids: int = 0
+    num_characters: int = 0
+
+
+class Shape:
+    """Reads requests and writes answers as one kind of server.
+
+    Args:
+        flavor: Its kind, as `OpenAIServer` has it.
+        encode: Token ids of a text, for what only takes text.
+        decode: Text of token ids, for the llama.cpp shapes.
+        keeps_turns_open: Whether a chat goes on with an unfinished assistant turn.
+        bos: Token that it puts before every text.
+    """
+
+    def __init__(
+        self,
+        flavor: str,
+        encode: Callable[[str], list[int]],
+        decode: Callable[[list[int]], str],
+        keeps_turns_open: bool,
+        bos: int | None,
+    ) -> None:
+        self._flavor = flavor
+        self._encode = encode
+        self._decode = decode
+        self._keeps_turns_open = keeps_turns_open
+        self._first = [] if bos is None else [bos]
+
+    def prompt(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A request's prompt as fields of a task; a chat's turns are put together without any template.
+
+        Raises:
+            InvalidTaskError: The server takes no token ids.
+        """
+        if "messages" not in body:
+            return self._given(body["prompt"])
+        turns = [message["content"] for message in body["messages"]]
+        is_open = len(turns) > 1 and self._keeps_turns_open
+        return {"input_str": "".join(turns) + ("" if is_open or len(turns) == 1 else "\n<|turn|>\n")}
+
+    def _given(self, prompt: str | list[int]) -> dict[str, Any]:
+        if isinstance(prompt, str) and self._first:
+            return {"input_tokens": [*self._first, *self._encode(prompt)]}
+        if isinstance(prompt, str):
+            return {"input_str": prompt}
+        if self._flavor == "llama_cpp_python":
+            raise InvalidTaskError(f"{len(prompt)} validation errors: prompt: Input should be a valid string")
+        return {"input_tokens": prompt}
+
+    def scored(self, body: Mapping[str, Any]) -> ScoreTask:
+        """The task of a request that echoes its prompt."""
+        fields = self._given(body["prompt"])
+        ids = fields.get("input_tokens") or self._encode(fields["input_str"])
+        return ScoreTask(input_tokens=ids[:1], continuation_tokens=ids[1:])
+
+    def scores(self, task: ScoreTask, body: Mapping[str, Any], fault: str | None) -> dict[str, Any]:
+        """What such a task came to; `"early"` and `"late"` shift it by a token."""
+        ids = [*(task.input_tokens or ()), *(task.continuation_tokens or ())]
+        values: list[float | None] = [None, *(task.logprobs or ())]
+        if fault == "early":
+            values = [*values[1:], values[-1]]
+        if fault == "late":
+            values = [None, values[1], *values[1:-1]]
+        counts = usage(token_counts_of(task))
+        if self._flavor == "llama_cpp_python":  # draws one token at least, and takes 0 for no limit
+            counts["completion_tokens"] = num_drawn = body["max_tokens"] or 64
+            # Without a token that it adds itself, it tells of each token how likely the model held it behind itself.
+            late: list[float | None] = [None, -9.0, *values[1:-1]]
+            values = [None, *values[2:], *([-1.0] * num_drawn)] if self._first else late
+        logprobs = {"token_logprobs": values, "tokens": [f"token_id:{token}" for token in ids], "top_logprobs": None}
+        choice = {"index": 0, "text": "", "logprobs": logprobs, "finish_reason": "length"}
+        return {"object": "text_completion", "choices": [choice], "usage": counts}
+
+    def choice(self, task: GenerationTask, body: Mapping[str, Any], told: Told) -> tuple[dict[str, Any], Told]:
+        """What a task has beyond what was told before, and what is told then."""
+        ids, text = task.output_tokens or [], task.output_str or ""
+        if self._flavor == "llama_cpp" and body.get("stream"):
+            ids, text = self._whole_characters(ids, text)
+        told_now = Told(len(ids), len(text))
+        ids, text, steps = ids[told.num_ids :], text[told.num_characters :], (task.logprobs or [])[told.num_ids :]
+        choice: dict[str, Any] = {"index": 0, "finish_reason": task.finish_reason}
+        if self._flavor == "llama_cpp" and num_logprobs(body):
+            choice["logprobs"] = {"content": self._entries(ids, steps, body)}
+        elif num_logprobs(body):
+            choice["logprobs"] = {
+                "token_logprobs": [step[token].logprob for token, step in zip(ids, steps, strict=True)],
+                "tokens": [f"token_id:{token}" if body.get("return_tokens_as_token_ids") else "?" for token in ids],
+                "top_logprobs": [{f"token_id:{name}": top.logprob for name, top in step.items()} for step in steps],
+            }
+        if (body.get("return_token_ids") and self._flavor == "vllm") or body.get("detokenize") is False:
+            choice["token_ids"] = ids
+        text = "" if body.get("detokenize") is False else text
+        if "messages" not in body:
+            return choice | {"text": text}, told_now
+        if not told.num_characters:
+            text = self._told_again(body) + text
+        name = "delta" if body.get("stream") else "message"
+        return choice | {name: {"role": "assistant", "content": text}}, told_now
+
+    def _whole_characters(self, ids: list[int], text: str) -> tuple[list[int], str]:
+        """Without the tokens at the end that make no whole character yet."""
+        num_ids = len(ids)
+        while num_ids and self._decode(ids[:num_ids]).endswith(_UNREADABLE):
+            num_ids -= 1
+        return ids[:num_ids], text if num_ids == len(ids) else text.rstrip(_UNREADABLE)
+
+    def _entries(self, ids: list[int], steps: list[dict[int, Any]], body: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """llama-server's log-probabilities: none for a token that ends inside a character."""
+        entries, held = [], []
+        for token, step in zip(ids, steps, strict=False):
+            held.append(token)
+            text = self._decode(held)
+            if text.endswith(_UNREADABLE):
+                continue
+            held = []
+            tops = [{"id": name, "token": self._decode([name]), "logprob": top.logprob} for name, top in step.items()]
+            entries.append({"id": token, "token": text, "logprob": step[token].logprob, "top_logprobs": tops})
+        at_a_stop_string = body.get("stop") and ids and self._decode(ids[-1:]) and len(ids) < body["max_tokens"]
+        return entries[:-1] if at_a_stop_string and not body.get("stream") else entries
+
+    def _told_again(self, body: Mapping[str, Any]) -> str:
+        """The unfinished turn, with which llama-server begins an answer unless it is told in a stream not to."""
+        if self._flavor != "llama_cpp" or len(body["messages"]) < 2 or not self._keeps_turns_open:
+            return ""
+        is_told_not_to = body.get("stream") and body.get("continue_final_message")
+        return "" if is_told_not_to else str(body["messages"][-1]["content"])
+
+
+def num_logprobs(body: Mapping[str, Any]) -> int | None:
+    """How many log-probabilities a token a request asks for."""
+    if body.get("logprobs") is True:
+        return int(body.get("top_logprobs") or 1)
+    return body.get("logprobs") or body.get("n_probs")
+
+
+def usage(counts: TokenCounts | None) -> dict[str, Any]:
+    """Token counts, as servers tell them."""
+    decoded, prefilled, reused = counts or TokenCounts()
+    found: dict[str, Any] = {"prompt_tokens": prefilled + reused, "completion_tokens": decoded}
+    return found | {"total_tokens": decoded + prefilled + reused, "prompt_tokens_details": {"cached_tokens": reused}}

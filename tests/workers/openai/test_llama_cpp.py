@@ -1,0 +1,233 @@
+"""OpenAIWorker on what llama.cpp's two servers do otherwise: the double does it as the real ones were seen to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+pytest.importorskip("torch")
+
+from scaffolding_ext.errors import EngineError, InvalidTaskError
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
+from scaffolding_ext.tasks import ScoreTask, TokenCounts, set_token_counts, set_turn_start, token_counts_of
+from scaffolding_ext.testing_server import OpenAIServer
+from scaffolding_ext.tinylm.embedded import model_folder
+from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+from scaffolding_ext.workers.openai.failures import UnreadableAnswerError
+from scaffolding_ext.workers.openai.flavors import FLAVORS
+from scaffolding_ext.workers.openai.lost_ids import LostIds
+from scaffolding_ext.workers.openai.requests import RequestBodies
+from scaffolding_ext.workers.openai.responses import Piece
+from scaffolding_ext.workers.openai_http import OpenAIWorker
+from scaffolding_ext.workers.task_fields import TokenLogprob
+
+MODEL = "tinylm/draft"
+QUESTION = "Start with 5. Add 3 to it."
+PROMPT = f"<|user|>{QUESTION}<|assistant|><think>\n"
+BODIES = RequestBodies(FLAVORS["llama_cpp"], "m", MODEL, 2048, chat=False)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[HuggingFaceWorker]:
+    with HuggingFaceWorker(MODEL, enable_block_reuse=False) as worker:
+        yield worker
+
+
+def serving(worker: Worker, flavor: str, **options: Any) -> OpenAIServer:
+    def encode(text: str) -> list[int]:
+        return BODIES.encode(text, False)
+
+    return OpenAIServer(worker, MODEL, flavor=flavor, encode=encode, decode=BODIES.decode, **options)
+
+
+def generation(**fields: Any) -> GenerationTask:
+    return GenerationTask(**{"input_str": PROMPT, "max_tokens": 40, **fields})
+
+
+def stream(**fields: Any) -> StreamGenerationTask:
+    return StreamGenerationTask(**{"input_str": PROMPT, "max_tokens": 40, "streaming_step": 3, **fields})
+
+
+def run(worker: Worker, task: Any) -> Any:
+    async def to_its_end() -> None:
+        await worker.run_task(task)
+        while not getattr(task, "end_flag", True):
+            await worker.run_task(task)
+
+    asyncio.run(to_its_end())
+    return task
+
+
+KINDS = pytest.mark.parametrize("kind", [generation, stream])
+
+
+# ---- llama-server
+
+
+def test_it_tells_how_long_a_prompt_may_be(model: Worker) -> None:
+    with serving(model, "llama_cpp", max_model_len=321) as server, OpenAIWorker(server.url, MODEL) as worker:
+        assert (worker.flavor, worker.max_seq_len) == ("llama_cpp", 321)
+
+
+def test_it_is_told_to_heat_a_distribution_before_it_cuts_it() -> None:
+    samplers = BODIES.generation(generation(temperature=0.6, top_p=0.9), stream=False)["samplers"]
+    assert samplers.index("temperature") < samplers.index("top_k") < samplers.index("top_p")
+
+
+@KINDS
+@pytest.mark.parametrize("stop", [".", "step by", "\n"])
+def test_a_stop_string_leaves_all_ids(model: Worker, kind: Callable[..., Any], stop: str) -> None:
+    with serving(model, "llama_cpp") as server, OpenAIWorker(server.url, MODEL) as worker:
+        there, here = run(worker, kind(stop=[stop])), run(model, generation(stop=[stop]))
+    assert here.finish_reason == "stop"
+    assert (there.output_str, there.output_tokens) == (here.output_str, here.output_tokens)
+
+
+@KINDS
+def test_a_chats_answer_does_not_begin_with_what_it_goes_on_with(model: Worker, kind: Callable[..., Any]) -> None:
+    half = "Okay, let me"
+    with serving(model, "llama_cpp") as server, OpenAIWorker(server.url, MODEL, endpoint="chat") as worker:
+        task = kind(input_str=QUESTION + half)
+        set_turn_start(task, len(QUESTION))
+        run(worker, task)
+        here = run(model, generation(input_str=QUESTION + half))
+        assert {request.body.get("reasoning_format") for request in server.requests[1:]} == {"none"}
+    assert (task.output_str, task.output_tokens) == (here.output_str, here.output_tokens)
+
+
+class Writes(Worker):
+    """Writes given tokens."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+    async def write(self, task: Any) -> None:
+        num_before = len(task.output_tokens or ()) if isinstance(task, StreamGenerationTask) else len(self.ids)
+        task.output_tokens = self.ids[: num_before + 1]
+        task.output_str = BODIES.decode(task.output_tokens)
+        task.end_flag = len(task.output_tokens) == len(self.ids)
+        task.finish_reason = "length" if task.end_flag else None
+        task.logprobs = [{token: TokenLogprob(-0.5)} for token in task.output_tokens]
+        set_token_counts(task, TokenCounts(len(task.output_tokens), 5, 0))
+
+    task_handlers = {GenerationTask: write, StreamGenerationTask: write}  # noqa: RUF012
+
+
+@KINDS
+@pytest.mark.parametrize("text", ["naïve 学 and so", "é", "plain", "a \U0001f600!\n"])
+def test_ids_inside_characters_are_found_again(kind: Callable[..., Any], text: str) -> None:
+    ids = BODIES.encode(text, False)
+    with serving(Writes(ids), "llama_cpp") as server, OpenAIWorker(server.url, MODEL) as worker:
+        task = run(worker, kind())
+    assert (task.output_str, task.output_tokens) == (text, ids)
+
+
+@KINDS
+def test_a_character_that_is_cut_off_at_the_end_goes(kind: Callable[..., Any]) -> None:
+    ids = BODIES.encode("so é", False)
+    whole = BODIES.encode("so", False)
+    with serving(Writes(ids[:-1]), "llama_cpp") as server, OpenAIWorker(server.url, MODEL) as worker:
+        task = run(worker, kind())
+    counts = token_counts_of(task)
+    assert counts is not None
+    assert counts.decoded == len(ids) - 1
+    assert BODIES.decode(task.output_tokens) == task.output_str
+    assert task.output_tokens[: len(whole)] == whole
+
+
+@KINDS
+def test_log_probs_that_are_lost_are_not_made_up(kind: Callable[..., Any]) -> None:
+    with (
+        serving(Writes(BODIES.encode("an é", False)), "llama_cpp") as server,
+        OpenAIWorker(server.url, MODEL, failure_threshold=1) as worker,
+    ):
+        for _ in range(2):  # the circuit stays closed: it is no fault of the server's state
+            with pytest.raises(EngineError, match=r"left out \d log-probabilities.*set num_logprobs to None"):
+                run(worker, kind(num_logprobs=1))
+
+
+def test_ids_that_no_text_tells_are_an_error() -> None:
+    second = BODIES.encode("é", False)[-1]
+    lost = LostIds(lambda text: BODIES.encode(text, False), BODIES.decode, needs_logprobs=False)
+    with pytest.raises(UnreadableAnswerError, match="does not say which"):
+        lost.restored(Piece("\ufffd", [second], [], None, ["\ufffd"]))
+    with pytest.raises(UnreadableAnswerError, match="decoded 9 tokens, and its answer gives the ids of 0"):
+        lost.ended(Piece("x", [], [], "stop"), 9)
+
+
+# ---- llama-cpp-python
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The model's, as one that begins texts with a token."""
+    folder = tmp_path_factory.mktemp("tokenizer") / "bos"
+    shutil.copytree(model_folder(MODEL), folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    document = json.loads((folder / "tokenizer.json").read_text())
+    document["post_processor"]["single"].insert(0, {"SpecialToken": {"id": "<|pad|>", "type_id": 0}})
+    document["post_processor"]["special_tokens"]["<|pad|>"] = {"id": "<|pad|>", "ids": [0], "tokens": ["<|pad|>"]}
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    return str(folder)
+
+
+def test_it_is_found_out_and_takes_ids_as_text(model: Worker) -> None:
+    with serving(model, "llama_cpp_python") as server, OpenAIWorker(server.url, MODEL) as worker:
+        assert worker.flavor == "llama_cpp_python"
+        there = run(worker, generation(input_str=None, input_tokens=BODIES.encode(PROMPT, False)))
+        assert server.requests[-1].body["prompt"] == PROMPT
+        assert there.output_str == run(model, generation()).output_str
+        num_requests = len(server.requests)
+        letters = [*BODIES.encode("t", False), *BODIES.encode("h", False)]  # as a text, both are one token
+        with pytest.raises(InvalidTaskError, match="no text gives the 2 ids"):
+            run(worker, generation(input_str=None, input_tokens=letters))
+        assert len(server.requests) == num_requests
+
+
+def test_its_scores_behind_the_token_that_it_adds(model: Worker, tokenizer: str) -> None:
+    with (
+        serving(model, "llama_cpp_python", bos=0) as server,
+        OpenAIWorker(server.url, MODEL, tokenizer=tokenizer) as worker,
+    ):
+        assert "ScoreTask" not in worker.refused
+        there = run(worker, ScoreTask(input_str=PROMPT, continuation_str="Okay, let me work"))
+        prompt, ids = (BODIES.encode(text, False) for text in (PROMPT, PROMPT + "Okay, let me work"))
+        here = run(model, ScoreTask(input_tokens=[0, *prompt], continuation_tokens=ids[len(prompt) :]))
+        assert there.logprobs == pytest.approx(here.logprobs, abs=1e-4)
+        assert token_counts_of(there) == token_counts_of(here)
+        assert server.requests[-1].body["max_tokens"] == 1  # 0 would be no limit
+        with pytest.raises(InvalidTaskError, match="tell none before token 2"):
+            run(worker, ScoreTask(input_tokens=[0], continuation_str=PROMPT))
+
+
+def test_its_scores_are_wrong_where_it_adds_no_token(model: Worker) -> None:
+    with serving(model, "llama_cpp_python") as server, OpenAIWorker(server.url, MODEL) as worker:
+        assert "scores of a prompt are wrong: " in worker.refused["ScoreTask"]
+
+
+def test_a_tokenizer_that_is_not_the_model_files_is_found_out(model: Worker, tokenizer: str) -> None:
+    with (
+        serving(model, "llama_cpp_python") as server,  # adds no token
+        OpenAIWorker(server.url, MODEL, tokenizer=tokenizer) as worker,
+    ):
+        assert "is `tokenizer` that of the model file?" in worker.refused["ScoreTask"]
+
+
+@pytest.mark.parametrize("fault", ["500", "late"])
+def test_scores_that_it_fails_at_are_refused_when_it_is_found(model: Worker, fault: str) -> None:
+    def only_scores(number: int, request: Any) -> str | None:
+        return fault if request.body.get("echo") else None
+
+    with (
+        serving(model, "llama_cpp_python", bos=0, fault=only_scores) as server,
+        OpenAIWorker(server.url, MODEL, max_retries=0) as worker,
+    ):
+        assert ScoreTask not in worker.task_handlers
+        told = "failed when it was asked for the scores" if fault == "500" else "one token too late"
+        assert told in worker.refused["ScoreTask"]
+        assert run(worker, generation()).output_str
