@@ -57,7 +57,7 @@ class Load(NamedTuple):
         answer: The right one to all; None where nobody knows.
         silence_s: Silence of the server after which a call has failed: above what 256 calls at once take on a busy
             core.
-        stuck_s: A request that takes longer counts as hung.
+        stuck_s: A request that takes longer counts as hung: more than all its calls may be silent for, repetitions too.
     """
 
     questions: list[str]
@@ -93,7 +93,7 @@ def reply(task: Any) -> str:
 def load_on(model: str, seed: int) -> Load:
     """The load for a model."""
     if model == SCRIPTED:
-        return Load([QUESTION], "42", silence_s=5.0, stuck_s=120.0)
+        return Load([QUESTION], "42", silence_s=15.0, stuck_s=1_200.0)
     questions = [sample.prompt for sample in load_dataset("tinylm:held_out", seed=seed)]
     return Load(questions, None, silence_s=60.0, stuck_s=1_200.0)
 
