@@ -210,10 +210,10 @@ class Study:
         self, name: str, systems: Mapping[str, System], prompts: list[str], at_once: int = 1
     ) -> dict[str, list[Timed]]:
         measured = self.lab.measured(name, systems, prompts, at_once)
-        load = float(np.mean(measured.load))
-        self.report.figure(f"{name}: load average, and before and after", load, *measured.load)
-        for tag, late in measured.late.items():
-            self.report.figure(f"{name}: {tag}, seconds late over seconds set", late)
+        load = measured.load
+        self.report.figure(f"{name}: load average (mean, least, most)", float(np.mean(load)), min(load), max(load))
+        for tag, (late_s, set_s) in measured.late.items():
+            self.report.figure(f"{name}: {tag}, seconds late over seconds set", late_s / set_s)
         return measured.timed
 
 
@@ -221,6 +221,7 @@ class Study:
 @report_options
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="Repeatable; all parts.")
 @click.option("--num_problems", default=24, show_default=True, help="Questions whose chains are timed.")
+@click.option("--num_set", default=24, show_default=True, help="Of them, those that run with latencies set, too.")
 @click.option("--num_counted", default=6, show_default=True, help="Of them, those at every number of chains.")
 @click.option("--num_chains", default=16, show_default=True, help="Chains a question.")
 @click.option("--store", type=click.Path(path_type=Path), help="Folder of what was run before.")
@@ -231,6 +232,7 @@ def main(
     as_json: bool,
     parts: tuple[str, ...],
     num_problems: int,
+    num_set: int,
     num_counted: int,
     num_chains: int,
     store: Path | None,
@@ -241,9 +243,17 @@ def main(
     chain_counts: tuple[int, ...] = CHAIN_COUNTS
     batch_sizes: tuple[int, ...] = BATCH_SIZES
     if quick:
-        num_problems, num_counted, num_chains, max_tokens, chain_counts, batch_sizes = 2, 2, 3, 96, (1, 2), (1, 4)
+        num_problems, num_set, num_counted, num_chains, max_tokens, chain_counts, batch_sizes = (
+            2,
+            2,
+            2,
+            3,
+            96,
+            (1, 2),
+            (1, 4),
+        )
     if store is not None:
-        store /= f"timing_seed{seed}_problems{num_problems}_{num_counted}_chains{num_chains}_tokens{max_tokens}"
+        store /= f"timing_seed{seed}_problems{num_problems}_chains{num_chains}_tokens{max_tokens}"
         store.mkdir(parents=True, exist_ok=True)
     setting = Setting(num_chains, 48, max_tokens, 15, "resample")
     latencies = {f"{tag}_set_{key}": value for tag, one in LATENCIES.items() for key, value in one._asdict().items()}
@@ -251,6 +261,7 @@ def main(
         "seed": seed,
         "alpha": ALPHA,
         "problems": num_problems,
+        "set": num_set,
         "counted": num_counted,
         "at_once_where_set": AT_ONCE,
     }
@@ -262,7 +273,7 @@ def main(
     rng = np.random.default_rng(seed)
     try:
         with Progress(console=Console(stderr=True)) as progress:
-            num_groups = {"as_is": 5 * num_problems, "set": 5 * -(-num_problems // AT_ONCE)}
+            num_groups = {"as_is": 5 * num_problems, "set": 5 * -(-num_set // AT_ONCE)}
             num_groups["chains"] = 3 * num_counted * len(chain_counts)
             bar = progress.add_task("questions of systems", total=5 + sum(num_groups[part] for part in parts))
             order = np.random.default_rng(seed + 1)
@@ -271,7 +282,7 @@ def main(
             calibration = Lab(engines, samples[:-1], prompting, seed, store)
             turns = calibration.calibrated("pools", controller(fewer, ALPHA))
             study = Study(lab, setting, turns, report, rng)
-            lab.interleaved(study.systems(engines["draft"], engines["target"]), [warm_up])  # every shape once
+            lab.warm_up(study.systems(engines["draft"], engines["target"]), warm_up)
             if "chains" in parts:
                 lines = {
                     tag: measured(
@@ -283,9 +294,10 @@ def main(
                     for what, value in line._asdict().items():
                         report.figure(f"roofline: {tag}, {what}", value)
                 study.by_chains(prompts[:num_counted], chain_counts, lines)
-            for part in ("as_is", "set"):
-                if part in parts:
-                    study.completions(part, prompts)
+            if "as_is" in parts:
+                study.completions("as_is", prompts)
+            if "set" in parts:
+                study.completions("set", prompts[:num_set])
     finally:
         for engine in engines.values():
             engine.shutdown()

@@ -13,15 +13,20 @@ import numpy as np
 from model_latency import Chunk, SetLatency
 from take_over_rules import Coin
 
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target_chain import DraftTargetChain
 from scaffolding_ext.controllers.take_over import TakeOverRule
+from scaffolding_ext.program import next_seed
 from scaffolding_ext.prompting import Prompting
-from scaffolding_ext.protocol import Controller, ControllerGenerator, Worker
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.results import ScaffoldingResult
 from scaffolding_ext.runtime import ScaffoldingLlm
+from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.budgeted import BudgetedWorker
 from scaffolding_ext.workers.huggingface import HuggingFaceWorker
 
+TAGS = ("draft", "target")
 UNLIMITED = 10_000  # calls: a budget that only counts
 
 
@@ -52,6 +57,25 @@ class ScoredCoin(Coin):
     """A coin that has the target score every chunk all the same, so that it costs what a rule by scores costs."""
 
     scores_chunks = True
+
+
+class Seeded(BaseController):
+    """Gives the chains of another controller seeds that do not depend on which of them run side by side.
+
+    Args:
+        controller: Of draft and target.
+    """
+
+    required_tags: tuple[WorkerTag, ...] = ()
+
+    def __init__(self, controller: ConformalDraftTargetController) -> None:
+        super().__init__()
+        self.controller = controller
+
+    def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
+        """Answer the task's prompt."""
+        task.seed = next_seed()
+        yield from self.controller.process([task])
 
 
 class Busy(NamedTuple):
@@ -104,13 +128,13 @@ class Measured(NamedTuple):
 
     Attributes:
         timed: By system, each question.
-        load: Load average of the machine before and after.
-        late: By model whose latency was set: seconds that its engine took too long, over those that were set.
+        load: Load averages of the machine, before and after each group of questions.
+        late: By model whose latency was set: seconds that its engine took too long, and those that were set.
     """
 
     timed: dict[str, list[Timed]]
-    load: tuple[float, float]
-    late: dict[str, float]
+    load: list[float]
+    late: dict[str, tuple[float, float]]
 
 
 class System(NamedTuple):
@@ -123,7 +147,7 @@ class System(NamedTuple):
         max_calls: Of the target at once.
     """
 
-    controller: Controller
+    controller: ConformalDraftTargetController
     draft: Worker
     target: Worker
     max_calls: int = UNLIMITED
@@ -154,52 +178,62 @@ class TimingLab:
         self.rng, self.tell, self.store = rng, tell, store
 
     def measured(self, name: str, systems: Mapping[str, System], prompts: Sequence[str], at_once: int = 1) -> Measured:
-        """What `interleaved` gives, with how busy the machine was; from the store where it was run before."""
-        path = None if self.store is None else self.store / f"{name}.json"
-        if path is not None and path.exists():
-            timed, load, late = json.loads(path.read_text(encoding="utf-8"))
-            rows = {system: [Timed.from_json(row) for row in found] for system, found in timed.items()}
-            return Measured(rows, tuple(load), late)
-        before = os.getloadavg()[0]
-        found = self.interleaved(systems, prompts, at_once)
-        late: dict[str, float] = {}
-        for tag in ("draft", "target"):
-            workers = {id(worker): worker for system in systems.values() if (worker := getattr(system, tag))}
-            slowed = [worker for worker in workers.values() if isinstance(worker, SetLatency) and worker.set_s]
-            late |= {tag: sum(worker.late_s for worker in slowed) / sum(w.set_s for w in slowed)} if slowed else {}
-        measured = Measured(found, (before, os.getloadavg()[0]), late)
-        if path is not None:
-            path.write_text(json.dumps(measured), encoding="utf-8")
-        return measured
-
-    def interleaved(
-        self, systems: Mapping[str, System], prompts: Sequence[str], at_once: int = 1
-    ) -> dict[str, list[Timed]]:
-        """What each system did on each question.
+        """What each system did on each question, and how busy the machine was.
 
         All systems answer a question before the next one begins, in an order that is drawn, so that other load on the
-        machine hits them alike.
+        machine hits them alike. What was run before comes from the store.
 
         Args:
+            name: Of this measurement in the store.
             systems: By name.
             prompts: The questions.
             at_once: Questions that run side by side; what the engines did can only be told for one.
         """
-        found: dict[str, list[Timed]] = {name: [] for name in systems}
-        groups = [list(enumerate(prompts))[start : start + at_once] for start in range(0, len(prompts), at_once)]
-        for group in groups:
-            for name in self.rng.permutation(list(systems)).tolist():
-                found[name] += self._run(systems[name], group)
-                self.tell()
-        return found
+        numbered = list(enumerate(prompts))
+        groups = [numbered[start : start + at_once] for start in range(0, len(prompts), at_once)]
+        measured = [self._measured(f"{name}_{group[0][0]}", systems, group) for group in groups]
+        timed = {system: [one for part in measured for one in part.timed[system]] for system in systems}
+        loads = [load for part in measured for load in part.load]
+        late = [{tag: part.late.get(tag, (0.0, 0.0)) for tag in TAGS} for part in measured]
+        totals = {tag: (sum(part[tag][0] for part in late), sum(part[tag][1] for part in late)) for tag in TAGS}
+        return Measured(timed, loads, {tag: total for tag, total in totals.items() if total[1]})
+
+    def warm_up(self, systems: Mapping[str, System], prompt: str) -> None:
+        """Have each system answer a question that is not timed, so that the engines have met every shape."""
+        for system in systems.values():
+            self._run(system, [(0, prompt)])
+            self.tell()
+
+    def _measured(self, name: str, systems: Mapping[str, System], group: list[tuple[int, str]]) -> Measured:
+        path = None if self.store is None else self.store / f"{name}.json"
+        if path is not None and path.exists():
+            timed, load, late = json.loads(path.read_text(encoding="utf-8"))
+            rows = {system: [Timed.from_json(row) for row in found] for system, found in timed.items()}
+            return Measured(rows, load, {tag: tuple(seconds) for tag, seconds in late.items()})
+        found: dict[str, list[Timed]] = {}
+        load, late = [os.getloadavg()[0]], {}
+        for system in self.rng.permutation(list(systems)).tolist():
+            workers = {"target": systems[system].target}
+            slowed = workers | ({} if systems[system].draft in workers.values() else {"draft": systems[system].draft})
+            before = {tag: (w.late_s, w.set_s) for tag, w in slowed.items() if isinstance(w, SetLatency)}
+            found[system] = self._run(systems[system], group)
+            for tag, (late_s, set_s) in before.items():
+                so_far = late.get(tag, (0.0, 0.0))
+                late[tag] = (so_far[0] + slowed[tag].late_s - late_s, so_far[1] + slowed[tag].set_s - set_s)
+            self.tell()
+        measured = Measured(found, [*load, os.getloadavg()[0]], late)
+        if path is not None:
+            path.write_text(json.dumps(measured), encoding="utf-8")
+        return measured
 
     def _run(self, system: System, group: list[tuple[int, str]]) -> list[Timed]:
-        system.controller.prompting = self.prompting  # type: ignore[attr-defined]  # every controller of ours has it
+        controller = Seeded(system.controller)
+        controller.prompting = self.prompting
         before = {name: engine.metrics for name, engine in self.engines.items()}
         with ExitStack() as opened:
             target = BudgetedWorker(system.target, system.max_calls)
             workers = {"draft": target if system.draft is system.target else system.draft, "target": target}
-            llm = opened.enter_context(ScaffoldingLlm(system.controller, workers, seed=self.seed))
+            llm = opened.enter_context(ScaffoldingLlm(controller, workers, seed=self.seed))
             running = [llm.generate_async(prompt, sample_id=str(number)) for number, prompt in group]
             results = [result.result() for result in running]
         busy: dict[str, Busy] = {}

@@ -215,7 +215,8 @@ class ConformalDraftTargetController(BaseController):
             decided = (yield from rule.decide(waiting, [rngs[chain.index] for chain in waiting])) if waiting else []
             decisions = {chain.index: decision for chain, decision in zip(waiting, decided, strict=True)}
             turn += 1
-        yield side_by_side([self._run_chain(c, rule, rngs[c.index], decisions.get(c.index)) for c in chains])
+        if going := [chain for chain in chains if chain.exit_reason is None]:
+            yield side_by_side([self._run_chain(c, rule, rngs[c.index], decisions.get(c.index)) for c in going])
         yield from self._vote(task, chains, rule.figures())
 
     def open_chains(self, task: GenerationTask, *, scores: bool = True) -> list[DraftTargetChain]:
@@ -241,7 +242,7 @@ class ConformalDraftTargetController(BaseController):
         ]
 
     def _advance(self, chain: DraftTargetChain, decision: Decision | None) -> ControllerGenerator:
-        """Carry out the decision on a chain's chunk, if there is one, and have the next chunk drafted."""
+        """Carry out the decision on a chain's chunk, if there is one, and have the next drafted, or the answer read."""
         if decision is not None:
             yield from self._settle(chain, decision)
         if chain.exit_reason is None:
@@ -249,6 +250,8 @@ class ConformalDraftTargetController(BaseController):
             if not chain.wrote_something:
                 yield from chain.settle(False)
                 chain.end("end")
+        if chain.exit_reason is not None:
+            yield from chain.conclude(prompt_family(), self.answer_sampling_params)
 
     def _settle(self, chain: DraftTargetChain, decision: Decision) -> ControllerGenerator:
         assert chain.draft_chunk is not None, "a chunk waits"
@@ -263,14 +266,13 @@ class ConformalDraftTargetController(BaseController):
     def _run_chain(
         self, chain: DraftTargetChain, rule: TakeOverRule, rng: np.random.Generator, decision: Decision | None
     ) -> ControllerGenerator:
-        """Draft, decide and go on until the chain has ended, and read its answer."""
+        """Draft, decide and go on until the chain has ended."""
         while True:
             if decision is not None or chain.draft_chunk is None:
                 yield from self._advance(chain, decision)
             if chain.exit_reason is not None:
-                break
+                return
             (decision,) = yield from rule.decide([chain], [rng])
-        yield from chain.conclude(prompt_family(), self.answer_sampling_params)
 
     def _vote(
         self, task: GenerationTask, chains: list[DraftTargetChain], figures: dict[str, Any]

@@ -269,6 +269,28 @@ class InStep(Every):
         return True
 
 
+class AcceptsInStep(InStep):
+    """Accepts every chunk."""
+
+    scores_chunks = False
+
+    def decide(self, chains, rngs):
+        yield from ()
+        return [Decision(False, {}) for _ in chains]
+
+
+def test_in_step_a_chain_that_has_ended_has_its_answer_while_others_go_on() -> None:
+    replies = iter(["so \\boxed{3}"])  # of the first chain; the other drafts on
+    draft = ScriptedWorker(lambda task: "7}" if task.input_str.endswith("{") else next(replies, "d" * 20))
+    settings = {"draft_tokens": 12, "num_chains": 2, "max_turns": 3}
+    result = run(controller(rule=AcceptsInStep(), calibration=None, **settings), draft)
+    told = [(event["event"], event["chain"]) for event in events(result, "accept", "end")]
+    assert told.index(("end", 0)) < told.index(("end", 1)) - 1
+    assert told.count(("accept", 1)) == 3
+    assert told.count(("end", 0)) == told.count(("end", 1)) == 1
+    assert [(event["turns"], event["answer"]) for event in events(result, "end")] == [(1, "3"), (3, "7")]
+
+
 class OneByOne(Every):
     """Lets every chain go on by itself."""
 
@@ -278,11 +300,12 @@ class OneByOne(Every):
         return False
 
 
-@pytest.mark.parametrize(("rule", "waited"), [(InStep(), [2.0, 1.0]), (OneByOne(), [0.0, 0.0])])
+@pytest.mark.parametrize(("rule", "waited"), [(InStep(), [2.0, 2.0]), (OneByOne(), [0.0, 0.0])])
 def test_the_trace_says_how_long_a_chunk_waited_for_its_decision(rule, waited) -> None:
     """One branch after the other, a second a task.
 
-    In step, the first chain waits while the second is drafted and scored, the second while the target writes the first.
+    In step, the first chain waits while the second is drafted and scored, the second while the first is taken over and
+    asked for its answer.
     """
     clock = FakeClock()
 
