@@ -31,41 +31,53 @@ class LostIds:
         self._needs_logprobs = needs_logprobs
         self._textless: list[int] = []  # told without their text, which may be the beginning of a stop string
         self._num_tokens = 0
+        self._has_dropped = False
 
     def restored(self, piece: Piece) -> Piece:
-        """A piece with all of its ids.
+        """A piece with all of its ids; bytes that make no character go, since nobody tells their ids.
 
         Raises:
             UnreadableAnswerError: Its text does not say which they are, or log-probabilities are lost that are needed.
         """
         if piece.token_ids is None:  # all are lost where the text is not one whole character
             return piece if piece.text.strip(_UNREADABLE) else piece._replace(token_ids=[])
-        ids = []
-        for token, text in zip(piece.token_ids, piece.token_texts, strict=True):
-            ids += [*self._before(token, text), token]
+        ids, texts = [], []
+        for token, told in zip(piece.token_ids, piece.token_texts, strict=True):
+            before, text = self._read(token, told)
+            ids += [*before, token]
+            texts.append(text)
         if len(ids) > len(piece.token_ids) and self._needs_logprobs:
             raise UnreadableAnswerError(
                 f"the server left out {len(ids) - len(piece.token_ids)} log-probabilities, those of tokens that end "
                 f"inside a character of {piece.text!r}: set num_logprobs to None"
             )
         self._num_tokens += len(ids)
+        if texts != list(piece.token_texts):
+            self._has_dropped = True
+            piece = piece._replace(text="".join(texts))
         return piece._replace(token_ids=ids)
 
-    def _before(self, token: int, text: str) -> list[int]:
-        """The ids that were left out before a token."""
-        if not text:
+    def _read(self, token: int, told: str) -> tuple[list[int], str]:
+        """The ids that were left out before a token, and its text with theirs."""
+        if not told:
             self._textless.append(token)
-            return []
+            return [], ""
         textless, self._textless = self._textless, []
-        if text.isascii() or _UNREADABLE not in self._decode([token]):
-            return []
+        own = "" if told.isascii() else self._decode([token])
+        if told.isascii() or told == own:
+            return [], told
+        text = told.replace(_UNREADABLE, "")
+        if _UNREADABLE not in own:  # it ends no character that another began
+            return [], text
+        if not text:
+            return [], own
         whole = self._encode(text)
         if whole[: len(textless)] != textless or whole[-1] != token:
             raise UnreadableAnswerError(
-                f"the server left out ids of tokens that end inside a character, and the text {text!r}, whose last "
+                f"the server left out ids of tokens that end inside a character, and the text {told!r}, whose last "
                 f"token is {token}, does not say which"
             )
-        return whole[len(textless) : -1]
+        return whole[len(textless) : -1], text
 
     def ended(self, piece: Piece, num_decoded: int) -> Piece:
         """The last piece: text whose tokens' ids were lost at its end, inside a character, goes with them.
@@ -78,7 +90,7 @@ class LostIds:
             UnreadableAnswerError: There are more or fewer ids than tokens.
         """
         num_lost = num_decoded - self._num_tokens
-        if not 0 <= num_lost <= _MAX_TAIL:
+        if num_lost < 0 or (num_lost > _MAX_TAIL and not self._has_dropped):
             raise UnreadableAnswerError(
                 f"the server decoded {num_decoded} tokens, and its answer gives the ids of {self._num_tokens}: some "
                 "that end inside a character were left out"

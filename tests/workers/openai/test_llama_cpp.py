@@ -152,13 +152,31 @@ def test_log_probs_that_are_lost_are_not_made_up(kind: Callable[..., Any]) -> No
                 run(worker, kind(num_logprobs=1))
 
 
+def lost_ids() -> LostIds:
+    return LostIds(lambda text: BODIES.encode(text, False), BODIES.decode, needs_logprobs=False)
+
+
+def test_bytes_that_make_no_character_go() -> None:
+    first, second = BODIES.encode("é", False)
+    (letter,) = BODIES.encode("a", False)
+    lost = lost_ids()
+    for told, token, ids, text in (
+        ("\ufffda", letter, [letter], "a"),  # a beginning that nothing ends
+        ("\ufffdé", second, [first, second], "é"),  # two beginnings, and one end
+        ("\ufffd", second, [second], "\ufffd"),  # an end of nothing: its id is told
+    ):
+        piece = lost.restored(Piece(told, [token], [], None, [told]))
+        assert (piece.token_ids, piece.text) == (ids, text)
+    whole = Piece("\ufffda\ufffd", [letter], [], "length", ["\ufffda"])
+    assert lost.ended(lost.restored(whole), 9).text == "a"
+
+
 def test_ids_that_no_text_tells_are_an_error() -> None:
-    second = BODIES.encode("é", False)[-1]
-    lost = LostIds(lambda text: BODIES.encode(text, False), BODIES.decode, needs_logprobs=False)
+    _, second = BODIES.encode("é", False)
     with pytest.raises(UnreadableAnswerError, match="does not say which"):
-        lost.restored(Piece("\ufffd", [second], [], None, ["\ufffd"]))
+        lost_ids().restored(Piece("学", [second], [], None, ["学"]))
     with pytest.raises(UnreadableAnswerError, match="decoded 9 tokens, and its answer gives the ids of 0"):
-        lost.ended(Piece("x", [], [], "stop"), 9)
+        lost_ids().ended(Piece("x", [], [], "stop"), 9)
 
 
 # ---- llama-cpp-python
