@@ -34,7 +34,7 @@ from scaffolding_ext.workers.huggingface import HuggingFaceWorker
 MODELS = {"draft": "tinylm/draft", "target": "tinylm/target"}
 ENOUGH_DECISIONS, SHOWN_DECISIONS = 300, 100  # of a turn, for a bar and for a figure
 OTHER_LENGTH = 5 / 7  # the paper calibrates on chunks of 500 tokens and decides on chunks of 700
-NUM_SPLITS = 20
+NUM_SPLITS = 200
 PARTS = ("alone", "words", "marks", "conditional", "lengths")
 POWER_Z = 1.96 + 1.2816  # two-sided 0.05, power 0.9
 

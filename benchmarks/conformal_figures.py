@@ -33,11 +33,13 @@ class Found(NamedTuple):
 
     def vote_of(self, num_chains: int) -> float:
         """Accuracy of the vote of so many of the chains, the mean over random choices of them."""
+        if num_chains == len(self.answers[0].right):  # in their order, by which ties are broken
+            return float(np.mean([answered.vote for answered in self.answers]))
         rng = np.random.default_rng(num_chains)
         votes = [
             answered.vote_of(rng.permutation(len(answered.right))[:num_chains].tolist())
             for answered in self.answers
-            for _ in range(NUM_DRAWS if num_chains < len(answered.right) else 1)
+            for _ in range(NUM_DRAWS)
         ]
         return float(np.mean(votes))
 
