@@ -141,7 +141,7 @@ def _interleaved(values: NDArray[np.float32], num_heads: int) -> NDArray[np.floa
     return rows
 
 
-@click.command()
+@click.command(epilog="Example: python -m scaffolding_ext.tinylm.to_gguf target target.gguf")
 @click.argument("model")
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--bos", help="Token that servers put before every text, such as <|pad|>.")
