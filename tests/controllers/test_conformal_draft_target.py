@@ -18,6 +18,7 @@ from scaffolding_ext.conformal_calibration import (
 from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.take_over import Decision, TakeOverRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
@@ -368,6 +369,22 @@ def test_dynasor_drafts_and_a_chunk_that_its_budget_cuts_off_is_no_end() -> None
     assert (result.answer, result.exit_reason) == ("7", "end")
     assert result.outputs[0].text.startswith("dddddd\n\n...</think>")  # it stopped at two probes that agree
     assert [event["turn"] for event in events(result, "accept")] == [0]
+
+
+def test_it_draws_the_samples_of_a_vote() -> None:
+    """Each sample is a draft/target run of its own, with its own chains and its own decisions."""
+    target = scored(lambda task: 20.0 if task.input_str == "question" else 0.0)  # first chunks are rejected
+    made = MajorityVoteController(controller(NINE, num_chains=2, max_turns=2), 3, allocation=None)
+    result = run(made, target=target)
+    assert (result.answer, result.exit_reason) == ("7", "vote")
+    assert result.outputs[0].text.startswith("TTTTTTdddd")
+    votes = events(result, "vote")
+    assert [len(vote["answers"]) for vote in votes] == [2, 2, 2, 3]
+    decisions = [(e["branch"][0], e["chain"], e["event"]) for e in events(result, "accept", "take_over")]
+    both = ("take_over", "accept")
+    assert sorted(decisions) == sorted(
+        (sample, chain, what) for sample in range(3) for chain in range(2) for what in both
+    )
 
 
 def test_the_target_serves_few_calls_at_once_and_the_strangest_chains_first() -> None:
