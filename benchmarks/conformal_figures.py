@@ -10,7 +10,17 @@ from draft_target_lab import Answered
 CHAIN_COUNTS = (1, 2, 4, 8, 16)
 NUM_DRAWS = 50
 SHOWN_DECISIONS = 100  # of a turn
-STYLES = {"conformal": "C0", "coin": "C1", "ranking": "C2", "conditional": "C3"}
+COLOURS = {
+    "conformal": "C0",
+    "coin": "C1",
+    "ranking": "C2",
+    "conditional": "C9",
+    "reflection words": "C4",
+    "draft only": "0.6",
+    "target only": "0.0",
+}
+OTHER_COLOUR = "C5"
+LINES = {0.1: ":", 0.25: "-", 0.4: "--", 0.6: "-."}
 
 
 class Found(NamedTuple):
@@ -88,7 +98,7 @@ def _curve(axes: Any, found: list[Found]) -> None:
             errors,
             marker="o",
             capsize=2,
-            color=STYLES.get(family),
+            color=COLOURS.get(family, OTHER_COLOUR),
             label=family,
         )
     axes.set(xlabel="tokens the target decoded, a question", ylabel="accuracy of the vote")
@@ -99,10 +109,12 @@ def _curve(axes: Any, found: list[Found]) -> None:
 def _budget(axes: Any, found: list[Found]) -> None:
     for one in found:
         counts = [count for count in CHAIN_COUNTS if count <= len(one.answers[0].right)]
-        style = "o--" if one.alpha is None else "o-"
-        axes.plot(counts, [one.vote_of(count) for count in counts], style, ms=3, label=one.label)
+        line = LINES.get(one.alpha or 0.25, "-")
+        colour = COLOURS.get(one.family, OTHER_COLOUR)
+        axes.plot(counts, [one.vote_of(count) for count in counts], "o" + line, ms=3, color=colour, label=one.label)
     axes.set(xlabel="chains", ylabel="accuracy of their vote", xscale="log")
     axes.set_xticks(CHAIN_COUNTS, [str(count) for count in CHAIN_COUNTS])
+    axes.set_xticks([], minor=True)
     axes.set_title("budget accuracy", fontsize="medium")
     axes.legend(fontsize="x-small", ncols=2)
 
