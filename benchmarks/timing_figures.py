@@ -9,7 +9,7 @@ from scaffolding_ext.maths.statistics import Estimate
 
 TITLES = {"as_is": "as the engines are on this machine", "set": "latencies set: a pass of 8 and 32 ms"}
 SHADES = {"mean": "C0", "last": "C1"}
-STYLES = {"ranking": "-", "conformal in step": "--"}
+STYLES = {"ranking": "-", "conformal in step": "--", "target only": ":"}
 PARTS_OF_TIME = {"T_c": "C0", "T_m": "C1", "idle": "0.85"}
 
 

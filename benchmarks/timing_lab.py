@@ -161,6 +161,7 @@ class TimingLab:
         prompting: Of the models.
         seed: Of the runs; all systems have the same.
         rng: Orders the systems at each question.
+        warm_up: A question that is not timed, so that the engines have met every shape before the first that is.
         tell: Called after each group of questions of each system.
         store: Folder of what was run before; None keeps nothing.
     """
@@ -171,11 +172,13 @@ class TimingLab:
         prompting: Prompting,
         seed: int,
         rng: np.random.Generator,
+        warm_up: str,
         tell: Callable[[], object],
         store: Path | None,
     ) -> None:
         self.engines, self.prompting, self.seed = engines, prompting, seed
         self.rng, self.tell, self.store = rng, tell, store
+        self.warm_up: str | None = warm_up
 
     def measured(self, name: str, systems: Mapping[str, System], prompts: Sequence[str], at_once: int = 1) -> Measured:
         """What each system did on each question, and how busy the machine was.
@@ -198,18 +201,16 @@ class TimingLab:
         totals = {tag: (sum(part[tag][0] for part in late), sum(part[tag][1] for part in late)) for tag in TAGS}
         return Measured(timed, loads, {tag: total for tag, total in totals.items() if total[1]})
 
-    def warm_up(self, systems: Mapping[str, System], prompt: str) -> None:
-        """Have each system answer a question that is not timed, so that the engines have met every shape."""
-        for system in systems.values():
-            self._run(system, [(0, prompt)])
-            self.tell()
-
     def _measured(self, name: str, systems: Mapping[str, System], group: list[tuple[int, str]]) -> Measured:
         path = None if self.store is None else self.store / f"{name}.json"
         if path is not None and path.exists():
             timed, load, late = json.loads(path.read_text(encoding="utf-8"))
             rows = {system: [Timed.from_json(row) for row in found] for system, found in timed.items()}
             return Measured(rows, load, {tag: tuple(seconds) for tag, seconds in late.items()})
+        if self.warm_up is not None:
+            for system in systems.values():
+                self._run(system, [(0, self.warm_up)])
+            self.warm_up = None
         found: dict[str, list[Timed]] = {}
         load, late = [os.getloadavg()[0]], {}
         for system in self.rng.permutation(list(systems)).tolist():
