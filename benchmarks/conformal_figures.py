@@ -71,7 +71,7 @@ def plot(found: list[Found], path: str, title: str) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(2, 2, figsize=(11, 8))
+    figure, axes = pyplot.subplots(2, 2, figsize=(12, 8))
     _curve(axes[0, 0], found)
     _budget(axes[0, 1], found)
     conformal = [one for one in found if one.family == "conformal"]
@@ -116,7 +116,7 @@ def _budget(axes: Any, found: list[Found]) -> None:
     axes.set_xticks(CHAIN_COUNTS, [str(count) for count in CHAIN_COUNTS])
     axes.set_xticks([], minor=True)
     axes.set_title("budget accuracy", fontsize="medium")
-    axes.legend(fontsize="x-small", ncols=2)
+    axes.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _perplexity(axes: Any, found: list[Found]) -> None:
