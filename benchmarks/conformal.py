@@ -206,7 +206,14 @@ def _decisions(answers: list[Answered]) -> tuple[list[bool], list[int]]:
 @click.option("--alpha", "alphas", type=float, multiple=True, default=(0.25, 0.4, 0.1, 0.6), help="Level; repeatable.")
 @click.option("--compared", default=2, show_default=True, help="Of the levels, those that a coin runs at, too.")
 @click.option("--ranked", default=2, show_default=True, help="Of the levels, those that a ranking runs at, too.")
-@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="Repeatable; all parts.")
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice((*PARTS, "none")),
+    multiple=True,
+    default=PARTS,
+    help="Beside the levels; repeatable.",
+)
 @click.option("--num_problems", default=100, show_default=True, help="Questions of a block.")
 @click.option("--num_blocks", default=1, show_default=True, help="Blocks, of consecutive seeds.")
 @click.option("--num_chains", default=16, show_default=True, help="Chains a question.")
@@ -259,7 +266,8 @@ def main(
                 "lengths": lambda: study.lengths(alphas[0]),
             }
             for part in parts:
-                steps[part]()
+                if part != "none":
+                    steps[part]()
         finally:
             for worker in workers.values():
                 worker.shutdown()
