@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import numpy as np
 from common import Bar, Report, report_options
-from conformal_figures import CHAIN_COUNTS, Found, plot
+from conformal_figures import CHAIN_COUNTS, SHOWN_DECISIONS, Found, plot
 from draft_target_lab import Answered, Lab, Setting, controller, pooled_rates
 from rich.console import Console
 from rich.progress import Progress
@@ -32,7 +32,7 @@ from scaffolding_ext.tinylm import grammar
 from scaffolding_ext.workers.huggingface import HuggingFaceWorker
 
 MODELS = {"draft": "tinylm/draft", "target": "tinylm/target"}
-ENOUGH_DECISIONS, SHOWN_DECISIONS = 300, 100  # of a turn, for a bar and for a figure
+ENOUGH_DECISIONS = 300  # of a turn, for a bar
 OTHER_LENGTH = 5 / 7  # the paper calibrates on chunks of 500 tokens and decides on chunks of 700
 NUM_SPLITS = 200
 PARTS = ("alone", "words", "marks", "conditional", "lengths")
