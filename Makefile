@@ -31,11 +31,11 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-$(VENV)/.installed: setup.py constraints.txt workers/engine/decode_attention.c
+$(VENV)/.installed: setup.py constraints.txt workers/huggingface/decode_attention.c
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	$(PIP) --editable '.[hf,train,plots,openai,dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) workers/engine/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) workers/huggingface/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -19,8 +19,8 @@ LINKED = ("controllers", "workers", "configs")  # symlinks inside scaffolding_ex
 # Sums may be computed in any order; the whole of -ffast-math would also change the number format of the process.
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"]
 DECODE_ATTENTION = Extension(
-    "scaffolding_ext.workers.engine._decode_attention",
-    ["workers/engine/decode_attention.c"],
+    "scaffolding_ext.workers.huggingface._decode_attention",
+    ["workers/huggingface/decode_attention.c"],
     extra_compile_args=[] if sys.platform == "win32" else FLAGS,
     optional=True,  # without a compiler the package installs all the same, and torch computes what the kernel would
 )
@@ -46,7 +46,7 @@ setup(
         "scaffolding_ext": ["py.typed"],
         "scaffolding_ext.configs": ["*.yaml"],
         "scaffolding_ext.evaluation": ["*.json"],
-        "scaffolding_ext.workers.engine": ["*.c", "*.pyi"],
+        "scaffolding_ext.workers.huggingface": ["*.c", "*.pyi"],
         "scaffolding_ext.tinylm": ["weights/*/*"],
     },
     install_requires=[
@@ -77,7 +77,7 @@ setup(
             "gguf>=0.17",  # writes embedded models for llama.cpp's servers
         ],
     },
-    entry_points={"console_scripts": ["scaffolding-ext = scaffolding_ext.cli:main"]},
+    entry_points={"console_scripts": ["scaffolding-ext = scaffolding_ext.cli.main:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Science/Research",

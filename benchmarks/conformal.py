@@ -29,7 +29,7 @@ from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.tinylm import grammar
-from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODELS = {"draft": "tinylm/draft", "target": "tinylm/target"}
 ENOUGH_DECISIONS = 300  # of a turn, for a bar

@@ -56,7 +56,7 @@ from scaffolding_ext.maths.power import required_num_questions
 from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap, paired_bootstrap_ratio
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import Worker
-from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODELS = {"draft": "tinylm/draft", "target": "tinylm/target"}
 LATENCIES = {"draft": Latency(0.008, 0.0001), "target": Latency(0.032, 0.00042)}

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaffolding_ext.conformal_calibration import ConformalCalibration, DraftTargetSetting, LevelScores, TurnScores
+from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting, LevelScores, TurnScores
 from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController, Coverage
-from scaffolding_ext.controllers.take_over import TakeOverRule
+from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.scoring import score
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.maths.voting import vote
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.results import ScaffoldingResult
-from scaffolding_ext.runtime import ScaffoldingLlm
 
 AT_ONCE = 8  # questions: with 16 chains each, as many rows as the engines have, so that no chain's KV is evicted
 CALIBRATION_SEED = 1_000_000  # added to the seed of the answers

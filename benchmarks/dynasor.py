@@ -25,7 +25,6 @@ from lab import Chain, Lab, Response
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from scaffolding_ext.config import load_config
 from scaffolding_ext.controllers.chain import Prefix
 from scaffolding_ext.controllers.dynasor_cot import HEDGE_WORDS
 from scaffolding_ext.controllers.stopping import Consecutive, Probe, Rule, Window
@@ -36,6 +35,7 @@ from scaffolding_ext.maths.statistics import (
     paired_bootstrap_ratio,
     required_num_questions,
 )
+from scaffolding_ext.stack.config import load_config
 
 Floats = npt.NDArray[np.float64]
 

@@ -43,7 +43,7 @@ def random_model(shape: Shape, device: str, dtype: str, seed: int) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from scaffolding_ext.workers.engine.attention import ATTENTION, register
+    from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
 
     torch.manual_seed(seed)
     register()
@@ -85,9 +85,9 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int) -> float:
     """Tokens a second while `batch` rows decode together, prompts not counted."""
     from tokenizers import Tokenizer, models
 
-    from scaffolding_ext.workers.engine.engine_request import EngineRequest
-    from scaffolding_ext.workers.engine.generation_engine import GenerationEngine
-    from scaffolding_ext.workers.engine.sampling import SamplingParams
+    from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+    from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
+    from scaffolding_ext.workers.huggingface.sampling import SamplingParams
 
     engine = GenerationEngine(
         model,

@@ -22,7 +22,7 @@ from rich.progress import Progress
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.tasks import ScoreTask, VerifyTask
-from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 CONCURRENCY = 256  # requests at once: four times the rows, so that some wait
 NUM_PREFIXES = 40

@@ -28,7 +28,7 @@ from scipy.stats import t as student
 from scaffolding_ext.evaluation.datasets import embedded_problems
 from scaffolding_ext.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 TEMPERATURE = 0.7
 Prompts = list[list[int]]

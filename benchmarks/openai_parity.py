@@ -30,7 +30,7 @@ from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.maths.statistics import wilson_interval
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.tasks import Purpose
-from scaffolding_ext.testing_server import OpenAIServer
+from scaffolding_ext.testing.server import OpenAIServer
 
 MAX_TOKENS = 800
 SAMPLING = {"temperature": 0.7}

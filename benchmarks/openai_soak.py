@@ -37,7 +37,7 @@ from scaffolding_ext.errors import ScaffoldingExtError
 from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.maths.statistics import wilson_interval
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.testing_server import OpenAIServer, Request
+from scaffolding_ext.testing.server import OpenAIServer, Request
 
 CONCURRENCY = 256
 FAULTS = ("429", "500", "reset", "reset_mid_stream", "slow", "garbage")

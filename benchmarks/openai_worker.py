@@ -30,7 +30,7 @@ from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker
 from scaffolding_ext.tasks import TokenCounts, set_token_counts
-from scaffolding_ext.testing_server import OpenAIServer
+from scaffolding_ext.testing.server import OpenAIServer
 
 EMBEDDED = "tinylm/draft"
 LENGTHS = (300, 2_000, 8_000)

@@ -21,8 +21,8 @@ from common import Bar, Report, report_options
 
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
-from scaffolding_ext.runtime import ScaffoldingLlm
 
 WIDTH = 16
 NUM_REQUESTS = (64, 512, 4096, 16384)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.workers.engine.metrics import EngineMetrics
-from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT_LEN = 200  # tokens: about the middle of an embedded model's chain

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from scaffolding_ext.controllers.draft_target_chain import DraftTargetChain
-from scaffolding_ext.controllers.take_over import Decision, TakeOverRule
+from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.tasks import VerifyTask, output_of

@@ -15,16 +15,16 @@ from take_over_rules import Coin
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
-from scaffolding_ext.controllers.draft_target_chain import DraftTargetChain
-from scaffolding_ext.controllers.take_over import TakeOverRule
+from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.program import next_seed
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.results import ScaffoldingResult
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.budgeted import BudgetedWorker
-from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 TAGS = ("draft", "target")
 UNLIMITED = 10_000  # calls: a budget that only counts

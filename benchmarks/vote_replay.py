@@ -23,8 +23,8 @@ import numpy as np
 from common import Bar, Report, report_options
 from rich.progress import Progress
 
+from scaffolding_ext.calibration.vote_trial import Trial, plot_trial, try_rules
 from scaffolding_ext.evaluation.samples import read_votes
-from scaffolding_ext.evaluation.vote_calibration import Trial, plot_trial, try_rules
 from scaffolding_ext.maths.allocation.adaptive_consistency import BetaConsistency, DirichletConsistency
 from scaffolding_ext.maths.allocation.base import AllocationRule
 from scaffolding_ext.maths.allocation.baselines import Even, LengthThreshold

@@ -10,7 +10,7 @@ from typing import Any
 
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.reward import score
-from scaffolding_ext.controllers.samples import Sampler, checked_sample_num
+from scaffolding_ext.controllers.vote.samples import Sampler, checked_sample_num
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.worker_tags import WorkerTag

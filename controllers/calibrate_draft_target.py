@@ -14,7 +14,7 @@ import numpy as np
 
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController, side_by_side
-from scaffolding_ext.controllers.draft_target_chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.program import next_seed, record
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask

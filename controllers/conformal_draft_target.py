@@ -17,16 +17,16 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from scaffolding_ext.calibration import CalibrationWarning
-from scaffolding_ext.conformal_calibration import ConformalCalibration, DraftTargetSetting, OnReject
-from scaffolding_ext.controllers.aggregators import aggregator_from
+from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting, OnReject
+from scaffolding_ext.calibration.votes import CalibrationWarning
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController, finish, longest_len, prompt_family, refusal
-from scaffolding_ext.controllers.conformal_rule import ConditionalRule, MarginalRule
-from scaffolding_ext.controllers.draft_target_chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.aggregators import aggregator_from
+from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.conformal_rule import ConditionalRule, MarginalRule
+from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.on_worker import OnWorker
-from scaffolding_ext.controllers.take_over import Decision, TakeOverRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
 from scaffolding_ext.maths.conformal import Ties

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController, finish, prompt_family
 from scaffolding_ext.controllers.chain import Chain, conclude, start_chain
-from scaffolding_ext.controllers.samples import Sample, Sampler, checked_sample_num
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler, checked_sample_num
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.maths.deepconf import RunningGroupConfidence, warm_up_threshold
 from scaffolding_ext.maths.voting import keep_most_confident, vote

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.reward import score
-from scaffolding_ext.controllers.samples import Sample, Sampler, checked_sample_num
-from scaffolding_ext.controllers.vote_weights import Weight, weight_from
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler, checked_sample_num
+from scaffolding_ext.controllers.vote.weights import Weight, weight_from
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
 from scaffolding_ext.maths.allocation.policies import rule_from

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from scaffolding_ext.controllers.chain import Prefix
+from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.total_variation import has_stabilised
 from scaffolding_ext.registry import import_target, stopping_rules

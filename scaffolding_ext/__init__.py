@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scaffolding_ext.config import StackConfig, load_config
     from scaffolding_ext.controllers.base import BaseController
     from scaffolding_ext.controllers.best_of_n import BestOfNController
     from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
@@ -41,18 +40,19 @@ if TYPE_CHECKING:
         WorkerError,
         WorkerShutdownError,
     )
+    from scaffolding_ext.host.llm import ScaffoldingLlm
     from scaffolding_ext.ledger import Ledger
     from scaffolding_ext.program import Program, current_program
     from scaffolding_ext.prompting import Prompting
     from scaffolding_ext.results import Completion, ScaffoldingResult, completion_of
-    from scaffolding_ext.runtime import ScaffoldingLlm
-    from scaffolding_ext.stack import build_stack, load_stack
+    from scaffolding_ext.stack.build import build_stack, load_stack
+    from scaffolding_ext.stack.config import StackConfig, load_config
     from scaffolding_ext.tasks import TokenCounts
     from scaffolding_ext.worker_tags import WorkerTag
     from scaffolding_ext.workers.compare import CompareWorker
-    from scaffolding_ext.workers.huggingface import HuggingFaceWorker
-    from scaffolding_ext.workers.openai_http import OpenAIWorker
-    from scaffolding_ext.workers.trtllm import TRTLLMWorker
+    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+    from scaffolding_ext.workers.openai.worker import OpenAIWorker
+    from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 __version__ = "0.1.0"
 
@@ -115,26 +115,26 @@ _MODULES = {
     "Completion": "results",
     "DeepConfController": "controllers.deepconf",
     "DynasorCoTController": "controllers.dynasor_cot",
-    "HuggingFaceWorker": "workers.huggingface",
+    "HuggingFaceWorker": "workers.huggingface.worker",
     "Ledger": "ledger",
     "MajorityVoteController": "controllers.majority_vote",
     "NativeGenerationController": "controllers.native_generation",
-    "OpenAIWorker": "workers.openai_http",
+    "OpenAIWorker": "workers.openai.worker",
     "ProcessRewardController": "controllers.process_reward",
     "Program": "program",
     "Prompting": "prompting",
     "RewardController": "controllers.reward",
-    "ScaffoldingLlm": "runtime",
+    "ScaffoldingLlm": "host.llm",
     "ScaffoldingResult": "results",
-    "StackConfig": "config",
+    "StackConfig": "stack.config",
     "TokenCounts": "tasks",
-    "TRTLLMWorker": "workers.trtllm",
+    "TRTLLMWorker": "workers.trtllm.worker",
     "WorkerTag": "worker_tags",
-    "build_stack": "stack",
+    "build_stack": "stack.build",
     "completion_of": "results",
     "current_program": "program",
-    "load_config": "config",
-    "load_stack": "stack",
+    "load_config": "stack.config",
+    "load_stack": "stack.build",
 }
 
 

@@ -165,10 +165,10 @@ workers = Registry(
     {
         "CompareWorker": "scaffolding_ext.workers.compare:CompareWorker",
         "BudgetedWorker": "scaffolding_ext.workers.budgeted:BudgetedWorker",
-        "HuggingFaceWorker": "scaffolding_ext.workers.huggingface:HuggingFaceWorker",
-        "OpenAIWorker": "scaffolding_ext.workers.openai_http:OpenAIWorker",
-        "ScriptedWorker": "scaffolding_ext.testing:ScriptedWorker",
-        "TRTLLMWorker": "scaffolding_ext.workers.trtllm:TRTLLMWorker",
+        "HuggingFaceWorker": "scaffolding_ext.workers.huggingface.worker:HuggingFaceWorker",
+        "OpenAIWorker": "scaffolding_ext.workers.openai.worker:OpenAIWorker",
+        "ScriptedWorker": "scaffolding_ext.testing.doubles:ScriptedWorker",
+        "TRTLLMWorker": "scaffolding_ext.workers.trtllm.worker:TRTLLMWorker",
     },
     "scaffolding_ext.workers",
     base="scaffolding_ext.protocol:Worker",
@@ -187,7 +187,7 @@ stopping_rules = Registry(
 allocation_rules = Registry(
     "allocation rule",
     {
-        "calibrated": "scaffolding_ext.calibration:CalibratedRule",
+        "calibrated": "scaffolding_ext.calibration.votes:CalibratedRule",
         "AgreementDoubling": "scaffolding_ext.maths.allocation.doubling:AgreementDoubling",
         "BetaConsistency": "scaffolding_ext.maths.allocation.adaptive_consistency:BetaConsistency",
         "Curtailment": "scaffolding_ext.maths.allocation.curtailment:Curtailment",

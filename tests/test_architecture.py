@@ -1,18 +1,114 @@
-"""docs/architecture.md names every module at the top of the package, and no other."""
+"""The house: imports point one way, from the upper layers to the lower ones, and every folder says what it is for."""
 
+from __future__ import annotations
+
+import ast
+import graphlib
+import pkgutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "scaffolding_ext"
-TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-MODULES = sorted(
-    {path.stem for path in PACKAGE.glob("*.py")}
-    | {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()} - {"configs"}
+import scaffolding_ext
+
+PACKAGE = "scaffolding_ext"
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+# The rooms from the ground up: a module may import its own room and those of lower layers. A room is a module or a
+# folder of the package; the longest name that fits a module is its room.
+LAYERS = (
+    ("errors", "maths", "standins", "configs"),
+    ("protocol", "answers", "calibration"),
+    ("tasks", "worker_tags"),
+    ("ledger", "prompting", "lowering", "registry", "testing"),
+    ("program", "tinylm"),
+    ("sampling_params", "seeds", "results"),
+    ("scheduling",),
+    ("controllers", "workers"),
+    ("host",),
+    ("evaluation", "testing.controller_contract", "stack"),
+    ("calibration.conformal_run", "serving"),
+    ("cli",),
+    ("__init__",),
 )
+LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
+MAY_SCHEDULE = ("host", "workers.budgeted", "scheduling")
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "__init__"])
-def test_every_module_is_named(name):
-    assert f"`{name}`" in TEXT
+def modules() -> dict[str, Path]:
+    """File of every Python module by its name within the package; the folders beside it are reached by its symlinks."""
+    found = {"__init__": Path(str(scaffolding_ext.__file__))}
+    for module in pkgutil.walk_packages([str(ROOT / PACKAGE)], f"{PACKAGE}."):
+        spec = module.module_finder.find_spec(module.name, None)
+        assert spec is not None
+        if str(spec.origin).endswith(".py"):  # the C kernel is none
+            found[module.name.removeprefix(f"{PACKAGE}.")] = Path(str(spec.origin))
+    return found
+
+
+MODULES = modules()
+
+
+def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those under `if TYPE_CHECKING:`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for other in node.orelse:
+                yield other
+                yield from run_time_nodes(other)
+            continue
+        yield node
+        yield from run_time_nodes(node)
+
+
+def imported(name: str) -> set[str]:
+    """The modules of the package that a module imports at run time, wherever in it the import stands."""
+    names: set[str] = set()
+    for node in run_time_nodes(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGE):
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {each if each.removeprefix(f"{PACKAGE}.") in MODULES else node.module for each in inner}
+    return {module.removeprefix(f"{PACKAGE}.") for module in names if module.startswith(f"{PACKAGE}.")}
+
+
+GRAPH = {name: imported(name) for name in MODULES}
+
+
+def room_of(module: str) -> str:
+    """The room that a module is in; fails where it has none."""
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        if ".".join(parts[:length]) in LAYER_OF:
+            return ".".join(parts[:length])
+    raise AssertionError(f"{module} is in no room: say in LAYERS which layers it stands on")
+
+
+def test_the_graph_reaches_the_folders_beside_the_package() -> None:
+    assert {"controllers.base", "workers.huggingface.worker", "configs", "maths.statistics"} <= GRAPH.keys()
+    assert "controllers.base" in GRAPH["controllers.majority_vote"]
+
+
+@pytest.mark.parametrize("name", sorted(GRAPH))
+def test_no_arrow_points_upward(name: str) -> None:
+    room = room_of(name)
+    upward = {other for other in GRAPH[name] if room_of(other) != room and LAYER_OF[room_of(other)] >= LAYER_OF[room]}
+    assert not upward, f"{name} must not import {sorted(upward)}: they stand beside {room} or above it"
+
+
+def test_there_is_no_circle() -> None:
+    graphlib.TopologicalSorter(GRAPH).prepare()  # a circle raises, and says which modules are in it
+
+
+@pytest.mark.parametrize("name", sorted(GRAPH))
+def test_the_host_and_the_budget_alone_schedule(name: str) -> None:
+    schedules = any(other.partition(".")[0] == "scheduling" for other in GRAPH[name])
+    assert not schedules or name.startswith(MAY_SCHEDULE)
+
+
+@pytest.mark.parametrize("folder", sorted({name.partition(".")[0] for name in GRAPH if "." in name}))
+def test_every_folder_is_explained(folder: str) -> None:
+    assert f"`{folder}/`" in PAGE, f"docs/architecture.md does not say what {folder}/ is for"

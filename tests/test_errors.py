@@ -13,8 +13,8 @@ from scaffolding_ext.errors import (
     TaskError,
     WorkerShutdownError,
 )
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import StreamGenerationTask
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.testing import ScriptedWorker
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import scaffolding_ext
-from scaffolding_ext.config import load_config
-from scaffolding_ext.stack import check_stack
+from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.config import load_config
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "scaffolding_ext", "controllers", "workers", "configs")
@@ -112,20 +112,22 @@ def test_the_embedded_models_are_in_the_wheel(files: set[str], wheel: zipfile.Zi
     assert wheel.getinfo(f"{folder}/model.safetensors").file_size > 100_000
 
 
-@pytest.mark.parametrize("name", ["py.typed", "evaluation/record.schema.json", "workers/engine/decode_attention.c"])
+@pytest.mark.parametrize(
+    "name", ["py.typed", "evaluation/record.schema.json", "workers/huggingface/decode_attention.c"]
+)
 def test_the_other_data_files_are_in_the_wheel(files: set[str], name: str) -> None:
     assert f"scaffolding_ext/{name}" in files
 
 
 def kernels(files: set[str]) -> list[str]:
-    return [name for name in files if name.startswith("scaffolding_ext/workers/engine/_decode_attention.c")]
+    return [name for name in files if name.startswith("scaffolding_ext/workers/huggingface/_decode_attention.c")]
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="this machine has no C compiler")
 def test_the_wheels_kernel_loads(files: set[str], wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     (name,) = kernels(files)
     wheel.extractall(tmp_path)
-    code = "from scaffolding_ext.workers.engine import _decode_attention; print(_decode_attention.__file__)"
+    code = "from scaffolding_ext.workers.huggingface import _decode_attention; print(_decode_attention.__file__)"
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
     assert run.stdout.decode().strip() == str(tmp_path / name)
@@ -134,7 +136,7 @@ def test_the_wheels_kernel_loads(files: set[str], wheel: zipfile.ZipFile, tmp_pa
 def test_without_a_compiler_there_is_a_wheel_without_a_kernel(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, CC="no-such-compiler")
     assert not kernels(set(wheel.namelist()))
-    assert "scaffolding_ext/workers/engine/decode_attention.py" in wheel.namelist()
+    assert "scaffolding_ext/workers/huggingface/decode_attention.py" in wheel.namelist()
 
 
 def test_no_scratch_is_in_the_wheel(files: set[str]) -> None:
@@ -149,7 +151,7 @@ def test_the_wheels_metadata(metadata: Message, wheel: zipfile.ZipFile, files: s
     core = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert not [line for line in core if line.startswith(("torch", "transformers", "tensorrt"))]
     (name,) = (name for name in files if name.endswith("entry_points.txt"))
-    assert "scaffolding-ext = scaffolding_ext.cli:main" in wheel.read(name).decode()
+    assert "scaffolding-ext = scaffolding_ext.cli.main:main" in wheel.read(name).decode()
     assert [name for name in files if name.endswith("LICENSE") and ".dist-info/" in name]
 
 
@@ -161,7 +163,7 @@ def test_the_installed_metadata() -> None:
     assert distribution.version == scaffolding_ext.__version__
     assert set(distribution.metadata.get_all("Provides-Extra") or []) >= EXTRAS
     (script,) = (entry for entry in distribution.entry_points if entry.group == "console_scripts")
-    assert (script.name, script.value) == ("scaffolding-ext", "scaffolding_ext.cli:main")
+    assert (script.name, script.value) == ("scaffolding-ext", "scaffolding_ext.cli.main:main")
     assert callable(script.load())
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.program import (
     Ledger,
     Program,
@@ -30,7 +31,6 @@ from scaffolding_ext.protocol import (
     current_scope,
     with_task_collection,
 )
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.tasks import (
     CHAIN,
     PROBE,

@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerFast
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, UnknownNameError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import FAMILIES, Prompting, family_named, load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, ParallelProcess
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.tinylm import grammar
 

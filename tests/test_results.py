@@ -9,10 +9,10 @@ import pytest
 
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import NoOutputError, RequestTimeoutError, ShutdownError, TaskError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.program import Program
 from scaffolding_ext.protocol import Controller, GenerationTask, ScaffoldingOutput, TaskStatus, Worker
 from scaffolding_ext.results import Completion, completion_of
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.testing import Gate, ScriptedWorker
 
 WAIT = 30.0  # seconds until a hanging test fails; nothing waits that long when all is well

@@ -11,8 +11,8 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.records import Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.scoring import score
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.results import Completion
-from scaffolding_ext.runtime import ScaffoldingLlm
 
 OnRecord = Callable[[Record], None]
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.tasks import ScoreTask, TokenCounts
 from scaffolding_ext.testing import ScriptedWorker
 

@@ -4,8 +4,8 @@ import pytest
 
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import Prompting, family_named
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.tasks import PROBE, Purpose, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 

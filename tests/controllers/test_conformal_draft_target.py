@@ -7,24 +7,24 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from scaffolding_ext.calibration import CalibrationWarning
-from scaffolding_ext.conformal_calibration import (
+from scaffolding_ext.calibration.conformal import (
     ConformalCalibration,
     DraftTargetSetting,
     LevelScores,
     TurnScores,
     fingerprints,
 )
+from scaffolding_ext.calibration.votes import CalibrationWarning
 from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
-from scaffolding_ext.controllers.take_over import Decision, TakeOverRule
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.tasks import Purpose, ScoreTask, turn_start_of
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
 from scaffolding_ext.workers.budgeted import BudgetedWorker

@@ -3,7 +3,6 @@
 import pytest
 
 from scaffolding_ext import registry
-from scaffolding_ext.contract import CONTROLLER_CHECKS
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.best_of_n import BestOfNController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
@@ -15,6 +14,7 @@ from scaffolding_ext.controllers.native_generation import NativeGenerationContro
 from scaffolding_ext.controllers.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.maths.allocation.curtailment import Curtailment
+from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS
 
 SCORING = {RewardController, ProcessRewardController}  # they judge what others wrote, and write nothing
 NEEDS_LOGPROBS = {DeepConfController}  # the contract's script has none

@@ -7,12 +7,12 @@ import pytest
 
 from scaffolding_ext.controllers.deepconf import DeepConfController
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.maths.deepconf import warm_up_threshold
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.tasks import Purpose
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 
 class Entry(NamedTuple):

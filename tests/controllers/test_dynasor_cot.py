@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from scaffolding_ext.controllers.dynasor_cot import EFFORTS, DynasorCoTController, DynasorGenerationController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, EngineError, TaskError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker
-from scaffolding_ext.runtime import ScaffoldingLlm
-from scaffolding_ext.stack import load_stack
+from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.tasks import PROBE, CompareTask, Purpose, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.tinylm.grammar import sample_problem
-from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 FAMILY = family_named("tinylm")
 PROMPT = "Question: "

@@ -5,16 +5,16 @@ import asyncio
 import pytest
 
 from scaffolding_ext import load_stack
-from scaffolding_ext.calibration import CalibratedRule, Calibration, CalibrationWarning
+from scaffolding_ext.calibration.votes import CalibratedRule, Calibration, CalibrationWarning
 from scaffolding_ext.controllers.best_of_n import BestOfNController
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, TaskError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.maths.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.maths.allocation.curtailment import Curtailment
 from scaffolding_ext.maths.allocation.leader_change import LeaderChange
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.tasks import PROBE, Purpose, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 

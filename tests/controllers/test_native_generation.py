@@ -4,9 +4,9 @@ import pytest
 
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, NoOutputError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.program import Program
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.worker_tags import WorkerTag

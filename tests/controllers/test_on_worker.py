@@ -5,7 +5,7 @@ import pytest
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.on_worker import OnWorker
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.runtime import ScaffoldingLlm
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.worker_tags import WorkerTag
 

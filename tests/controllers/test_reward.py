@@ -8,9 +8,9 @@ from scaffolding_ext.controllers.native_generation import NativeGenerationContro
 from scaffolding_ext.controllers.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.reward import VERDICT, RewardController
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.tasks import Purpose, VerifyTask
 from scaffolding_ext.testing import ScriptedWorker
 

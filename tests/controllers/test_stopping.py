@@ -16,9 +16,9 @@ from scaffolding_ext.controllers.stopping import (
     make_rule,
 )
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import family_named
-from scaffolding_ext.runtime import ScaffoldingLlm
-from scaffolding_ext.stack import load_stack
+from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.tasks import PROBE, Purpose, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 

@@ -14,8 +14,8 @@ from scaffolding_ext.errors import EngineError, RequestCancelledError
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.records import Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.runner import evaluate, evaluate_async
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ScaffoldingOutput
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.testing import FakeClock, Reply, ScriptedWorker
 
 WAIT = 30.0

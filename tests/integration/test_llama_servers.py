@@ -31,8 +31,8 @@ from scaffolding_ext import (
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.tasks import ScoreTask, set_turn_start, token_counts_of
+from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
 from scaffolding_ext.tinylm.grammar import sample_problem
-from scaffolding_ext.worker_contract import WORKER_CHECKS
 
 MODEL = "tinylm/target"
 QUESTION = "Start with 5. Add 3 to it."

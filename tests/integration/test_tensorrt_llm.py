@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from scaffolding_ext import protocol, standins
-from scaffolding_ext.contract import contract_reply
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.program import Program, current_program
 from scaffolding_ext.results import completion_of
-from scaffolding_ext.runtime import ScaffoldingLlm
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.testing.controller_contract import contract_reply
 from scaffolding_ext.worker_tags import WorkerTag
 
 pytestmark = [

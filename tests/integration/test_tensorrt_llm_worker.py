@@ -15,7 +15,7 @@ import pytest
 from scaffolding_ext import protocol
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.tasks import ScoreTask, token_counts_of
-from scaffolding_ext.worker_contract import WORKER_CHECKS
+from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
 
 MODEL = os.environ.get("SCAFFOLDING_TRTLLM_MODEL", "")
 PROMPT = "The capital of France is Paris. The capital of Italy is"
@@ -30,7 +30,7 @@ if not MODEL:
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    from scaffolding_ext.workers.trtllm import TRTLLMWorker
+    from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
     with TRTLLMWorker(MODEL, max_seq_len=1024, kv_cache_fraction=0.3, serve_scores=True) as made:
         yield made
@@ -54,7 +54,7 @@ def test_contract(worker: Worker, check: Callable[..., None]) -> None:
 
 
 def test_scores_agree_with_transformers(worker: Worker) -> None:
-    from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
     task, expected = (ScoreTask(input_str=PROMPT, continuation_str=" Rome, and that of Spain is Madrid.") for _ in "12")
     asyncio.run(worker.run_task(task))

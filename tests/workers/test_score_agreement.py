@@ -16,10 +16,10 @@ pytest.importorskip("openai")
 import torch
 
 from scaffolding_ext.prompting import load_tokenizer, model_folder
-from scaffolding_ext.testing_server import OpenAIServer
-from scaffolding_ext.workers.huggingface import HuggingFaceWorker
-from scaffolding_ext.workers.openai_http import OpenAIWorker
-from scaffolding_ext.workers.trtllm import TRTLLMWorker
+from scaffolding_ext.testing.server import OpenAIServer
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/target"
 TOLERANCE = 1e-3

@@ -9,38 +9,38 @@ from typing import Any
 import pytest
 
 from scaffolding_ext import registry
-from scaffolding_ext.contract import contract_reply
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker
 from scaffolding_ext.tasks import ScoreTask, TokenCounts, set_token_counts
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.testing_server import OpenAIServer
-from scaffolding_ext.worker_contract import WORKER_CHECKS, check_worker_contract
+from scaffolding_ext.testing.controller_contract import contract_reply
+from scaffolding_ext.testing.server import OpenAIServer
+from scaffolding_ext.testing.worker_contract import WORKER_CHECKS, check_worker_contract
 
 
 def huggingface() -> Worker:
     pytest.importorskip("torch")
-    from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
     return HuggingFaceWorker("tinylm/draft", max_batch_size=4)
 
 
 def openai() -> Worker:
     pytest.importorskip("openai")
-    from scaffolding_ext.workers.openai_http import OpenAIWorker
+    from scaffolding_ext.workers.openai.worker import OpenAIWorker
 
     return OpenAIWorker(SERVERS["vllm"].url, "tinylm/draft")
 
 
 def openai_trtllm() -> Worker:
     pytest.importorskip("openai")
-    from scaffolding_ext.workers.openai_http import OpenAIWorker
+    from scaffolding_ext.workers.openai.worker import OpenAIWorker
 
     return OpenAIWorker(SERVERS["trtllm"].url, "tinylm/draft")
 
 
 def openai_llama_cpp() -> Worker:
     pytest.importorskip("openai")
-    from scaffolding_ext.workers.openai_http import OpenAIWorker
+    from scaffolding_ext.workers.openai.worker import OpenAIWorker
 
     return OpenAIWorker(SERVERS["llama_cpp"].url, "tinylm/draft")
 
@@ -56,7 +56,7 @@ def compare() -> Worker:
 
 
 def trtllm() -> Worker:
-    from scaffolding_ext.workers.trtllm import TRTLLMWorker
+    from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
     return TRTLLMWorker("tinylm/draft")
 

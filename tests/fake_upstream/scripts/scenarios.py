@@ -7,7 +7,6 @@ import asyncio
 import json
 import sys
 
-from scaffolding_ext.contract import contract_reply
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
@@ -15,6 +14,7 @@ from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import RequestError
+from scaffolding_ext.host.llm import ScaffoldingLlm as OurHost
 from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import (
     UPSTREAM,
@@ -28,9 +28,9 @@ from scaffolding_ext.protocol import (
     with_task_collection,
 )
 from scaffolding_ext.results import completion_of
-from scaffolding_ext.runtime import ScaffoldingLlm as OurHost
 from scaffolding_ext.tasks import ScoreTask, priority_of
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.testing.controller_contract import contract_reply
 from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.budgeted import BudgetedWorker
 
@@ -217,7 +217,7 @@ def seeds(host):
 
 def stack(host):
     """A stack file with a controller of upstream's that this package has none of the name of."""
-    from scaffolding_ext.stack import load_stack
+    from scaffolding_ext.stack.build import load_stack
 
     controller = {"type": "TOTController", "args": {"generation_controller": {"type": "NativeGenerationController"}}}
     workers = {"generation": {"type": "ScriptedWorker", "args": {"respond": "x"}}}
@@ -229,7 +229,7 @@ def stack(host):
 def embedded(host):
     """The transformers worker with the draft model, greedy, so that nothing depends on the seeds."""
     from scaffolding_ext.prompting import Prompting
-    from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
     documents = {}
     for name, controller in {

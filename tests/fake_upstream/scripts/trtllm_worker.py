@@ -8,11 +8,11 @@ from tensorrt_llm.scaffolding import ScaffoldingLlm, task
 from tensorrt_llm.scaffolding import Worker as UpstreamWorker
 
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.host.llm import ScaffoldingLlm as OurHost
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import UPSTREAM, Worker
 from scaffolding_ext.results import completion_of
-from scaffolding_ext.runtime import ScaffoldingLlm as OurHost
-from scaffolding_ext.workers.trtllm import TRTLLMWorker
+from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/draft"
 PROMPT = "Start with 5. Apply a+3,b-2. Find the total."

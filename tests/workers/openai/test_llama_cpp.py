@@ -16,15 +16,15 @@ pytest.importorskip("torch")
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.tasks import ScoreTask, TokenCounts, set_token_counts, set_turn_start, token_counts_of
-from scaffolding_ext.testing_server import OpenAIServer
+from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.tinylm.embedded import model_folder
-from scaffolding_ext.workers.huggingface import HuggingFaceWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.openai.failures import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import Piece
-from scaffolding_ext.workers.openai_http import OpenAIWorker
+from scaffolding_ext.workers.openai.worker import OpenAIWorker
 from scaffolding_ext.workers.task_fields import TokenLogprob
 
 MODEL = "tinylm/draft"

@@ -1,0 +1,33 @@
+"""The toolkit of controllers that watch a chain of thought: start it, let it grow, ask it, and end with an answer.
+
+    chain = start_chain(self, task, family, max_tokens=2000)
+    while not chain.ended and not enough(chain.text):
+        yield from chain.grow(chain.num_tokens + 64)
+    yield from conclude(task, chain, family, {"max_tokens": 20}, exit_reason="enough")
+
+`start_chain` takes a `StreamChain` where the worker streams and a `ChunkChain` elsewhere; a controller may also make
+one of the two itself. `chain.prefix` is a snapshot, which `asking` turns into a task that asks for the answer so far (a
+probe); `asked_answer` reads it. `conclude` ends the request with the chain's own answer or one that it asks for, and
+`close_with` with an answer that the controller has already.
+"""
+
+from scaffolding_ext.controllers.chain.asking import asked_answer, asking
+from scaffolding_ext.controllers.chain.chain import Chain, Prefix
+from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
+from scaffolding_ext.controllers.chain.continuation import continuation
+from scaffolding_ext.controllers.chain.ending import close_with, conclude
+from scaffolding_ext.controllers.chain.start import start_chain
+from scaffolding_ext.controllers.chain.stream_chain import StreamChain
+
+__all__ = [
+    "Chain",
+    "ChunkChain",
+    "Prefix",
+    "StreamChain",
+    "asked_answer",
+    "asking",
+    "close_with",
+    "conclude",
+    "continuation",
+    "start_chain",
+]

@@ -1,0 +1,131 @@
+"""A chain of thought that grows piece by piece."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from scaffolding_ext.controllers.chain.chunk_text import ChunkText
+from scaffolding_ext.program import derive_seed, discard
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
+from scaffolding_ext.sampling_params import apply_sampling_params, inherit_sampling_params
+from scaffolding_ext.tasks import Purpose
+
+
+class Prefix(NamedTuple):
+    """A chain as it stood at one position.
+
+    Attributes:
+        num_tokens: How many tokens of the chain it holds (the prompt not counted).
+        text: Their text.
+        token_ids: Their ids, or None where the worker gives none.
+        logprobs: What the worker reported with each of them, where the chain's sampling fields ask for `num_logprobs`.
+    """
+
+    num_tokens: int
+    text: str
+    token_ids: list[int] | None
+    logprobs: list[Any] | None = None
+
+
+class Chain(ABC):
+    """One chain of thought on a prompt.
+
+    It is read at token positions alone: what its prefix, its text and its end are depends on how far it was told to
+    grow, never on how much a worker has generated in the meantime. What lies beyond is only ever counted as discarded.
+
+    Attributes:
+        runs_on: Whether the worker goes on with the chain while nothing of it is yielded.
+        ended: Whether the chain has ended, by itself or at its budget.
+        finish_reason: Once it has ended: `"length"` where the budget ended it, else what the worker says.
+
+    Args:
+        prompt: The task whose `input_str` (and `input_tokens`, where it has them) the chain answers.
+        max_tokens: The chain's budget in tokens.
+        sampling_params: Sampling fields of the chain; those that the prompt's task sets itself go before them.
+    """
+
+    runs_on: ClassVar[bool]
+
+    def __init__(self, prompt: GenerationTask, max_tokens: int, sampling_params: dict[str, Any]) -> None:
+        self.prompt = prompt
+        self.max_tokens = max_tokens
+        self.ended = False
+        self.finish_reason: str | None = None
+        self._sampling_params = sampling_params
+        self._num_tokens = 0
+        self._text = ChunkText()
+
+    @property
+    @abstractmethod
+    def prefix(self) -> Prefix:
+        """The chain so far."""
+
+    @property
+    @abstractmethod
+    def num_generated(self) -> int:
+        """Tokens that the worker is known to have generated for the chain, read or not, decoded or had from a store."""
+
+    @abstractmethod
+    def advance(self, num_tokens: int) -> list[Task]:
+        """Tasks to yield so that the chain grows towards `num_tokens`; none once it is there or has ended.
+
+        Call `absorb` after the yield, and `advance` again, until there are none. `grow` does all of that.
+        """
+
+    @abstractmethod
+    def absorb(self) -> None:
+        """Take in what the worker wrote into the tasks of the last `advance` or `stop`."""
+
+    @abstractmethod
+    def stop(self) -> list[Task]:
+        """Tasks to yield so that the worker gives the chain up; call `absorb` after the yield. `leave` does both."""
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens of the chain have been read."""
+        return self._num_tokens
+
+    @property
+    def text(self) -> str:
+        """The text of the chain so far."""
+        return self._text.text
+
+    def contains(self, marker: str) -> bool:
+        """Whether the marker stands in the chain so far."""
+        return marker in self.text
+
+    def grow(self, num_tokens: int, beside: Sequence[Task] = ()) -> ControllerGenerator:
+        """Work to `yield from`: afterwards the chain has `num_tokens` tokens, or has ended before or at its budget.
+
+        Args:
+            num_tokens: The position to reach, counted from the chain's beginning; at most the budget is reached.
+            beside: Other tasks that run meanwhile, such as a probe; they are done afterwards, too.
+        """
+        tasks = self.advance(num_tokens)
+        while tasks or beside:
+            yield [*tasks, *beside]
+            if tasks:
+                self.absorb()
+            tasks, beside = self.advance(num_tokens), ()
+
+    def leave(self, prefix: Prefix | None = None) -> ControllerGenerator:
+        """Work to `yield from`: the worker gives the chain up, and what lies beyond the prefix counts as discarded.
+
+        Args:
+            prefix: What is kept; None keeps the chain as it stands.
+        """
+        kept = self._num_tokens if prefix is None else prefix.num_tokens
+        tasks = self.stop()
+        if tasks:
+            yield tasks
+            self.absorb()
+        discard(Purpose.CHAIN, max(0, self.num_generated - kept))
+
+    def _configure(self, piece: GenerationTask) -> None:
+        """Set the sampling fields of a task that generates a piece of the chain."""
+        inherit_sampling_params(piece, self.prompt)
+        if piece.seed is not None and self._num_tokens:  # a seed used twice would draw the same numbers again
+            piece.seed = derive_seed(piece.seed, self._num_tokens)
+        apply_sampling_params(piece, self._sampling_params)

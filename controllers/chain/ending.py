@@ -1,0 +1,87 @@
+"""Ends a request with a chain of thought: with its own answer, or with one that it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scaffolding_ext.answers import extract
+from scaffolding_ext.controllers.base import decode, encode, finish
+from scaffolding_ext.controllers.chain.asking import asked_answer, asking
+from scaffolding_ext.controllers.chain.chain import Chain, Prefix
+from scaffolding_ext.program import record
+from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.tasks import is_chunk
+
+
+def conclude(
+    task: GenerationTask,
+    chain: Chain,
+    family: PromptFamily,
+    sampling_params: dict[str, Any],
+    *,
+    exit_reason: str = "length",
+    insist_on_answer: bool = True,
+) -> ControllerGenerator:
+    """Work to `yield from` that ends the request with the chain as it stands; a chain that goes on is left.
+
+    The output is the chain, where it has an answer of its own: in its end, or behind its closed thinking. Elsewhere
+    thinking is closed, where it is open, and the answer is asked for; not at the budget of a mere chunk, which others
+    go on with.
+
+    Args:
+        task: Gets the output.
+        chain: Has ended by itself, at its budget, or goes on.
+        family: How thinking is closed.
+        sampling_params: Sampling fields of an answer that is asked for, `max_tokens` among them.
+        exit_reason: Why a chain that goes on is left. One that ended by itself exits with `"end"`, and one that its
+            budget ended with `"length"`.
+        insist_on_answer: Whether a chain that ended by itself without an answer is asked for one, too.
+    """
+    ended_by_itself = chain.ended and chain.finish_reason != "length"
+    reason = "end" if ended_by_itself else "length" if chain.ended else exit_reason
+    prefix, closed = chain.prefix, chain.contains(family.think_close)
+    answer = extract(prefix.text.rpartition(family.think_close)[2])
+    record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason, answer=answer)
+    if not ended_by_itself:
+        yield from chain.leave()
+    if chain.ended and not ended_by_itself and is_chunk(task):
+        finish(task, prefix.text, prefix.token_ids, None, reason)
+        return
+    is_answered = answer is not None and (ended_by_itself or closed)
+    if is_answered or (ended_by_itself and not insist_on_answer):
+        finish(task, prefix.text, prefix.token_ids, answer, reason)
+        return
+    close = family.close_closed if closed else family.close
+    kept = _without_end(prefix) if ended_by_itself else prefix
+    forced = asking(task, kept, close, sampling_params)
+    yield [forced]
+    answer = asked_answer(forced)
+    record("force", position=kept.num_tokens, answer=answer)
+    if answer is None:
+        finish(task, prefix.text, prefix.token_ids, None, reason)
+        return
+    if ended_by_itself:
+        yield from chain.leave(kept)
+    close_with(task, kept, close, answer, family, reason)
+
+
+def close_with(
+    task: GenerationTask, prefix: Prefix, close: str, answer: str, family: PromptFamily, exit_reason: str
+) -> None:
+    """Write prefix, closing text and answer as the task's output."""
+    ending = close + answer + family.answer_end
+    ending_ids = encode(ending)
+    ids = None if prefix.token_ids is None or ending_ids is None else prefix.token_ids[: prefix.num_tokens] + ending_ids
+    finish(task, prefix.text + ending, ids, answer, exit_reason)
+
+
+def _without_end(prefix: Prefix) -> Prefix:
+    """An ended chain as one that can go on: without the token that ended it, and as text where it was cut inside."""
+    ids = prefix.token_ids
+    if not ids:
+        return prefix
+    if decode(ids[-1:]) == "":
+        ids = ids[:-1]
+    text = decode(ids)
+    return Prefix(len(ids), prefix.text, ids if text is None or text == prefix.text else None)

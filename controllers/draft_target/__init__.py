@@ -1,0 +1,1 @@
+"""What controllers share in which a small model drafts and a large one takes over."""

@@ -1,0 +1,260 @@
+"""One chain that a small model drafts chunk by chunk, and that a large one scores and now and then takes over."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from scaffolding_ext.answers import extract
+from scaffolding_ext.controllers.base import decode
+from scaffolding_ext.controllers.chain import Prefix, asked_answer, asking
+from scaffolding_ext.controllers.chain.chunk_text import ChunkText
+from scaffolding_ext.controllers.on_worker import OnWorker, on_worker
+from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.ledger import Ledger, Meter
+from scaffolding_ext.maths.nonconformity import NonconformityScore
+from scaffolding_ext.program import derive_seed, discard, elapsed, record
+from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.sampling_params import inherit_sampling_params
+from scaffolding_ext.tasks import (
+    CHAIN,
+    CHAIN_START,
+    Purpose,
+    ScoreTask,
+    finish_reason_of,
+    mark_chunk,
+    output_of,
+    set_priority,
+    set_purpose,
+    set_turn_start,
+)
+from scaffolding_ext.worker_tags import WorkerTag
+
+_BOX = re.compile(r"\\boxed\s*\{")
+_STOPPED_BY_MODEL = (None, "length", "end")  # exit reasons after which the finish reason says whether the chain ended
+
+
+class Chunk(NamedTuple):
+    """What one model wrote at one turn.
+
+    Attributes:
+        text: As its worker decoded it.
+        token_ids: Its ids; None where the worker gives none, or the other model would not understand them.
+        num_tokens: Tokens that reach the chain if the chunk is kept.
+        num_decoded: Tokens that the worker is known to have decoded.
+        ended: Whether its writer ended the chain.
+    """
+
+    text: str
+    token_ids: list[int] | None
+    num_tokens: int
+    num_decoded: int
+    ended: bool
+
+
+class DraftTargetChain:
+    """A chain as it grows.
+
+    Models with one tokenizer exchange token ids; others exchange text, which each worker tokenises whole, so that the
+    token at a border is the one that the model would have read.
+
+    Args:
+        prompt: The task that it answers.
+        index: Its number; where the prompt's task brings a seed, each chain derives its own.
+        draft: Writes chunks on the worker `draft`.
+        target: Writes chunks on the worker `target`.
+        score: Nonconformity of a chunk; None has no chunk scored.
+        draft_tokens: Tokens of a drafted chunk.
+        target_tokens: Tokens of a chunk of the target.
+        max_tokens: Tokens of the chain.
+        keeps_rejected: Whether a rejected chunk stays and the target goes on behind it; else it is written anew.
+        shares_tokens: Whether both models have one tokenizer.
+
+    Attributes:
+        index: As given.
+        turn: Chunks drafted so far.
+        text: The text so far.
+        num_tokens: Its tokens, counted by who wrote them.
+        exit_reason: Why the chain has ended; None while it goes on.
+        draft_chunk: The chunk that waits for a decision.
+        score: Its nonconformity; None where nothing was written, or chunks are not scored.
+        waits_since: When it began to wait, in the program's seconds: when it was drafted and, where chunks are, scored.
+        answer: The chain's answer, once it is concluded.
+        accepted_scores: Nonconformity of the drafted chunks that stand.
+    """
+
+    def __init__(
+        self,
+        prompt: GenerationTask,
+        index: int,
+        draft: OnWorker,
+        target: OnWorker,
+        score: NonconformityScore | None,
+        *,
+        draft_tokens: int,
+        target_tokens: int,
+        max_tokens: int,
+        keeps_rejected: bool,
+        shares_tokens: bool,
+    ) -> None:
+        self.index = index
+        self.turn = 0
+        self.num_tokens = 0
+        self.exit_reason: str | None = None
+        self.draft_chunk: Chunk | None = None
+        self.score: float | None = None
+        self.waits_since = 0.0
+        self.answer: str | None = None
+        self.accepted_scores: list[float] = []
+        self._prompt = prompt
+        self._draft, self._target, self._score = draft.clone(), target.clone(), score
+        self._draft_tokens, self._target_tokens, self._max_tokens = draft_tokens, target_tokens, max_tokens
+        self._keeps_rejected = keeps_rejected
+        self._text = ChunkText()
+        self._priority = 0.0
+        self._ids: list[int] | None = [] if shares_tokens and prompt.input_tokens is not None else None
+
+    @property
+    def text(self) -> str:
+        return self._text.text
+
+    @property
+    def token_ids(self) -> list[int] | None:
+        """The ids of the chain; None where it is handed on as text."""
+        return None if self._ids is None else list(self._ids)
+
+    @property
+    def wrote_something(self) -> bool:
+        """Whether a chunk waits for a decision that has a token; without one the chain has ended."""
+        chunk = self.draft_chunk
+        return chunk is not None and bool(chunk.text if chunk.token_ids is None else chunk.token_ids)
+
+    @property
+    def draft_text(self) -> str:
+        """The text of the chunk that waits for a decision; empty without one."""
+        return "" if self.draft_chunk is None else self.draft_chunk.text
+
+    def with_draft(self) -> str:
+        """The prompt, the chain and the chunk that waits for a decision: what a judge of it reads."""
+        return (self._prompt.input_str or "") + self.text + self.draft_text
+
+    def draft(self) -> ControllerGenerator:
+        """Have the next chunk drafted and, where chunks are scored, scored."""
+        chunk = yield from self._write(self._draft, self._draft_tokens)
+        self.draft_chunk, self.score = chunk, None
+        if self._score is not None and self.wrote_something:
+            self.score = yield from self._scored(chunk, self._score)
+        self.waits_since = elapsed()
+
+    def settle(self, taken_over: bool, priority: float = 0.0) -> ControllerGenerator:
+        """Keep the drafted chunk, or have the target take over for a chunk.
+
+        Args:
+            taken_over: Whether it does.
+            priority: Place among those that wait for the target, from here on: the lower, the sooner.
+
+        Returns:
+            Tokens that the target wrote.
+        """
+        self._priority = priority
+        chunk, self.draft_chunk = self.draft_chunk, None
+        assert chunk is not None, "draft() comes first"
+        self.turn += 1
+        if not taken_over:
+            self._keep(chunk)
+            if self.score is not None:
+                self.accepted_scores.append(self.score)
+            return 0
+        if self._keeps_rejected:
+            self._keep(self._without_end(chunk))
+        else:
+            discard(Purpose.CHAIN, chunk.num_decoded)
+        if self.exit_reason is not None or self.num_tokens >= self._max_tokens:
+            return 0
+        written = yield from self._write(self._target, self._target_tokens)
+        self._keep(written)
+        return written.num_tokens
+
+    def end(self, reason: str) -> None:
+        """End a chain that goes on."""
+        self.exit_reason = self.exit_reason or reason
+
+    def conclude(self, family: PromptFamily, sampling_params: dict[str, Any]) -> ControllerGenerator:
+        """Read the chain's answer; where it has none, the draft model is asked for it.
+
+        Args:
+            family: How the answer is asked for.
+            sampling_params: Sampling fields of an answer that is asked for, `max_tokens` among them.
+        """
+        self.answer = extract(self.text)
+        if self.answer is None:
+            close = family.close_closed if family.think_close in self.text else family.close
+            prefix = Prefix(self.num_tokens, self.text, None if self.exit_reason == "end" else self.token_ids)
+            forced = asking(self._prompt, prefix, close, sampling_params)
+            yield from on_worker([[forced]], WorkerTag.DRAFT)
+            self.answer = asked_answer(forced)
+            if self.answer is not None:
+                self._text.text += close + self.answer + family.answer_end
+                self._ids = None
+        record("end", chain=self.index, turns=self.turn, reason=self.exit_reason, answer=self.answer)
+
+    def _write(self, writer: OnWorker, max_tokens: int) -> ControllerGenerator:
+        """Have a model write the next chunk, which it returns."""
+        asked = max(1, min(max_tokens, self._max_tokens - self.num_tokens))
+        text = None if self._prompt.input_str is None else self._prompt.input_str + self.text
+        ids = None if self._ids is None else (self._prompt.input_tokens or []) + self._ids
+        task = GenerationTask(worker_tag=WorkerTag.GENERATION, input_str=text, input_tokens=ids, max_tokens=asked)
+        set_purpose(task, CHAIN if self.num_tokens else CHAIN_START)
+        mark_chunk(task)
+        if self.num_tokens and self._prompt.input_str is not None:
+            set_turn_start(task, len(self._prompt.input_str))
+        if writer is self._target:
+            set_priority(task, self._priority)
+        inherit_sampling_params(task, self._prompt)
+        if task.seed is not None:
+            task.seed = derive_seed(task.seed, self.index, self.turn, writer.tag.value)
+        spent = Ledger()
+        yield from Meter(spent).watch(writer.process([task]))
+        chunk_text = output_of(task)
+        own_reason = task.customized_result_fields.get("exit_reason")
+        ended = own_reason not in _STOPPED_BY_MODEL or finish_reason_of(task) not in (None, "length")
+        if self._ids is None:
+            chunk_text = chunk_text.rstrip("\ufffd")  # half a character, which the other model could not read
+        num_tokens = asked if task.output_tokens is None else len(task.output_tokens)
+        token_ids = None if self._ids is None else task.output_tokens
+        decoded = spent.by_purpose.get(Purpose.CHAIN)
+        return Chunk(chunk_text, token_ids, num_tokens, 0 if decoded is None else decoded.decoded, ended)
+
+    def _scored(self, chunk: Chunk, score: NonconformityScore) -> ControllerGenerator:
+        """Have the target score a chunk behind the chain so far, and return its nonconformity."""
+        if self._ids is None or chunk.token_ids is None:
+            history = (self._prompt.input_str or "") + self.text
+            task = ScoreTask(worker_tag=WorkerTag.TARGET, input_str=history, continuation_str=chunk.text)
+        else:
+            history_ids = (self._prompt.input_tokens or []) + self._ids
+            task = ScoreTask(worker_tag=WorkerTag.TARGET, input_tokens=history_ids, continuation_tokens=chunk.token_ids)
+        set_priority(task, self._priority)
+        yield [task]
+        if not task.logprobs:
+            raise NoOutputError("the worker 'target' left no log-probabilities in a ScoreTask: read its log")
+        return score(task.logprobs)
+
+    def _keep(self, chunk: Chunk) -> None:
+        """Make a chunk part of the chain, and see whether that ends it."""
+        self.num_tokens += chunk.num_tokens
+        self._ids = None if self._ids is None or chunk.token_ids is None else self._ids + chunk.token_ids
+        stopped = self._text.add(chunk.text, chunk.token_ids, self._prompt.stop)
+        if chunk.ended or stopped:
+            self.exit_reason = "end"
+        elif _BOX.search(self.text) and extract(self.text) is not None:
+            self.exit_reason = "answer"
+        elif self.num_tokens >= self._max_tokens:
+            self.exit_reason = "length"
+
+    def _without_end(self, chunk: Chunk) -> Chunk:
+        """The chunk as the target can go on behind it: open, and without the token that ended it."""
+        ids = chunk.token_ids
+        if chunk.ended and ids and not decode(ids[-1:]):
+            ids = ids[:-1]
+        return chunk._replace(token_ids=ids, ended=False)

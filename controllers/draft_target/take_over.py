@@ -1,0 +1,63 @@
+"""Who decides whether the target takes over a drafted chunk: the contract of the rules."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.protocol import ControllerGenerator
+
+
+class Decision(NamedTuple):
+    """What becomes of a drafted chunk.
+
+    Attributes:
+        taken_over: Whether the target writes instead of it, or behind it.
+        figures: What the decision was taken on, for the trace; JSON-serialisable.
+        priority: Place of the chain among those that wait for the target: the lower, the sooner.
+    """
+
+    taken_over: bool
+    figures: dict[str, Any]
+    priority: float = 0.0
+
+
+class TakeOverRule(ABC):
+    """Decides on drafted chunks, each by itself as it comes or all chunks of a turn together.
+
+    Attributes:
+        scores_chunks: Whether the target scores every chunk before its decision; else `chain.score` stays None.
+    """
+
+    scores_chunks: bool = True
+
+    def for_request(self) -> TakeOverRule:
+        """The rule for one request; a rule that keeps something of a request gives a fresh copy."""
+        return self
+
+    def in_step(self, turn: int) -> bool:
+        """Whether the chunks of a turn, from 0, wait for each other and are decided together.
+
+        A rule that lets the chains go at one turn lets them go at all later ones.
+        """
+        return False
+
+    @abstractmethod
+    def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
+        """Decide on the chunks that wait in some chains; whatever work it yields is done on behalf of the request.
+
+        Args:
+            chains: All chains of a turn in step, else one. Each has written something.
+            rngs: The generator of each chain.
+
+        Returns:
+            A `Decision` for each chain, as the generator's return value.
+        """
+
+    def figures(self) -> dict[str, Any]:
+        """What the rule has to say of all its decisions so far, for the trace."""
+        return {}

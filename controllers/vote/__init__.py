@@ -1,0 +1,1 @@
+"""What votes share: samples, and what each weighs."""

@@ -1,0 +1,149 @@
+"""What the vote of a sample weighs."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from scaffolding_ext.controllers.vote.samples import Sample
+from scaffolding_ext.errors import ConfigError, NoOutputError
+from scaffolding_ext.maths.voting import Aggregate, trace_confidence
+from scaffolding_ext.protocol import GenerationTask
+
+
+class Weight(ABC):
+    """A weight of votes; a plain function of the finished sample does, too, where it needs nothing prepared."""
+
+    def prepare(self, task: GenerationTask) -> None:  # noqa: B027  (most weights need nothing)
+        """Have the samples of a task bring what the weight reads."""
+
+    @abstractmethod
+    def __call__(self, sample: Sample) -> float:
+        """The weight of a finished sample, finite and at least 0."""
+
+
+class FunctionWeight(Weight):
+    """A weight that a plain function of the finished sample gives."""
+
+    def __init__(self, function: Callable[[Sample], float]) -> None:
+        self._function = function
+
+    def __call__(self, sample: Sample) -> float:
+        return self._function(sample)
+
+
+class UniformWeight(Weight):
+    """Every vote weighs the same."""
+
+    def __call__(self, sample: Sample) -> float:
+        return 1.0
+
+
+class MeanLogprobWeight(Weight):
+    """The geometric mean of the probabilities of a sample's tokens, in [0, 1].
+
+    Reference:
+        Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models", table 1 (normalised
+        weighted sum).
+    """
+
+    def prepare(self, task: GenerationTask) -> None:
+        task.num_logprobs = max(1, task.num_logprobs or 0)
+
+    def __call__(self, sample: Sample) -> float:
+        task = sample.task
+        positions = logprobs_of(task)
+        chosen = [step[token].logprob for token, step in zip(task.output_tokens or (), positions, strict=False)]
+        return math.exp(math.fsum(chosen) / len(chosen)) if chosen else 0.0
+
+
+class ConfidenceWeight(Weight):
+    """DeepConf's confidence of a trace, in nats.
+
+    Args:
+        top_k: How many of a position's likeliest tokens it reads.
+        aggregate: How positions become one figure; see `trace_confidence`.
+        group_size: Tokens in a group.
+
+    Reference:
+        Fu et al., "Deep Think with Confidence", section 3.
+    """
+
+    def __init__(self, top_k: int = 20, aggregate: Aggregate = "lowest_group", group_size: int = 2048) -> None:
+        if top_k < 1:
+            raise ConfigError(f"is {top_k}; it must be at least 1", "top_k")
+        self.top_k = top_k
+        self.aggregate: Aggregate = aggregate
+        self.group_size = group_size
+
+    def prepare(self, task: GenerationTask) -> None:
+        task.num_logprobs = max(self.top_k, task.num_logprobs or 0)
+
+    def __call__(self, sample: Sample) -> float:
+        top = top_logprobs(sample.task, self.top_k)
+        return trace_confidence(top, self.aggregate, self.group_size) if top else 0.0
+
+
+class RewardWeight(Weight):
+    """The score that the vote's reward controller gave."""
+
+    def __call__(self, sample: Sample) -> float:
+        if sample.reward is None:
+            raise NoOutputError("a sample has no reward: the vote needs a reward_controller to weigh by it")
+        return sample.reward
+
+
+_NAMED: dict[str, type[Weight]] = {
+    "uniform": UniformWeight,
+    "mean_logprob": MeanLogprobWeight,
+    "confidence": ConfidenceWeight,
+    "reward": RewardWeight,
+}
+
+
+def weight_from(weight: str | Weight | Callable[[Sample], float]) -> Weight:
+    """A weight from its name, from a function of the finished sample, or as it is.
+
+    Raises:
+        ConfigError: No weight has that name, or it cannot be called.
+    """
+    if isinstance(weight, Weight):
+        return weight
+    if isinstance(weight, str):
+        if weight not in _NAMED:
+            raise ConfigError(f"is {weight!r}; choose one of {', '.join(_NAMED)}, or give a function", "weight")
+        return _NAMED[weight]()
+    if not callable(weight):
+        raise ConfigError(f"is {weight!r}; choose one of {', '.join(_NAMED)}, or give a function", "weight")
+    return FunctionWeight(weight)
+
+
+def logprobs_of(task: GenerationTask) -> list[dict[int, Any]]:
+    """The log-probabilities that a sample brought, a position each.
+
+    Raises:
+        NoOutputError: It brought none.
+    """
+    if not task.logprobs and task.output_tokens:
+        raise NoOutputError(
+            f"a sample brought no log-probabilities, though num_logprobs is {task.num_logprobs}: its worker or its "
+            "controller does not pass them on; draw samples with NativeGenerationController on a worker that gives "
+            "them, or weigh votes by something else"
+        )
+    return list(task.logprobs or ())
+
+
+def top_logprobs(task: GenerationTask, top_k: int) -> list[list[float]]:
+    """The k highest log-probabilities of each position, shape (tokens, k).
+
+    Positions report k or k + 1 tokens (the sampled one besides); the k highest count. Where a worker reports fewer
+    somewhere, all positions are cut to the fewest.
+
+    Raises:
+        NoOutputError: The sample brought none.
+    """
+    positions = [sorted((entry.logprob for entry in step.values()), reverse=True) for step in logprobs_of(task)]
+    width = min(top_k, min(map(len, positions), default=0))
+    return [position[:width] for position in positions] if width else []

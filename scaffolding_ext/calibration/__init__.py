@@ -1,0 +1,1 @@
+"""What calibrations leave, and how they run."""

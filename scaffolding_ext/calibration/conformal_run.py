@@ -1,0 +1,92 @@
+"""Runs a conformal calibration: the chains of a stack's draft/target controller, on the prompts of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scaffolding_ext.calibration.conformal import (
+    ConformalCalibration,
+    LevelScores,
+    Source,
+    TurnScores,
+    fingerprints,
+)
+from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController, CalibrationTurn
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController, model_name
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.maths.conformal_validity import realised_rate
+from scaffolding_ext.stack.build import build_stack, check_stack
+from scaffolding_ext.stack.config import ComponentConfig, StackConfig
+from scaffolding_ext.worker_tags import WorkerTag, worker_for
+
+
+def calibrate(
+    config: StackConfig,
+    prompts: Sequence[str],
+    alphas: Sequence[float],
+    *,
+    source: Source,
+    num_turns: int | None = None,
+    seed: int = 0,
+) -> ConformalCalibration:
+    """Run the calibration chains of each level and keep their scores.
+
+    Args:
+        config: A stack whose outermost controller is a ConformalDraftTargetController; its coverage and calibration are
+            not used.
+        prompts: The questions, at least one.
+        alphas: Levels, in (0, 1); each has chains of its own, since later turns depend on it.
+        source: Whether the questions are those at hand or others.
+        num_turns: Turns to calibrate; 1 is the paper's, None takes the controller's `max_turns`.
+        seed: Of the chains.
+
+    Raises:
+        ConfigError: The stack's controller is another, or an argument is wrong.
+    """
+    levels = []
+    with build_stack(_uncalibrated(config, alphas[0])) as llm:
+        prompting = getattr(llm.prototype_controller, "prompting", None)
+        for alpha in alphas:
+            controller = check_stack(_uncalibrated(config, alpha))
+            if not isinstance(controller, ConformalDraftTargetController):
+                raise ConfigError(
+                    f"is a {type(controller).__name__}; calibrate the ConformalDraftTargetController by itself",
+                    "controller.type",
+                )
+            calibrating = CalibrateDraftTargetController(controller, prompts, num_turns)
+            calibrating.prompting = prompting
+            with ScaffoldingLlm(calibrating, llm.workers, seed=seed) as calibrating_llm:
+                calibrating_llm.generate("", sample_id=f"alpha {alpha}")
+            rng = np.random.default_rng(seed)
+            levels.append(LevelScores(alpha=alpha, turns=[_turn_scores(turn, rng) for turn in calibrating.turns]))
+        names = {
+            "draft_model": model_name(worker_for(llm.workers, WorkerTag.DRAFT)),
+            "target_model": model_name(worker_for(llm.workers, WorkerTag.TARGET)),
+        }
+    return ConformalCalibration(
+        source=source,
+        setting=controller.setting.model_copy(update=names),
+        num_chains=controller.num_chains,
+        seed=seed,
+        questions=fingerprints(prompts),
+        levels=levels,
+    )
+
+
+def _uncalibrated(config: StackConfig, alpha: float) -> StackConfig:
+    """The stack at a level, with a controller that needs no calibration."""
+    args = {key: value for key, value in config.controller.args.items() if key != "calibration"}
+    component = ComponentConfig(type=config.controller.type, args=args | {"alpha": alpha, "coverage": "conditional"})
+    return config.model_copy(update={"controller": component})
+
+
+def _turn_scores(turn: CalibrationTurn, rng: np.random.Generator) -> TurnScores:
+    if not turn.scores:
+        return TurnScores(scores=[], rate=0.0, low=None, high=None)
+    grouped = turn.questions if len(set(turn.questions)) > 1 else None
+    rate = realised_rate(turn.taken_over, grouped, rng=rng)
+    interval = rate.clustered or (None, None)
+    return TurnScores(scores=sorted(turn.scores), rate=rate.rate, low=interval[0], high=interval[1])

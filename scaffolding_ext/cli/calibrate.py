@@ -1,0 +1,197 @@
+"""`scaffolding-ext calibrate`: from the records of a labelled run to the settings of a controller.
+
+Arguments in, files and tables out, as in `cli`; what is computed is imported when a command runs.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import click
+
+
+@click.group(short_help="Fit a controller's settings to a labelled run.")
+def calibrate() -> None:
+    """Fit a controller's settings to the records of a labelled run and write them to a file."""
+
+
+@calibrate.command("certaindex", short_help="Choose when a vote may stop.")
+@click.argument("samples", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--model", required=True, help="Name of the model that wrote the samples; it is kept in the file.")
+@click.option(
+    "--output_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="YAML file for the policy, the data's fingerprint and the figures.",
+)
+@click.option("--plot_path", type=click.Path(dir_okay=False, path_type=Path), help="Picture of accuracy and tokens.")
+@click.option(
+    "--max_loss",
+    type=click.FloatRange(0, 1),
+    default=0.005,
+    show_default=True,
+    help="Accuracy that may be lost against the vote of all samples, as a share.",
+)
+@click.option("--num_orders", type=click.IntRange(min=1), default=10, show_default=True, help="Random sample orders.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sample orders.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
+def certaindex(
+    samples: Path,
+    model: str,
+    output_path: Path,
+    plot_path: Path | None,
+    max_loss: float,
+    num_orders: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Choose the cheapest vote policy that loses at most --max_loss, on labelled SAMPLES.
+
+    SAMPLES is the samples.jsonl of `scaffolding-ext eval --epochs N`, or a JSONL file of questions with their samples.
+
+    \b
+    Example:
+      scaffolding-ext eval --config configs:native --limit 300 --epochs 16 --output_path runs/votes
+      scaffolding-ext calibrate certaindex runs/votes/samples.jsonl --model tinylm/target --output_path policy.yaml
+    """
+    import numpy as np
+
+    from scaffolding_ext.calibration.vote_trial import plot_trial, try_rules
+    from scaffolding_ext.calibration.votes import Calibration
+    from scaffolding_ext.evaluation.samples import fingerprint, read_votes
+    from scaffolding_ext.maths.allocation.policies import settings_of
+    from scaffolding_ext.maths.certaindex import entropy_certaindex
+
+    votes = read_votes(samples)
+    trial = try_rules(votes, num_orders, np.random.default_rng(seed))
+    rule = trial.chosen(max_loss)
+    figures = trial.figures(rule)
+    knob = max(2, int(trial.outcomes[rule].sizes.min()))  # what every vote under this rule draws: drift is tested there
+    Calibration(
+        model=model,
+        date=datetime.date.today().isoformat(),
+        data=fingerprint(samples),
+        max_loss=max_loss,
+        rule=rule,
+        figures=figures,
+        knob=knob,
+        certaindex=[entropy_certaindex(vote.classes[:knob]) for vote in votes],
+    ).save(output_path)
+    if plot_path is not None:
+        plot_trial(trial, rule, f"{model}: {len(votes)} questions", plot_path)
+    if as_json:
+        policy = {"type": type(rule).__name__, "args": settings_of(rule)}
+        click.echo(json.dumps({"policy": policy, "figures": figures, "output_path": str(output_path)}))
+        return
+    click.echo(f"policy    {rule}")
+    click.echo(f"accuracy  {figures['accuracy']:.1%} against {figures['full_accuracy']:.1%} of the full vote")
+    click.echo(f"tokens    {figures['tokens']:,.0f} against {figures['full_tokens']:,.0f} a question")
+    click.echo(f"samples   {figures['samples']:.1f} in {figures['rounds']:.1f} rounds")
+    click.echo(f"written   {output_path}")
+
+
+@calibrate.command("drift", short_help="Test whether a vote policy should be calibrated anew.")
+@click.argument("policy", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("records", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--model", help="Name of the model that wrote the records; warns where the policy is another's.")
+@click.option(
+    "--level", type=click.FloatRange(0, 1, True, True), default=0.01, show_default=True, help="Level of the test."
+)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
+@click.pass_context
+def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, level: float, as_json: bool) -> None:
+    """Test the votes in RECORDS (samples.jsonl of `scaffolding-ext eval`) against the data of a certaindex POLICY.
+
+    The exit code is 1 where they have drifted: calibrate again.
+
+    \b
+    Example:
+      scaffolding-ext calibrate drift policy.yaml runs/today/samples.jsonl
+    """
+    from scaffolding_ext.calibration.votes import load_calibration
+    from scaffolding_ext.evaluation.samples import read_certaindex
+
+    calibration = load_calibration(policy)
+    if model is not None:
+        calibration.rule_for(model)
+    recent = read_certaindex(records, calibration.knob)
+    found = calibration.drift(recent, level)
+    if as_json:
+        click.echo(json.dumps({**found._asdict(), "num_votes": len(recent), "knob": calibration.knob}))
+    else:
+        verdict = "drifted: calibrate again" if found.drifted else "no drift seen"
+        click.echo(f"{verdict} (distance {found.distance:.3f}, p {found.p_value:.3g}, {len(recent)} votes)")
+    ctx.exit(int(found.drifted))
+
+
+@calibrate.command("conformal", short_help="Score chains, for a target that takes over at a rate.")
+@click.option("--config", "source", required=True, metavar="FILE", help="Stack of a ConformalDraftTargetController.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a key of the stack file.")
+@click.option("--dataset", metavar="SPEC", help="JSONL file or tinylm:held_out, instead of the stack file's dataset.")
+@click.option("--limit", metavar="N|A-B", help="The first N samples, or those from the A-th to the B-th.")
+@click.option(
+    "--alpha",
+    "alphas",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    multiple=True,
+    default=(0.1, 0.25, 0.4, 0.6),
+    show_default=True,
+    help="Level to calibrate; may be repeated.",
+)
+@click.option("--num_turns", type=click.IntRange(min=1), help="Turns to calibrate; 1 is the paper's. Default: all.")
+@click.option(
+    "--online/--held_out",
+    default=False,
+    help="Whether the questions are those that are to be answered, or others (default).",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the chains.")
+@click.option(
+    "--output_path", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File for the scores."
+)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
+def conformal(
+    source: str,
+    overrides: tuple[str, ...],
+    dataset: str | None,
+    limit: str | None,
+    alphas: tuple[float, ...],
+    num_turns: int | None,
+    online: bool,
+    seed: int,
+    output_path: Path,
+    as_json: bool,
+) -> None:
+    """Run the chains of a draft/target stack turn by turn and keep the scores that its decisions are ranked among.
+
+    \b
+    Example:
+      scaffolding-ext calibrate conformal --config configs:conformal_draft_target --alpha 0.25 --limit 100 \\
+        --output_path runs/conformal.json
+      scaffolding-ext eval --config configs:conformal_draft_target \\
+        --set controller.args.coverage=marginal --set controller.args.calibration=runs/conformal.json
+    """
+    from scaffolding_ext.calibration.conformal_run import calibrate as run_calibration
+    from scaffolding_ext.errors import ConfigError
+    from scaffolding_ext.evaluation.datasets import load_dataset
+    from scaffolding_ext.stack.config import load_config
+
+    replaced = [] if dataset is None else ["dataset=" + json.dumps({"source": dataset})]
+    config = load_config(source, [*replaced, *overrides])
+    if config.dataset is None:
+        raise ConfigError("there is none; name a JSONL file or tinylm:held_out here or by --dataset", "dataset")
+    prompts = [sample.prompt for sample in load_dataset(**config.dataset.model_dump(), limit=limit)]
+    calibration = run_calibration(
+        config, prompts, alphas, source="online" if online else "held_out", num_turns=num_turns, seed=seed
+    )
+    calibration.save(output_path)
+    if as_json:
+        click.echo(json.dumps({"output_path": str(output_path), **calibration.model_dump(exclude={"questions"})}))
+        return
+    click.echo("alpha  turn  scores  taken over (95 %, questions resampled)")
+    for level in calibration.levels:
+        for turn, scored in enumerate(level.turns):
+            interval = "" if scored.low is None else f"  ({scored.low:.3f} to {scored.high:.3f})"
+            click.echo(f"{level.alpha:<5}  {turn:>4}  {len(scored.scores):>6}  {scored.rate:.3f}{interval}")
+    click.echo(f"written  {output_path}")

@@ -1,0 +1,65 @@
+"""`scaffolding-ext engine`: TensorRT engines, looked at without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def engine() -> None:
+    """Check engines of trtllm-build against what a stack needs of them."""
+
+
+@engine.command("check", short_help="Whether an engine was built for a stack.")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--config", "source", required=True, metavar="FILE", help="Stack file, or configs:NAME.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a key of the stack file.")
+@click.option("--worker", "tag", metavar="TAG", help="Which of the stack's workers; needed where it has several.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
+@click.pass_context
+def check(
+    ctx: click.Context, folder: Path, source: str, overrides: tuple[str, ...], tag: str | None, as_json: bool
+) -> None:
+    """Read the config.json of the engine in FOLDER and say what the stack needs that it was not built for.
+
+    The exit code is 1 where something is missing; the flags of trtllm-build that mend it are printed. No GPU and no
+    TensorRT-LLM are needed.
+
+    \b
+    Example:
+      scaffolding-ext engine check engines/target --config stack.yaml --worker target
+    """
+    from scaffolding_ext.errors import ConfigError
+    from scaffolding_ext.stack.config import load_config
+    from scaffolding_ext.stack.engine_needs import engine_needs
+    from scaffolding_ext.workers.trtllm.engine_config import EngineConfig
+
+    config = load_config(source, overrides)
+    if tag is None:
+        tags = [name for name in config.workers if name != "compare"]
+        if len(tags) != 1:
+            raise ConfigError(f"the stack has {', '.join(tags)}: say which of them by --worker", "workers")
+        tag = tags[0]
+    built = EngineConfig.read(folder)
+    needs = engine_needs(config, tag)
+    lacking = built.shortfalls(needs)
+    if as_json:
+        document = {
+            "needs": needs._asdict(),
+            "built": built._asdict() | {"folder": str(folder)},
+            "lacking": lacking,
+            "build_flags": built.build_flags(needs) if lacking else [],
+        }
+        click.echo(json.dumps(document))
+    elif not lacking:
+        click.echo(f"{folder} has what the worker {tag!r} needs")
+    else:
+        for sentence in lacking:
+            click.echo(f"lacking  {sentence}")
+        click.echo(f"build    trtllm-build --checkpoint_dir CHECKPOINT --output_dir {folder} \\")
+        click.echo(f"           {' '.join(built.build_flags(needs))}")
+    if lacking:
+        ctx.exit(1)

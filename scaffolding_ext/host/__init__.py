@@ -1,0 +1,1 @@
+"""The host: connects controllers to workers."""

@@ -1,0 +1,287 @@
+"""The host: connects controllers to workers, and keeps every request's failure its own.
+
+Upstream's surface (`generate`, `generate_async`, `shutdown`, `with`), plus time-outs, cancellation, seeds and programs.
+The host runs on an event loop in a thread of its own, so it can be used from any thread and from inside a running loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, overload
+
+from scaffolding_ext.errors import RequestCancelledError, RequestError, RequestTimeoutError, ShutdownError
+from scaffolding_ext.host import arguments
+from scaffolding_ext.host.dispatch import Dispatcher
+from scaffolding_ext.host.request import Request, clone_of
+from scaffolding_ext.host.shutdown import WorkerShutdown
+from scaffolding_ext.program import Program
+from scaffolding_ext.prompting import take_prompting
+from scaffolding_ext.protocol import Controller, Worker
+from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.seeds import RequestSeeds
+
+_ABORT_GRACE_SECONDS = 5.0  # how long a worker may take to react to cancellation before the caller is told anyway
+
+
+class ScaffoldingLlm:
+    """Runs requests of one controller on a set of workers.
+
+    Args:
+        prototype_controller: Cloned once for each request. One with a `bind` is cloned here already, so that what these
+            workers can do is known to this host alone; what is changed on it later changes nothing here. Where its
+            `prompting` was never set, it gets that of the generation worker's model.
+        workers: Worker by tag; keys may be `WorkerTag` members, other enum members, or their string values.
+        max_parallel_requests: Requests that run at once; the others wait in order of arrival.
+        seed: Seed of the run, from which every request's seeds derive; see `RequestSeeds`.
+        owns_workers: Whether `shutdown()` shuts the workers down too, without being told. A `with` block lets go of
+            them in any case: a worker that was made for it, and that nobody else holds, is freed there.
+
+    Raises:
+        ArgumentTypeError: An argument is no controller, no mapping of workers, or no whole number.
+        ConfigError: `max_parallel_requests` is below 1, or the controller cannot be bound to the workers.
+    """
+
+    def __init__(
+        self,
+        prototype_controller: Controller,
+        workers: Mapping[Any, Worker],
+        max_parallel_requests: int = 64,
+        *,
+        seed: int | None = None,
+        owns_workers: bool = False,
+    ) -> None:
+        self.prototype_controller = arguments.checked_controller(prototype_controller, workers)
+        self.workers = arguments.checked_workers(workers)
+        self.max_parallel_requests = arguments.checked_count(max_parallel_requests, "max_parallel_requests")
+        self.owns_workers = owns_workers
+        self._dispatcher = Dispatcher(self.workers)
+        self._seeds = RequestSeeds(seed)
+        self._worker_shutdown = WorkerShutdown(self.workers)
+        self._inbox: deque[Request] = deque()
+        self._waiting: deque[Request] = deque()
+        self._running: set[Request] = set()
+        self._start_scheduled = False
+        self._closer: asyncio.Task[None] | None = None
+        self._closed = False
+        self._finishes_workers = False
+        self._close_lock = threading.Lock()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="scaffolding-llm", daemon=True)
+        self._thread.start()
+        if hasattr(prototype_controller, "bind"):
+            try:
+                self.prototype_controller = clone_of(prototype_controller)
+                self.prototype_controller.bind(self.workers)  # type: ignore[attr-defined]
+                take_prompting(self.prototype_controller, self.workers)
+            except BaseException:
+                self.shutdown()
+                raise
+
+    # ---- for callers, on any thread
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the run."""
+        return self._seeds.seed
+
+    def generate_async(
+        self,
+        prompt: str,
+        *,
+        sample_id: str | None = None,
+        epoch: int = 0,
+        seed: int | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> ScaffoldingResult:
+        """Submit a prompt; returns at once.
+
+        Args:
+            prompt: The user's prompt.
+            sample_id: Names the sample in the run; its seeds derive from it. Without one they derive from the prompt
+                and how often this host was given it: asking again samples again, and a run repeats.
+            epoch: Repetition of the sample.
+            seed: Instead of the host's seed, for this request; the same request with it repeats.
+            timeout: Seconds from now after which the request fails with RequestTimeoutError, waiting included.
+            **kwargs: Passed to the controller's `generate`.
+
+        Raises:
+            ShutdownError: The host is shut down.
+            ArgumentTypeError: The prompt is no text, or the time-out no number.
+            ConfigError: The time-out is not above 0, or not finite.
+        """
+        prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_timeout(timeout)
+        program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
+        request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)
+        with self._close_lock:
+            if self._closed:
+                raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")
+            self._inbox.append(request)
+            if len(self._inbox) == 1:
+                self.loop.call_soon_threadsafe(self._take_inbox)
+        return request
+
+    @overload
+    def generate(self, prompts: str, **kwargs: Any) -> ScaffoldingResult: ...
+    @overload
+    def generate(self, prompts: list[str], **kwargs: Any) -> list[ScaffoldingResult]: ...
+    def generate(self, prompts: str | list[str], **kwargs: Any) -> ScaffoldingResult | list[ScaffoldingResult]:
+        """Run one prompt or a list of them and wait for all; takes the options of `generate_async`.
+
+        Prompts of a list are named by their index, so that their seeds differ. The first failure is raised when all
+        have ended; use `generate_async` to get each result or error by itself.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("generate() would block the host's own thread; use generate_async() there")
+        if isinstance(prompts, str):
+            return self.generate_async(prompts, **kwargs).result()
+        name = kwargs.pop("sample_id", None)
+        results = [
+            self.generate_async(prompt, sample_id=str(i) if name is None else f"{name}/{i}", **kwargs)
+            for i, prompt in enumerate(arguments.checked_prompts(prompts))
+        ]
+        for result in results:
+            result.exception()
+        return [result.result() for result in results]
+
+    def shutdown(self, shutdown_workers: bool | None = None) -> None:
+        """Stop: every request that has not ended fails with ShutdownError. May be called again, and from any thread.
+
+        On the host's own thread, where it cannot wait, it returns at once, and all of this happens after it.
+
+        Args:
+            shutdown_workers: Also shut the workers down, in their order; None means whether the host owns them.
+
+        Raises:
+            WorkerShutdownError: Some of the workers failed at it; the others are shut down.
+        """
+        with_workers = self.owns_workers if shutdown_workers is None else shutdown_workers
+        on_own_thread = threading.current_thread() is self._thread
+        with self._close_lock:
+            first, self._closed = not self._closed, True
+        if first:
+            self._finishes_workers = with_workers and on_own_thread
+            self.loop.call_soon_threadsafe(self._start_closing, with_workers)
+        if on_own_thread:
+            return
+        self._thread.join()
+        if with_workers:
+            self._worker_shutdown.finish()
+
+    def __enter__(self) -> ScaffoldingLlm:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shutdown()
+        self.workers.clear()
+        self._dispatcher, self._worker_shutdown = Dispatcher({}), WorkerShutdown({})
+
+    def _cancel(self, request: Request) -> None:
+        if request.finished:
+            return
+        error = RequestCancelledError(f"request {request.id} was cancelled")
+        try:
+            self.loop.call_soon_threadsafe(self._abort, request, error)
+        except RuntimeError:  # the loop is closed, so every request has ended
+            return
+
+    # ---- on the host's loop
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            with self._close_lock:  # already so after a shutdown; not where something broke the loop
+                self._closed = True
+            for request in (*self._inbox, *self._waiting, *self._running):
+                request.fail(ShutdownError("the host's event loop has stopped"))
+            self.loop.close()
+        if self._finishes_workers:
+            self._worker_shutdown.finish()
+
+    def _start_closing(self, with_workers: bool) -> None:
+        self._closer = self.loop.create_task(self._close(with_workers))  # the loop itself keeps only a weak reference
+
+    def _take_inbox(self) -> None:
+        with self._close_lock:
+            arrived = list(self._inbox)
+            self._inbox.clear()
+        for request in arrived:
+            if request.timeout is not None:
+                error = RequestTimeoutError(f"request {request.id} did not end within {request.timeout} s")
+                request.timers = (self.loop.call_later(request.timeout, self._abort, request, error),)
+            self._waiting.append(request)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        """Start one request, and have the next one started in the loop's next turn.
+
+        Requests that start together would run in step, and their objects live together: the garbage collector would go
+        through all of them again and again. One a turn, quick ones are gone before the next begin.
+        """
+        if self._start_scheduled:
+            return
+        while self._waiting and self._waiting[0].finished:  # aborted while it waited
+            self._waiting.popleft()
+        if self._waiting and len(self._running) < self.max_parallel_requests:
+            request = self._waiting.popleft()
+            self._running.add(request)
+            request.runner = self.loop.create_task(request.run(self.prototype_controller, self._dispatcher))
+            # Not a `finally` in the coroutine: cancelled before its first step, it would never get there.
+            request.runner.add_done_callback(functools.partial(self._ended, request))
+            self._start_scheduled = True
+            self.loop.call_soon(self._start_next)
+
+    def _start_next(self) -> None:
+        self._start_scheduled = False
+        self._start_waiting()
+
+    def _abort(self, request: Request, error: RequestError) -> None:
+        if request.finished or request.abort_error is not None:
+            return
+        request.abort_error = error
+        if request.runner is None:
+            request.fail(error)
+            self._forget(request)
+            return
+        request.runner.cancel()
+        request.timers += (self.loop.call_later(_ABORT_GRACE_SECONDS, request.fail, error),)
+
+    def _forget(self, request: Request) -> None:
+        for timer in request.timers:
+            timer.cancel()
+        self._running.discard(request)
+        request.timers = ()
+        request.runner = None  # else request and task would keep each other from being freed at once
+        request.program.close()
+
+    def _ended(self, request: Request, runner: asyncio.Task[None]) -> None:
+        if not request.finished:  # cancelled, or stopped by what is no Exception
+            error = None if runner.cancelled() else runner.exception()
+            request.fail(request.abort_error or error or RequestCancelledError(f"request {request.id} was cancelled"))
+        self._forget(request)
+        self._start_waiting()
+
+    async def _close(self, with_workers: bool) -> None:
+        self._take_inbox()
+        error = ShutdownError("the host was shut down before the request ended")
+        requests = [*self._waiting, *self._running]
+        for request in requests:
+            self._abort(request, error)
+        self._waiting.clear()
+        runners = [request.runner for request in requests if request.runner is not None]
+        if runners:
+            await asyncio.wait(runners, timeout=_ABORT_GRACE_SECONDS)
+        for request in requests:
+            request.fail(error)
+        try:
+            if with_workers:
+                await self._worker_shutdown.on_loop()
+        finally:
+            self.loop.stop()

@@ -1,0 +1,100 @@
+"""A request in the host: the result that its caller holds, with what is needed to run it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from scaffolding_ext.errors import CloneError, NoOutputError
+from scaffolding_ext.program import enter_program
+from scaffolding_ext.protocol import Controller, ExecutionScope, ScaffoldingOutput
+from scaffolding_ext.results import ScaffoldingResult
+
+if TYPE_CHECKING:
+    from scaffolding_ext.errors import RequestError
+    from scaffolding_ext.host.dispatch import Dispatcher
+    from scaffolding_ext.program import Program
+
+
+class Request(ScaffoldingResult):
+    """One object for result and request, since there may be many thousands.
+
+    Attributes:
+        prompt: The user's prompt.
+        kwargs: For the controller's `generate`.
+        timeout: Seconds from submission, or None.
+        runner: The asyncio task, while it runs.
+        abort_error: Why it is being stopped.
+        timers: What must be cancelled at its end.
+    """
+
+    __slots__ = ("_host_thread", "_on_cancel", "abort_error", "kwargs", "prompt", "runner", "timeout", "timers")
+
+    def __init__(
+        self,
+        program: Program,
+        prompt: str,
+        kwargs: dict[str, Any],
+        timeout: float | None,
+        on_cancel: Callable[[Request], None],
+        host_thread: threading.Thread,
+    ) -> None:
+        super().__init__(program)
+        self.prompt = prompt
+        self.kwargs = kwargs
+        self.timeout = timeout
+        self.runner: asyncio.Task[None] | None = None
+        self.abort_error: RequestError | None = None
+        self.timers: tuple[asyncio.TimerHandle, ...] = ()
+        self._on_cancel = on_cancel
+        self._host_thread = host_thread
+
+    def cancel(self) -> None:
+        self._on_cancel(self)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end and return the request's error, or None.
+
+        Raises:
+            TimeoutError: The request has not ended in that time; it goes on.
+            RuntimeError: Called on the host's own thread, on which the request could not go on meanwhile.
+        """
+        if not self.finished and threading.current_thread() is self._host_thread:
+            raise RuntimeError(f"waiting for request {self.id} would block the host's own thread; await it there")
+        return super().exception(timeout)
+
+    async def run(self, prototype: Controller, dispatcher: Dispatcher) -> None:
+        """Run a clone of the controller to its end, and keep its output or the error of any kind that ended it."""
+        enter_program(self.program)
+        try:
+            controller = clone_of(prototype)
+            generator = self.program.meter(controller.generate(self.prompt, **self.kwargs))
+            output = await dispatcher.drive(generator, self, ExecutionScope(self.id))
+            self.task_collections = getattr(controller, "task_collections", None)
+            if not isinstance(output, ScaffoldingOutput):
+                name = type(controller).__name__
+                raise NoOutputError(
+                    f"{name}.generate returned {type(output).__name__}; it must return a ScaffoldingOutput"
+                )
+            self.finish(output)
+        except Exception as error:
+            self.fail(error)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a KeyboardInterrupt stops the loop, and the host's callback with it
+            self.fail(error)
+            raise
+
+
+def clone_of(prototype: Controller) -> Controller:
+    """A clone of the controller.
+
+    Raises:
+        CloneError: Its `clone` failed.
+    """
+    try:
+        return prototype.clone()
+    except Exception as error:
+        raise CloneError(f"{type(prototype).__name__}.clone() failed: {type(error).__name__}: {error}") from error

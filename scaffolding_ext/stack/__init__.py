@@ -1,0 +1,1 @@
+"""Stack files: YAML to models, models to a running host."""

@@ -1,0 +1,207 @@
+"""Builds what a `StackConfig` describes: controllers, their prompting, workers, and the host that connects them."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from scaffolding_ext import registry
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompting import Prompting, family_named, served_model
+from scaffolding_ext.registry import Factory, Registry, unknown_name
+from scaffolding_ext.sampling_params import checked_sampling_params
+from scaffolding_ext.stack.config import ComponentConfig, Source, StackConfig, load_config, validated
+from scaffolding_ext.stack.placement import check_placement
+from scaffolding_ext.stack.signature import Arguments
+
+_NOT_BUILT = object()
+_REGISTRIES = {
+    "rule": registry.stopping_rules,
+    "allocation": registry.allocation_rules,
+}  # of components that are arguments of that name
+# What the package's own classes import when they are built, by the extra of the package that brings it.
+_NEEDED = {
+    "scaffolding_ext.workers.huggingface.worker.HuggingFaceWorker": ("hf", ("torch", "transformers")),
+    "scaffolding_ext.workers.openai.worker.OpenAIWorker": ("openai", ("openai",)),
+}
+
+
+def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> ScaffoldingLlm:
+    """Build controllers, workers and host; the host owns the workers. If a step fails, the workers built are shut down.
+
+    Args:
+        config: The validated stack.
+        references: The live objects that `{"$ref": name}` stands for.
+
+    Raises:
+        ConfigError: A name is unknown or an argument is wrong; `key` holds the dotted path.
+        MissingDependencyError: A worker needs a package that is not installed.
+    """
+    controller = check_stack(config, references)
+    with ExitStack() as undo:
+        builder = _Builder(references, config.sampling, undo)
+        workers = {tag: builder.component(worker, registry.workers, _at(tag)) for tag, worker in config.workers.items()}
+        _set_prompting(controller, workers, config)
+        undo.pop_all()  # from here on the host owns the workers, and shuts them down if it cannot start
+        return ScaffoldingLlm(controller, workers, config.max_parallel_requests, seed=config.seed, owns_workers=True)
+
+
+def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> Any:
+    """Check every name, argument and role, and build the controllers; no worker is built, and no model loaded.
+
+    Returns:
+        The outermost controller.
+
+    Raises:
+        ConfigError: As `build_stack`, except for what only a worker's constructor finds wrong.
+        MissingDependencyError: A worker needs a package that is not installed.
+    """
+    checked_sampling_params(config.sampling, "sampling")
+    if config.prompt is not None and config.prompt.family is not None:
+        with _located("prompt"):
+            family_named(config.prompt.family)
+    builder = _Builder(references, config.sampling, undo=None)
+    controller = builder.component(config.controller, registry.controllers, "controller")
+    for tag, worker in config.workers.items():
+        builder.component(worker, registry.workers, _at(tag))
+    if isinstance(controller, BaseController):
+        controller.check_roles(config.workers)
+    check_placement(config.workers)
+    return controller
+
+
+def load_stack(
+    source: Source, overrides: Sequence[str] = (), references: Mapping[str, Any] | None = None
+) -> ScaffoldingLlm:
+    """`load_config`, then `build_stack`: a running host that owns its workers; use it in a `with` statement.
+
+    Args:
+        source: Path of a YAML file, `configs:NAME` for one that ships with the package, or a dict of the same shape.
+        overrides: `key.path=value` each, applied in order; the value is read as YAML.
+        references: The live objects that `{"$ref": name}` stands for.
+
+    Raises:
+        ConfigError: As `load_config` and `build_stack`.
+        MissingDependencyError: As `build_stack`.
+    """
+    return build_stack(load_config(source, overrides), references)
+
+
+def _at(tag: str) -> str:
+    return f"workers.{tag}"
+
+
+class _Builder:
+    """Walks components depth first.
+
+    Args:
+        references: Live objects by name.
+        sampling: Defaults for the `sampling_params` of innermost controllers.
+        undo: Gets the shutdown of every worker built. None: workers are checked, not built.
+    """
+
+    def __init__(
+        self, references: Mapping[str, Any] | None, sampling: Mapping[str, Any], undo: ExitStack | None
+    ) -> None:
+        self._references = references or {}
+        self._sampling = sampling
+        self._undo = undo
+        self._num_components = 0
+
+    def component(self, component: ComponentConfig, known: Registry, path: str) -> Any:
+        """The component, with everything in its arguments; a nested one is of the same registry unless its key says."""
+        with _located(f"{path}.type"):
+            factory = known.resolve(component.type)
+        accepted = Arguments.of(factory)
+        num_before = self._num_components
+        args = {
+            name: self._value(value, _REGISTRIES.get(name, known), f"{path}.args.{name}")
+            for name, value in component.args.items()
+        }
+        innermost = self._num_components == num_before
+        self._num_components += known in (registry.controllers, registry.workers)
+        if self._sampling and known is registry.controllers and innermost and "sampling_params" in accepted.parameters:
+            own = args.get("sampling_params") or {}
+            args["sampling_params"] = {**self._sampling, **own} if isinstance(own, Mapping) else own
+        accepted.check(component.type, args, f"{path}.args")
+        _check_packages(factory)
+        if known is registry.workers and self._undo is None:
+            return _NOT_BUILT
+        built = _constructed(component.type, factory, args, f"{path}.args")
+        if known is registry.workers and self._undo is not None:
+            self._undo.callback(built.shutdown)
+        return built
+
+    def _value(self, value: Any, known: Registry, path: str) -> Any:
+        if isinstance(value, list):
+            return [self._value(item, known, f"{path}.{index}") for index, item in enumerate(value)]
+        if not isinstance(value, Mapping):
+            return value
+        if "$ref" in value:
+            return self._referenced(value, path)
+        name = value.get("type")
+        if isinstance(name, str) and (value.keys() <= {"type", "args"} or name in known.names()):
+            return self.component(validated(ComponentConfig, value, path), known, path)
+        return {key: self._value(item, known, f"{path}.{key}") for key, item in value.items()}
+
+    def _referenced(self, value: Mapping[str, Any], path: str) -> Any:
+        name = value["$ref"]
+        if len(value) > 1:
+            raise ConfigError(f"has keys beside $ref ({', '.join(map(str, value))}); a reference stands alone", path)
+        if name not in self._references:
+            message = unknown_name("reference", str(name), tuple(self._references))
+            raise UnknownNameError(f"{message}; pass it in load_stack(..., references={{...}})", path)
+        return self._references[name]
+
+
+def _check_packages(factory: Factory) -> None:
+    for kind in inspect.getmro(factory) if isinstance(factory, type) else ():
+        extra, packages = _NEEDED.get(f"{kind.__module__}.{kind.__qualname__}", ("", ()))
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        if missing:
+            raise MissingDependencyError(" and ".join(missing), extra)
+
+
+def _constructed(name: str, factory: Factory, args: Mapping[str, Any], path: str) -> Any:
+    try:
+        with _located(path):
+            return factory(**args)
+    except ScaffoldingExtError:
+        raise
+    except Exception as error:  # of any type: what a third party's constructor raises about its arguments
+        raise ConfigError(f"{name} cannot be built: {type(error).__name__}: {error}", path) from error
+
+
+@contextmanager
+def _located(path: str) -> Iterator[None]:
+    """Put the key of a ConfigError, if any, under a path."""
+    try:
+        yield
+    except ConfigError as error:
+        kind = UnknownNameError if isinstance(error, UnknownNameError) else ConfigError
+        raise kind(error.message, f"{path}.{error.key}" if error.key else path) from error
+
+
+def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackConfig) -> None:
+    """Do what the stack file says; where it says nothing, the host finds out by itself."""
+    if "prompt" not in config.model_fields_set:
+        return
+    if not isinstance(controller, BaseController):
+        raise ConfigError(f"{type(controller).__name__} is no BaseController, so no prompting can be set", "prompt")
+    if config.prompt is None:
+        controller.prompting = None
+        return
+    model = config.prompt.model
+    if model is None:
+        with _located("prompt.model"):
+            served = served_model(workers)
+        model = None if served is None else served.model
+    if model is None:
+        raise ConfigError("no worker names a model; say here whose tokenizer the prompt is for", "prompt.model")
+    with _located("prompt"):
+        controller.prompting = Prompting.for_model(model, **config.prompt.model_dump(exclude={"model"}))

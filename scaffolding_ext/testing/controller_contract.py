@@ -1,0 +1,220 @@
+"""What every controller must do, as plain functions for any test runner.
+
+    import pytest
+    from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS
+
+    @pytest.mark.parametrize("check", CONTROLLER_CHECKS)
+    def test_contract(check):
+        check(MyController)
+
+The prompts are "Question N" and a scripted worker answers N, so an output that lacks its N came from another request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from scaffolding_ext.errors import EngineError, RequestCancelledError, TaskError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.program import current_program
+from scaffolding_ext.protocol import Controller, ParallelProcess, ScaffoldingOutput, Task
+from scaffolding_ext.tasks import ScoreTask, token_counts_of
+from scaffolding_ext.testing.doubles import Gate, Reply, ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
+
+MakeController = Callable[[], Controller]
+Respond = Callable[[Any], Reply]
+
+_NUMBER = re.compile(r"Question (\d+)")
+_WAIT_SECONDS = 30.0  # how long a request that should end may take before it counts as hung
+
+
+def contract_reply(task: Any) -> Reply:
+    r"""The default script: a chain of thought ending in `\boxed{N}`, or the rest of it, or `N}` after an open brace."""
+    prompt = task.input_str
+    if prompt is None:
+        raise TypeError("the contract's script reads a task's input_str; pass a `respond` of your own")
+    if isinstance(task, ScoreTask):
+        return [-1.0] * len(task.continuation_tokens or task.continuation_str or "")
+    match = _NUMBER.search(prompt)
+    number = match[1] if match else "none"
+    if prompt.endswith("{"):
+        return f"{number}}}"
+    chain = f"So I get {number}. Again {number}, good.\n" * 8 + f"</think>\nThe answer is \\boxed{{{number}}}."
+    written = prompt[match.end() :] if match else ""
+    return chain[len(written) :] if chain.startswith(written) else chain
+
+
+def check_controller_contract(make_controller: MakeController, respond: Respond = contract_reply) -> None:
+    """Run every check of `CONTROLLER_CHECKS`.
+
+    Args:
+        make_controller: Makes the controller under test; it is called for each check anew.
+        respond: What the worker answers, where the default script does not suit.
+
+    Raises:
+        AssertionError: The controller breaks the contract; the message says how.
+    """
+    for check in CONTROLLER_CHECKS:
+        check(make_controller, respond)
+
+
+def check_gives_text(make_controller: MakeController, respond: Respond = contract_reply) -> None:
+    """A request gives text; the same sample under the same seed gives it again, and the prototype stays as it was."""
+    controller = make_controller()
+    before = _state(controller)
+    with _host(controller, ScriptedWorker(respond)) as llm:
+        texts = [_text_of(llm, "Question 17", "17") for _ in range(2)]
+    _expect(texts[0] == texts[1], f"the same sample gave two texts, so clones share state: {texts}")
+    _expect(_state(controller) == before, "a request changed the prototype controller, not its clone")
+
+
+def check_clone_is_independent(make_controller: MakeController, respond: Respond = contract_reply) -> None:
+    """`clone()` gives a new object of the same type, sub-controllers included."""
+    controller = make_controller()
+    twin = controller.clone()
+    _expect(twin is not controller and type(twin) is type(controller), f"clone() gave {twin!r}")
+    for name, value in vars(controller).items():
+        if isinstance(value, Controller):
+            _expect(vars(twin).get(name) is not value, f"clone() shares the sub-controller {name!r}")
+
+
+def check_requests_do_not_mix(make_controller: MakeController, respond: Respond = contract_reply) -> None:
+    """A request that is held while another runs from beginning to end still gives its own answer."""
+    gate = Gate(_WAIT_SECONDS)
+    with _host(make_controller(), ScriptedWorker(respond, before=_only("Question 11", gate))) as llm:
+        held = llm.generate_async("Question 11", sample_id="11", timeout=_WAIT_SECONDS)
+        _wait_until_held("Question 11", gate)
+        _text_of(llm, "Question 22", "22")
+        _expect(not held.finished, "a request ended before its task was served")
+        gate.open()
+        held.result(_WAIT_SECONDS)
+        _expect_text(held.outputs, "11")
+
+
+def check_worker_failure_is_raised(make_controller: MakeController, respond: Respond = contract_reply) -> None:
+    """A failed task ends its request with a TaskError whose cause is the worker's error; other requests go on."""
+    failure = EngineError("the engine is gone")
+
+    def failing(task: Any) -> Reply:
+        program = current_program()
+        return failure if program is not None and program.sample_id == "failing" else respond(task)
+
+    with _host(make_controller(), ScriptedWorker(failing)) as llm:
+        result = llm.generate_async("Question 13", sample_id="failing", timeout=_WAIT_SECONDS)
+        error = result.exception(_WAIT_SECONDS)
+        _expect(
+            isinstance(error, TaskError), f"a worker's failure became {error!r}; a TaskError should reach the caller"
+        )
+        _expect(error is not None and error.__cause__ is failure, "the TaskError's cause is not the worker's error")
+        _text_of(llm, "Question 14", "14")
+
+
+def check_ledger_counts_decoded_tokens(make_controller: MakeController, respond: Respond = contract_reply) -> None:
+    """The ledger's decoded tokens, discarded ones included, are those that the worker decoded."""
+    worker = ScriptedWorker(respond)
+    with _host(make_controller(), worker) as llm:
+        result = llm.generate("Question 15", timeout=_WAIT_SECONDS)
+    decoded = sum(counts.decoded for counts in map(token_counts_of, worker.tasks) if counts is not None)
+    counted = result.program.ledger.total.decoded
+    _expect(counted == decoded, f"the worker decoded {decoded} tokens, the ledger has {counted}")
+
+
+def check_cancel_ends_the_request(make_controller: MakeController, respond: Respond = contract_reply) -> None:
+    """A cancelled request fails with RequestCancelledError while its task is still held, and the host goes on."""
+    gate = Gate(_WAIT_SECONDS)
+    with _host(make_controller(), ScriptedWorker(respond, before=_only("Question 18", gate))) as llm:
+        result = llm.generate_async("Question 18", timeout=_WAIT_SECONDS)
+        _wait_until_held("Question 18", gate)
+        result.cancel()
+        error = result.exception(_WAIT_SECONDS)
+        _expect(isinstance(error, RequestCancelledError), f"a cancelled request ended with {error!r}")
+        _text_of(llm, "Question 19", "19")
+
+
+def check_runs_in_a_plain_for_loop(make_controller: MakeController, respond: Respond = contract_reply) -> None:
+    """The controller runs as under upstream's host: iterated by `for`, nothing sent in, no program opened for it."""
+    worker = ScriptedWorker(respond)
+    controller = make_controller().clone()
+    outputs: list[Any] = []
+
+    def request() -> Any:
+        outputs.append((yield from controller.generate("Question 21")))
+
+    async def drive(work_items: Iterable[Any]) -> None:
+        for work in work_items:
+            if isinstance(work, ParallelProcess):
+                for branch in work.sub_gens:
+                    await drive(branch)
+            else:
+                await asyncio.gather(*(worker.run_task(task) for task in work))
+
+    contextvars.Context().run(lambda: asyncio.run(drive(request())))  # its program must not leak into the caller's
+    _expect_text(outputs, "21")
+
+
+CONTROLLER_CHECKS = (
+    check_gives_text,
+    check_clone_is_independent,
+    check_requests_do_not_mix,
+    check_worker_failure_is_raised,
+    check_ledger_counts_decoded_tokens,
+    check_cancel_ends_the_request,
+    check_runs_in_a_plain_for_loop,
+)
+
+
+def _only(prompt: str, gate: Gate) -> Callable[[Task], Awaitable[None]]:
+    """Holds the tasks of one prompt at the gate, and lets others through."""
+
+    async def before(task: Task) -> None:
+        if prompt in (getattr(task, "input_str", None) or ""):
+            await gate(task)
+
+    return before
+
+
+def _wait_until_held(prompt: str, gate: Gate) -> None:
+    try:
+        gate.wait_for()
+    except TimeoutError as error:
+        raise AssertionError(f"no task with the text {prompt!r} reached the worker") from error
+
+
+def _host(controller: Controller, worker: ScriptedWorker) -> ScaffoldingLlm:
+    return ScaffoldingLlm(controller, dict.fromkeys(WorkerTag, worker), seed=0)
+
+
+def _text_of(llm: ScaffoldingLlm, prompt: str, number: str) -> str:
+    result = llm.generate_async(prompt, sample_id=number, timeout=_WAIT_SECONDS).result(_WAIT_SECONDS)
+    return _expect_text(result.outputs, number)
+
+
+def _expect_text(outputs: list[Any], number: str) -> str:
+    output = outputs[0] if outputs else None
+    text = output.text if isinstance(output, ScaffoldingOutput) else None
+    _expect(bool(text), f"the request gave {output!r}; a ScaffoldingOutput with text is wanted")
+    _expect(number in str(text), f"the text for question {number} lacks its answer; it is another request's: {text!r}")
+    return str(text)
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)
+
+
+def _state(value: Any) -> Any:
+    """What can be compared before and after: containers and controllers by content, everything else by identity."""
+    if isinstance(value, Controller):
+        return {name: _state(item) for name, item in vars(value).items() if name != "_capabilities"}
+    if isinstance(value, dict):
+        return {key: _state(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_state(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return frozenset(value)
+    return value if isinstance(value, (str, int, float, type(None))) else id(value)

@@ -1,0 +1,242 @@
+"""Public test doubles: a worker that answers from a plain function, a gate, and a clock that moves when it is told to.
+
+Beside them `float32_tolerance`, so that no test depends on the processor.
+
+`scaffolding_ext.testing.controller_contract` tests a controller against them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, Task, TaskStatus, Worker
+from scaffolding_ext.standins import TaskHandler
+from scaffolding_ext.tasks import ScoreTask, TokenCounts, set_token_counts
+
+Reply = str | Sequence[float] | Exception
+"""A scripted answer: text (each character is a token), token ids, a score's log-probabilities, or an error to raise."""
+
+
+class _Generation(NamedTuple):
+    """All that a generation task will get."""
+
+    token_ids: list[int]
+    finish_reason: str
+
+    def text(self, num_tokens: int) -> str:
+        return "".join(map(chr, self.token_ids[:num_tokens]))
+
+
+class ScriptedWorker(Worker):
+    """Answers every task from a function; no model, no randomness, no waiting.
+
+    One token is one character, and its id is the character's code point: `"ab"` and `[97, 98]` are the same reply. A
+    generation is cut at the task's `max_tokens`, with finish reason `"length"`; other sampling fields are left to the
+    function. A streaming task asks the function once, at its first step.
+
+    Args:
+        respond: Gets the task, returns its `Reply` (or raises); a plain string answers every task alike.
+        before: Awaited with the task before each call is served, each step of a stream included: hold a task here
+            until an event, to order what must be ordered without sleeping.
+        metered: Whether token counts are recorded in the tasks; off, the worker is one that records nothing.
+
+    Attributes:
+        model: None: no model, so prompts reach it as they are.
+        tasks: Every task, in order of arrival; a streaming task once.
+    """
+
+    model: ClassVar[None] = None
+
+    def __init__(
+        self,
+        respond: Callable[[Any], Reply] | str,
+        *,
+        before: Callable[[Any], Awaitable[object]] | None = None,
+        metered: bool = True,
+    ) -> None:
+        self.tasks: list[Task] = []
+        self._known: set[int] = set()
+        self._respond = (lambda task: respond) if isinstance(respond, str) else respond
+        self._before = before
+        self._metered = metered
+
+    async def _arrive(self, task: Task) -> None:
+        if id(task) not in self._known:  # they live in `tasks`, so that no other gets the id of one
+            self._known.add(id(task))
+            self.tasks.append(task)
+        if self._before is not None:
+            await self._before(task)
+
+    async def _generate(self, task: GenerationTask) -> TaskStatus:
+        await self._arrive(task)
+        generation = self._script(task)
+        num_tokens = len(generation.token_ids)
+        if task.streaming_output_flag:
+            for end in range(1, num_tokens):
+                task.streaming_output_list.append(ScaffoldingOutput(generation.text(end), generation.token_ids[:end]))
+        self._write(task, generation, num_tokens)
+        return TaskStatus.SUCCESS
+
+    async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
+        await self._arrive(task)
+        if task.request_handle is None:
+            task.request_handle = self._script(task)
+        generation: _Generation = task.request_handle
+        position = len(task.output_tokens or ())
+        if task.cancel_flag:
+            self._write(task, generation, position)
+            _set_finish_reason(task, "cancelled")
+            task.end_flag = True
+            return TaskStatus.SUCCESS
+        self._write(task, generation, position + (task.streaming_step or 1))
+        return TaskStatus.SUCCESS
+
+    async def _score(self, task: ScoreTask) -> TaskStatus:
+        await self._arrive(task)
+        reply = self._reply(task)
+        if isinstance(reply, str):
+            raise TypeError(f"the reply to a ScoreTask is {reply!r}; give a list of log-probabilities")
+        task.logprobs = list(reply)
+        self._meter(task, TokenCounts(0, _num_tokens(task) + len(reply)))
+        return TaskStatus.SUCCESS
+
+    def _reply(self, task: Task) -> str | Sequence[float]:
+        reply = self._respond(task)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _script(self, task: GenerationTask) -> _Generation:
+        reply = self._reply(task)
+        token_ids = [ord(token) if isinstance(token, str) else int(token) for token in reply]
+        kept = token_ids[: task.max_tokens]
+        return _Generation(kept, "length" if len(kept) < len(token_ids) else "stop")
+
+    def _write(self, task: GenerationTask, generation: _Generation, num_tokens: int) -> None:
+        """Write the first tokens of a generation into its task."""
+        task.output_str, task.output_tokens = generation.text(num_tokens), generation.token_ids[:num_tokens]
+        ended = len(task.output_tokens) == len(generation.token_ids)
+        _set_finish_reason(task, generation.finish_reason if ended else None)
+        if isinstance(task, StreamGenerationTask):
+            task.end_flag = ended
+        if task.streaming_output_flag:
+            task.streaming_output_list.append(ScaffoldingOutput(task.output_str, task.output_tokens))
+        self._meter(task, TokenCounts(len(task.output_tokens), _num_tokens(task)))
+
+    def _meter(self, task: Task, counts: TokenCounts) -> None:
+        if self._metered:
+            set_token_counts(task, counts)
+
+    task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
+        GenerationTask: _generate,
+        StreamGenerationTask: _stream,
+        ScoreTask: _score,
+    }
+
+
+class Gate:
+    """Holds tasks at a worker until it is opened, from any thread: the `before` of a `ScriptedWorker`.
+
+    Args:
+        timeout: Seconds after which waiting for a task is an error, so that a test fails rather than hangs.
+    """
+
+    def __init__(self, timeout: float = 30.0) -> None:
+        self._timeout = timeout
+        self._arrived = threading.Semaphore(0)
+        self._cancelled = threading.Semaphore(0)
+        self._is_open = threading.Event()
+        self._held: list[asyncio.Future[None]] = []
+
+    async def __call__(self, task: Task) -> None:
+        """Hold the task."""
+        future = asyncio.get_running_loop().create_future()
+        self._held.append(future)
+        self._arrived.release()
+        if self._is_open.is_set():
+            return
+        try:
+            await future
+        except asyncio.CancelledError:
+            self._cancelled.release()
+            raise
+
+    def wait_for(self, num_tasks: int = 1) -> None:
+        """Wait until that many more tasks have arrived, held or let through.
+
+        Raises:
+            TimeoutError: They have not.
+        """
+        self._wait(self._arrived, num_tasks, "arrived at")
+
+    def wait_for_cancelled(self, num_tasks: int = 1) -> None:
+        """Wait until that many more of the tasks that are held have been cancelled.
+
+        Raises:
+            TimeoutError: They have not.
+        """
+        self._wait(self._cancelled, num_tasks, "were cancelled in")
+
+    def open(self) -> None:
+        """Let all tasks go on, those to come too."""
+        self._is_open.set()
+        for future in self._held:
+            future.get_loop().call_soon_threadsafe(_let_go, future)
+
+    def _wait(self, passed: threading.Semaphore, num_tasks: int, what: str) -> None:
+        for number in range(num_tasks):
+            if not passed.acquire(timeout=self._timeout):
+                raise TimeoutError(f"{number} of {num_tasks} tasks {what} the gate in {self._timeout} s")
+
+
+class FakeClock:
+    """A clock for tests: call it for the time in seconds, move it with `advance`."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Move the time on.
+
+        Raises:
+            ValueError: The time would go back.
+        """
+        if seconds < 0:
+            raise ValueError(f"cannot advance by {seconds} s; a monotonic clock does not go back")
+        self.now += seconds
+
+
+def float32_tolerance(longest_sum: int, num_sums: int, magnitude: float) -> float:
+    """How far two float32 computations of one number may lie apart where they sum in different orders.
+
+    Args:
+        longest_sum: Terms of the longest sum.
+        num_sums: Sums that follow one another on the way to the number.
+        magnitude: Of the largest number on the way.
+
+    Reference:
+        Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis" (2019): a sum of n terms has a
+        relative error of about the square root of n times the unit roundoff, 2^-24.
+    """
+    return 2 * num_sums * math.sqrt(longest_sum) * 2**-24 * magnitude
+
+
+def _let_go(held: asyncio.Future[None]) -> None:
+    if not held.done():
+        held.set_result(None)
+
+
+def _set_finish_reason(task: GenerationTask, reason: str | None) -> None:
+    if hasattr(task, "finish_reason"):  # younger than 1.2; a double must not give what the real host has not
+        task.finish_reason = reason
+
+
+def _num_tokens(task: GenerationTask | ScoreTask) -> int:
+    return len(task.input_str or "") if task.input_tokens is None else len(task.input_tokens)

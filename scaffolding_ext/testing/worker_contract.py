@@ -1,0 +1,286 @@
+"""What every worker must do, as plain functions for any test runner.
+
+    import pytest
+    from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
+
+    @pytest.mark.parametrize("check", WORKER_CHECKS)
+    def test_contract(check):
+        check(MyWorker)
+
+A check of a task type that the worker does not serve passes: what it serves is for its `task_handlers` to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, Worker
+from scaffolding_ext.tasks import ScoreTask, token_counts_of
+
+MakeWorker = Callable[[], Worker]
+T = TypeVar("T", bound=Task)
+
+PROMPT = "Question 17"
+_WAIT_SECONDS = 30.0  # how long what should end may take before it counts as hung
+_MAX_TOKENS = 16
+_FINISH_REASONS = (None, "stop", "length")
+
+
+@dataclass
+class _UnheardOf(Task):
+    """A task that no worker can know."""
+
+
+def check_worker_contract(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """Run every check of `WORKER_CHECKS`.
+
+    Args:
+        make_worker: Makes the worker under test; it is called for each check anew, and the worker is shut down.
+        prompt: What the worker can go on from, for some tokens at least.
+
+    Raises:
+        AssertionError: The worker breaks the contract; the message says how.
+    """
+    for check in WORKER_CHECKS:
+        check(make_worker, prompt)
+
+
+def check_says_what_it_serves(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """`task_handlers`, read from the instance, are a mapping by task type; context length and model are told."""
+    with make_worker() as worker:
+        handlers = worker.task_handlers
+        _expect(isinstance(handlers, Mapping) and len(handlers) > 0, f"task_handlers is {handlers!r}")
+        for task_type, handler in handlers.items():
+            _expect(isinstance(task_type, type) and issubclass(task_type, Task), f"{task_type!r} is no type of task")
+            _expect(callable(handler), f"the handler of {task_type.__name__} is {handler!r}")
+        length = getattr(worker, "max_seq_len", None)
+        _expect(length is None or (type(length) is int and length > 0), f"max_seq_len is {length!r}; tokens, or None")
+        if GenerationTask in handlers:
+            _expect(
+                hasattr(worker, "model") or any(isinstance(inner, Worker) for inner in vars(worker).values()),
+                "it does not say in `model` whose prompts it reads; None stands for no model",
+            )
+            model = getattr(worker, "model", None)
+            _expect(model is None or isinstance(model, str), f"model is {model!r}; a name, or None")
+
+
+def check_generates(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """A GenerationTask gets text, token ids within `max_tokens`, a finish reason, and counts that are those tokens."""
+    with make_worker() as worker:
+        if GenerationTask not in worker.task_handlers:
+            return
+        task = asyncio.run(_served(worker, _generation(prompt)))
+        _expect(isinstance(task.output_str, str) and bool(task.output_str), f"output_str is {task.output_str!r}")
+        ids = task.output_tokens
+        _expect(isinstance(ids, list) and all(type(token) is int for token in ids), f"output_tokens is {ids!r}")
+        num_tokens = len(task.output_tokens or ())
+        _expect(0 < num_tokens <= _MAX_TOKENS, f"{num_tokens} tokens came back; max_tokens is {_MAX_TOKENS}")
+        reason = getattr(task, "finish_reason", None)
+        _expect(reason in _FINISH_REASONS, f"finish_reason is {reason!r}; it must be one of {_FINISH_REASONS}")
+        _expect(num_tokens == _MAX_TOKENS or reason != "length", f"cut off by length at {num_tokens} tokens")
+        counts = token_counts_of(task)
+        _expect(counts is not None, "no token counts; record them with set_token_counts")
+        if counts is not None:
+            _expect(min(counts) >= 0, f"negative counts: {counts}")
+            _expect(counts.decoded == num_tokens, f"{num_tokens} tokens were decoded, {counts.decoded} are counted")
+            _expect(counts.prefilled + counts.reused > 0, f"a prompt was read, and nothing counted for it: {counts}")
+
+
+def check_repeats_itself(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """The same task with the same seed gives the same text, and as many tokens in all, wherever they come from."""
+    with make_worker() as worker:
+        if GenerationTask not in worker.task_handlers:
+            return
+
+        async def twice() -> tuple[GenerationTask, GenerationTask]:
+            tasks = [_generation(prompt, temperature=1.0, seed=5) for _ in range(2)]
+            return await _served(worker, tasks[0]), await _served(worker, tasks[1])
+
+        first, second = asyncio.run(twice())
+        _expect(_text(first) == _text(second), f"one seed gave two texts: {_text(first)!r} and {_text(second)!r}")
+        _expect(first.output_tokens == second.output_tokens, "one seed gave the same text from other token ids")
+        totals = [sum(token_counts_of(task) or ()) for task in (first, second)]
+        _expect(totals[0] == totals[1], f"the same task has {totals[0]} tokens, and then {totals[1]}")
+
+
+def check_tasks_do_not_mix(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """Tasks that run at once give what each gives alone."""
+    with make_worker() as worker:
+        if GenerationTask not in worker.task_handlers:
+            return
+        prompts = [prompt, prompt + "1", prompt + "23"]
+
+        async def scenario() -> tuple[list[str | None], list[str | None]]:
+            alone = [_text(await _served(worker, _generation(text))) for text in prompts]
+            beside = await asyncio.gather(*(_served(worker, _generation(text)) for text in prompts))
+            return alone, list(map(_text, beside))
+
+        alone, beside = asyncio.run(scenario())
+        _expect(alone == beside, f"alone the tasks give {alone}, beside each other {beside}")
+
+
+def check_streams(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """A stream grows by its step, keeps what it had, ends with `end_flag`, and comes to what plain generation gives."""
+    with make_worker() as worker:
+        if not {GenerationTask, StreamGenerationTask} <= set(worker.task_handlers):
+            return
+
+        async def scenario() -> None:
+            plain = await _served(worker, _generation(prompt))
+            stream = _stream(prompt)
+            before: list[int] = []
+            while not stream.end_flag:
+                await _served(worker, stream)
+                ids = list(stream.output_tokens or ())
+                _expect(ids[: len(before)] == before, f"a stream took tokens back: {before} became {ids}")
+                _expect(stream.end_flag or len(ids) > len(before), "a step that did not end the stream gave nothing")
+                counts = token_counts_of(stream)
+                _expect(
+                    counts is not None and counts.decoded + counts.reused >= len(ids),
+                    f"a stream of {len(ids)} tokens has the counts {counts}; they are cumulative",
+                )
+                before = ids
+            _expect(before == plain.output_tokens, f"the stream gave {before}, plain generation {plain.output_tokens}")
+            _expect(_text(stream) == _text(plain), f"streamed text is {_text(stream)!r}, plain {_text(plain)!r}")
+
+        asyncio.run(scenario())
+
+
+def check_a_stream_can_be_cancelled(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """With `cancel_flag` set, the next step ends the stream with what it has; others are served."""
+    with make_worker() as worker:
+        if StreamGenerationTask not in worker.task_handlers:
+            return
+
+        async def scenario() -> None:
+            stream = await _served(worker, _stream(prompt))
+            before = list(stream.output_tokens or ())
+            stream.cancel_flag = True
+            await _served(worker, stream)
+            _expect(stream.end_flag, "a cancelled stream did not end")
+            ids = list(stream.output_tokens or ())
+            _expect(ids[: len(before)] == before, f"a cancelled stream took tokens back: {before} became {ids}")
+            await _served(worker, _stream(prompt))
+
+        asyncio.run(scenario())
+
+
+def check_a_call_can_be_cancelled(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """Cancelling a call ends it at once, as cancelled or done, and the worker goes on serving others."""
+    with make_worker() as worker:
+        if GenerationTask not in worker.task_handlers:
+            return
+
+        async def scenario() -> None:
+            call = asyncio.ensure_future(worker.run_task(_generation(prompt)))
+            await asyncio.sleep(0)  # so that it has begun
+            call.cancel()
+            done, _ = await asyncio.wait([call], timeout=_WAIT_SECONDS)
+            _expect(bool(done), "a cancelled call went on")
+            _expect(call.cancelled() or call.exception() is None, "a cancelled call failed with another error")
+            await _served(worker, _generation(prompt))
+
+        asyncio.run(scenario())
+
+
+def check_scores(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """A ScoreTask gets a log-probability for each token of the continuation, and decodes nothing."""
+    with make_worker() as worker:
+        if not {GenerationTask, ScoreTask} <= set(worker.task_handlers):
+            return
+
+        async def scenario() -> ScoreTask:
+            text = _text(await _served(worker, _generation(prompt)))
+            return await _served(worker, ScoreTask(input_str=prompt, continuation_str=text))
+
+        task = asyncio.run(scenario())
+        values = task.logprobs or []
+        _expect(len(values) > 0, "a ScoreTask came back without log-probabilities")
+        _expect(all(math.isfinite(v) and v <= 0 for v in values), f"no natural-log probabilities: {values}")
+        counts = token_counts_of(task)
+        _expect(counts is not None and counts.decoded == 0, f"scoring decodes nothing, but the counts are {counts}")
+
+
+def check_failures_are_told(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """What it cannot do ends in an error or a bad status, never in empty text: unknown tasks, and prompts too long."""
+    with make_worker() as worker:
+        outcome = asyncio.run(_outcome(worker, _UnheardOf()))
+        _expect(outcome is not TaskStatus.SUCCESS, "it claims to have served a task that is not in task_handlers")
+        length = getattr(worker, "max_seq_len", None)
+        if GenerationTask in worker.task_handlers and length is not None:
+            task = GenerationTask(input_tokens=[1] * (length + 1), max_tokens=1)
+            outcome = asyncio.run(_outcome(worker, task))
+            _expect(
+                outcome is not TaskStatus.SUCCESS,
+                f"{length + 1} prompt tokens were served; max_seq_len is {length}",
+            )
+
+
+def check_shutdown_ends_it(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """`shutdown` may be called twice; afterwards a task is served or fails, but neither hangs nor comes back empty."""
+    worker = make_worker()
+    worker.shutdown()
+    worker.shutdown()
+    if GenerationTask not in worker.task_handlers:
+        return
+    task = _generation(prompt)
+    outcome = asyncio.run(_outcome(worker, task))
+    _expect(outcome is not TaskStatus.SUCCESS or bool(task.output_str), "after shutdown a task came back empty")
+
+
+WORKER_CHECKS = (
+    check_says_what_it_serves,
+    check_generates,
+    check_repeats_itself,
+    check_tasks_do_not_mix,
+    check_streams,
+    check_a_stream_can_be_cancelled,
+    check_a_call_can_be_cancelled,
+    check_scores,
+    check_failures_are_told,
+    check_shutdown_ends_it,
+)
+
+
+def _generation(prompt: str, **fields: Any) -> GenerationTask:
+    return GenerationTask(input_str=prompt, max_tokens=_MAX_TOKENS, **fields)
+
+
+def _stream(prompt: str) -> StreamGenerationTask:
+    return StreamGenerationTask(input_str=prompt, max_tokens=_MAX_TOKENS, streaming_step=2)
+
+
+def _text(task: GenerationTask) -> str | None:
+    return task.output_str
+
+
+async def _served(worker: Worker, task: T) -> T:
+    status = await _in_time(worker.run_task(task))
+    _expect(status in (None, TaskStatus.SUCCESS), f"a {type(task).__name__} ended with {status}")
+    return task
+
+
+async def _outcome(worker: Worker, task: Task) -> TaskStatus | Exception | None:
+    """The status of a task, or the error that it raised."""
+    try:
+        return await _in_time(worker.run_task(task)) or TaskStatus.SUCCESS
+    except AssertionError:
+        raise
+    except Exception as error:  # of any type: an engine's own errors tell a failure, too
+        return error
+
+
+async def _in_time(call: Awaitable[TaskStatus | None]) -> TaskStatus | None:
+    try:
+        return await asyncio.wait_for(call, _WAIT_SECONDS)
+    except asyncio.TimeoutError:
+        raise AssertionError(f"a task was not served within {_WAIT_SECONDS} s") from None
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)

@@ -1,0 +1,113 @@
+"""`calibrate conformal`: chains on scripted workers, the file that they leave, and a run that uses it."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from scaffolding_ext.calibration.conformal import ConformalCalibration, fingerprint
+from scaffolding_ext.cli.main import main
+from scaffolding_ext.maths.conformal_pools import pool_key
+
+pytestmark = pytest.mark.filterwarnings("ignore:controller.prompting is None")
+
+WORKERS = """
+from scaffolding_ext.tasks import ScoreTask
+from scaffolding_ext.testing import ScriptedWorker
+
+class Draft(ScriptedWorker):
+    model = "small"
+    def __init__(self):
+        super().__init__(lambda task: "1}" if task.input_str.endswith("{") else "d" * 99)
+
+class Target(ScriptedWorker):
+    model = "large"
+    def __init__(self, model="large"):
+        super().__init__(respond)
+        self.model = model
+
+def respond(task):
+    if isinstance(task, ScoreTask):
+        return [-(len(task.input_str) % 7) - 1.0] * len(task.continuation_str)
+    return "T" * 99
+"""
+
+
+@pytest.fixture
+def stack(tmp_path, monkeypatch):
+    (tmp_path / "conformal_workers.py").write_text(WORKERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    args = {"coverage": "conditional", "draft_tokens": 5, "target_tokens": 3, "num_chains": 2, "max_turns": 3}
+    document = {
+        "controller": {"type": "ConformalDraftTargetController", "args": args},
+        "workers": {"draft": {"type": "conformal_workers:Draft"}, "target": {"type": "conformal_workers:Target"}},
+        "dataset": "data.jsonl",
+        "prompt": None,
+    }
+    (tmp_path / "stack.yaml").write_text(json.dumps(document))
+    rows = [{"id": str(i), "question": "q" * (i + 1), "answer": "1"} for i in range(6)]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return "stack.yaml"
+
+
+def call(*arguments):
+    result = CliRunner().invoke(main, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def calibrate(stack, *more):
+    result = call("calibrate", "conformal", "--config", stack, "--alpha", "0.4", "--output_path", "made.json", *more)
+    assert result.exit_code == 0, result.output
+    return ConformalCalibration.load("made.json"), result.output
+
+
+def test_it_leaves_the_scores_of_every_turn_and_what_they_depend_on(stack):
+    made, output = calibrate(stack, "--alpha", "0.25", "--seed", "3")
+    assert [level.alpha for level in made.levels] == [0.4, 0.25]
+    assert [len(turn.scores) for turn in made.levels[0].turns] == [12, 12, 12]
+    first = [float(length % 7 + 1) for length in range(1, 7) for _ in range(2)]
+    assert list(made.pools(0.4)[pool_key(0, 0.4, "resample")]) == sorted(first)
+    assert all(turn.low <= turn.rate <= turn.high for turn in made.levels[0].turns)
+    assert made.setting.model_dump() == {
+        "draft_model": "small",
+        "target_model": "large",
+        "draft_tokens": 5,
+        "target_tokens": 3,
+        "on_reject": "resample",
+        "score": "mean_nll",
+    }
+    assert (made.source, made.num_chains, made.seed) == ("held_out", 2, 3)
+    assert fingerprint("qqq") in made.questions
+    assert "0.4       0      12  0." in output
+
+
+def test_a_run_takes_the_file_and_refuses_it_for_another_model_or_chunk(stack):
+    calibrate(stack, "--num_turns", "2")
+    marginal = ("--set", "controller.args.coverage=marginal", "--set", "controller.args.calibration=made.json")
+    at_level = ("eval", "--config", stack, *marginal, "--set", "controller.args.alpha=0.4")
+    result = call(*at_level, "--json")
+    assert result.exit_code == 0, result.output
+    result = call(*at_level, "--set", "controller.args.draft_tokens=6")
+    assert result.exit_code == 2
+    assert "was calibrated with draft_tokens 5, and here it is 6" in result.output
+    result = call(*at_level, "--set", "workers.target.args.model=larger")
+    assert result.exit_code == 2
+    assert "was calibrated with target_model 'large', and here it is 'larger'" in result.output
+
+
+def test_an_online_calibration_warns_of_other_questions(stack):
+    made, _ = calibrate(stack, "--online", "--limit", "3", "--num_turns", "1")
+    assert made.source == "online"
+    assert not made.is_foreign("qqq")
+    assert made.is_foreign("qqqq")
+
+
+def test_other_controllers_are_refused(stack):
+    result = call(
+        "calibrate", "conformal", "--config", stack, "--output_path", "made.json",
+        "--set", "controller={type: NativeGenerationController}",
+    )  # fmt: skip
+    assert result.exit_code == 2
+    assert "alpha" in result.output or "NativeGenerationController" in result.output

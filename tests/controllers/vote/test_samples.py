@@ -1,0 +1,146 @@
+"""Runs of one sub-controller side by side: their seeds, their branches, what each costs, and stopping them."""
+
+import asyncio
+
+import pytest
+
+from scaffolding_ext.controllers.base import BaseController, finish
+from scaffolding_ext.controllers.vote.samples import Sampler, checked_sample_num
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.program import current_program, next_seed
+from scaffolding_ext.protocol import GenerationTask, ParallelProcess, StreamGenerationTask, current_scope
+from scaffolding_ext.tasks import Purpose, output_of
+from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
+
+
+class Reading(BaseController):
+    """Generates once and notes what it was given."""
+
+    def __init__(self, notes):
+        super().__init__()
+        self.notes = notes
+
+    def run(self, task, **kwargs):
+        piece = GenerationTask(worker_tag=WorkerTag.GENERATION, input_str=task.input_str)
+        yield [piece]
+        self.notes.append((task.seed, next_seed(), current_scope.get().branch_path, kwargs))
+        finish(task, output_of(piece), piece.output_tokens, output_of(piece))
+
+
+class Streaming(BaseController):
+    """Streams ten tokens a step, in a branch of a branch where `deep`."""
+
+    def __init__(self, deep=False):
+        super().__init__()
+        self.deep = deep
+
+    def run(self, task, **kwargs):
+        if self.deep:
+            yield ParallelProcess([Streaming()], [[task]], [{}])
+            return
+        stream = StreamGenerationTask(worker_tag=WorkerTag.GENERATION, input_str=task.input_str, streaming_step=10)
+        while not stream.end_flag:
+            yield [stream]
+        finish(task, output_of(stream), stream.output_tokens, output_of(stream))
+
+
+class Rounds(BaseController):
+    """Starts rounds of samples; `on_end` is called with the sampler and each sample that ends."""
+
+    def __init__(self, sub_controller, rounds, on_end=None, discard=()):
+        super().__init__()
+        self.sub_controller, self.rounds, self.on_end, self.discard = sub_controller, rounds, on_end, discard
+
+    def run(self, task, **kwargs):
+        sampler = Sampler(self.sub_controller, task, kwargs)
+
+        def on_end(sample):
+            self.on_end(sampler, sample)
+            return ()
+
+        for num_samples in self.rounds:
+            yield sampler.start(num_samples, on_end if self.on_end else None)
+        num_discarded = sampler.discard(sampler.samples[index] for index in self.discard)
+        current_program().record(
+            "samples",
+            ended=[sample.ended for sample in sampler.samples],
+            decoded=[sample.num_decoded for sample in sampler.samples],
+            num_discarded=num_discarded,
+        )
+        finish(task, "done", None)
+
+
+def request(controller, worker=None, **options):
+    worker = worker or ScriptedWorker("an answer")
+    with ScaffoldingLlm(controller, {"generation": worker}, seed=3) as llm:
+        result = llm.generate("Question", sample_id="q", **options)
+    return result, worker
+
+
+def samples_of(result):
+    return result.program.trace[-1]
+
+
+@pytest.mark.parametrize("rounds", [(4,), (1, 3), (2, 1, 1)])
+def test_seeds_and_branches_depend_on_the_index_not_on_the_round(rounds):
+    whole, notes = [], []
+    request(Rounds(Reading(whole), (4,)))
+    request(Rounds(Reading(notes), rounds), temperature=0.5)
+    assert [note[:3] for note in notes] == [note[:3] for note in whole]
+    assert len({note[0] for note in notes}) == len({note[1] for note in notes}) == 4
+    assert [note[2] for note in notes] == [(0,), (1,), (2,), (3,)]
+    assert all(note[3] == {"temperature": 0.5} for note in notes)
+
+
+def test_without_a_seed_the_workers_own_randomness_holds():
+    notes = []
+    with ScaffoldingLlm(Rounds(Reading(notes), (2,)), {"generation": ScriptedWorker("x")}) as llm:
+        llm.generate("Question")
+    assert [note[0] for note in notes] == [None, None]
+
+
+def test_each_sample_has_a_ledger_of_its_own():
+    result, _ = request(Rounds(Reading([]), (1, 2)))
+    assert samples_of(result)["decoded"] == [len("an answer")] * 3
+    assert result.program.ledger.total.decoded == 3 * len("an answer")
+
+
+def test_what_is_discarded_is_moved_once():
+    result, _ = request(Rounds(Reading([]), (3,), discard=(0, 2)))
+    counts = result.program.ledger.by_purpose
+    assert (counts[Purpose.CHAIN].decoded, counts[Purpose.DISCARDED].decoded) == (9, 18)
+    assert samples_of(result)["num_discarded"] == 18
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_the_others_stop_at_their_next_yield_and_their_streams_are_cancelled(deep):
+    texts = iter(["short text!", "x" * 500, "y" * 500])
+
+    def stop(sampler, sample):
+        sampler.stopped = True
+
+    worker = ScriptedWorker(lambda task: next(texts), before=lambda task: asyncio.sleep(0))  # the samples take turns
+    result, worker = request(Rounds(Streaming(deep), (3,), stop), worker)
+    samples = samples_of(result)
+    assert samples["ended"] == [True, False, False]
+    assert samples["decoded"][0] == len("short text!")
+    assert all(0 < decoded < 100 for decoded in samples["decoded"][1:])
+    assert [task.cancel_flag for task in worker.tasks] == [False, True, True]
+    assert sum(samples["decoded"]) == result.program.ledger.total.decoded
+
+
+def test_a_round_started_after_the_stop_does_nothing():
+    def stop(sampler, sample):
+        sampler.stopped = True
+
+    result, worker = request(Rounds(Reading([]), (1, 2), stop))
+    assert samples_of(result)["ended"] == [True, False, False]
+    assert len(worker.tasks) == 1
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.0, True, "3"])
+def test_a_number_of_samples_is_an_integer_of_at_least_one(number):
+    with pytest.raises(ConfigError, match=r"sample_num: is .*at least 1"):
+        checked_sample_num(number, "sample_num")

@@ -1,0 +1,159 @@
+"""The page on adding a controller is true: its files and commands are taken from it and run as they stand."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaffolding_ext.evaluation.records import read_records
+
+PAGE = (Path(__file__).parents[2] / "docs" / "adding_a_controller.md").read_text(encoding="utf-8")
+FAKE_UPSTREAM = Path(__file__).parents[1] / "fake_upstream"
+FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILES = {title: text for _, title, text in FENCE.findall(PAGE) if title}
+COMMANDS = [text for language, _, text in FENCE.findall(PAGE) if language == "bash"]
+WAIT = 300.0  # seconds until a hanging process fails its test
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the page's files."""
+    for title, text in FILES.items():
+        (tmp_path / title).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def run(command: list[str], folder: Path, *python_path: Path) -> str:
+    """Run a command in the folder, where the page's files are found, and give what it wrote."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join(map(str, python_path)),
+        "OMP_NUM_THREADS": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+    process = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT, check=False
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
+
+
+def python(code: str, folder: Path, *python_path: Path) -> str:
+    return run([sys.executable, "-W", "error", "-c", code], folder, *python_path)
+
+
+def test_the_page_has_the_files_and_commands_that_are_tested_here() -> None:
+    glance = {"glance.py", "ask.py", "glance.yaml", "patient.py", "pyproject.toml", "test_glance.py", "upstream.py"}
+    assert set(FILES) == glance | {"pattern_stop.py", "share_rule.py", "share.yaml", "test_watching.py"}
+    assert len(COMMANDS) == 3
+    assert PAGE.count("\n```") == 2 * (len(FILES) + len(COMMANDS))  # no block escapes
+
+
+def test_the_page_names_what_exists() -> None:
+    """Every `dotted.name` of the package in the prose can be imported."""
+    prose = FENCE.sub("", PAGE)
+    entry_points = {"scaffolding_ext.controllers", "scaffolding_ext.workers", "scaffolding_ext.stopping_rules"}
+    names = set(re.findall(r"`(scaffolding_ext(?:\.\w+)+)`", prose)) - entry_points
+    assert {"scaffolding_ext.testing.controller_contract", "scaffolding_ext.registry.workers"} <= names
+    for name in names:
+        pkgutil.resolve_name(name)
+
+
+def test_a_controller_and_a_rule_are_short() -> None:
+    assert len(FILES["pattern_stop.py"].splitlines()) < 80
+    assert len(FILES["share_rule.py"].splitlines()) < 15
+
+
+@pytest.mark.parametrize("file", ["test_glance.py", "test_watching.py"])
+def test_its_tests_pass(file: str, folder: Path) -> None:
+    (command,) = (text for text in COMMANDS if file in text)
+    output = run(["bash", "-ec", command.replace("pytest", "pytest -p no:cacheprovider")], folder)
+    assert " passed" in output
+    assert "failed" not in output
+    assert "test_glance" in file or "stack and dataset are fine: 4 samples, 4 requests" in output
+
+
+def test_it_runs_from_python(folder: Path) -> None:
+    pytest.importorskip("torch")
+    output = run([sys.executable, "ask.py"], folder)
+    assert '"by_purpose"' in output.replace("'", '"')
+    assert "'event': 'glance'" in output
+
+
+def test_it_runs_from_yaml_on_the_command_line(folder: Path) -> None:
+    pytest.importorskip("torch")
+    (commands,) = (text for text in COMMANDS if "scaffolding-ext run" in text)
+    output = run(["bash", "-ec", commands], folder)
+    assert "stack and dataset are fine: 4 samples, 4 requests" in output
+    assert re.search(r"^probe +[1-9]\d* decoded", output, re.MULTILINE)
+    records = read_records(folder / "runs" / "glance" / "samples.jsonl")
+    assert len(records) == 4
+    assert all(record.error is None for record in records)
+    summary = json.loads((folder / "runs" / "glance" / "summary.json").read_text())["summary"]
+    assert summary["mean_tokens_by_purpose"]["probe"]["decoded"] >= 2
+
+
+def test_a_wrong_argument_is_named_by_its_key_as_the_page_says(folder: Path) -> None:
+    message = "controller.args.num_guesses: is 1; it takes at least 2 guesses to agree"
+    assert message in PAGE
+    code = (
+        "from scaffolding_ext import ConfigError, load_stack\n"
+        "try:\n"
+        "    load_stack('glance.yaml', ['controller.args.num_guesses=1'])\n"
+        "except ConfigError as error:\n"
+        f"    assert str(error) == {message!r}, error\n"
+        "else:\n"
+        "    raise SystemExit('nothing was raised')\n"
+    )
+    python(code, folder, folder)
+
+
+def test_the_decorator_gives_it_a_name(folder: Path) -> None:
+    code = (
+        "import patient\n"
+        "from scaffolding_ext import load_stack\n"
+        "args = {'generation_controller': {'type': 'NativeGenerationController'}}\n"
+        "workers = {'generation': {'type': 'ScriptedWorker', 'args': {'respond': '7}'}}}\n"
+        "controller = {'type': 'PatientGlanceController', 'args': args}\n"
+        "with load_stack({'controller': controller, 'workers': workers}) as llm:\n"
+        "    result = llm.generate('How many?')\n"
+        "assert type(llm.prototype_controller) is patient.PatientGlanceController\n"
+        "assert (result.answer, result.exit_reason) == ('7', 'glance'), result.outputs\n"
+        "assert result.program.trace[0]['answers'] == ['7'] * 5\n"
+    )
+    python(code, folder, folder)
+
+
+def test_the_entry_point_gives_it_a_name(folder: Path) -> None:
+    version = importlib.metadata.version("setuptools") if importlib.util.find_spec("setuptools") else "0"
+    offline = ["--no-build-isolation"] if int(version.split(".")[0]) >= 71 else []
+    site = folder / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *offline, "--target", str(site), "."]
+    run(pip, folder)
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    code = (
+        "import sys\n"
+        "from scaffolding_ext import registry\n"
+        "assert 'GlanceController' in registry.controllers.names()\n"
+        "assert 'glance' not in sys.modules\n"
+        "assert registry.controllers.resolve('GlanceController').__module__ == 'glance'\n"
+    )
+    python(code, elsewhere, site)
+
+
+def test_it_runs_under_upstreams_host(folder: Path) -> None:
+    pytest.importorskip("torch")
+    output = run([sys.executable, "upstream.py"], folder, FAKE_UPSTREAM)
+    assert output.strip()
+    assert output.strip() != "None"

@@ -1,0 +1,82 @@
+"""The page on adding a worker is true: its files and commands are taken from it and run as they stand."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "adding_a_worker.md").read_text(encoding="utf-8")
+FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILES = {title: text for _, title, text in FENCE.findall(PAGE) if title}
+COMMANDS = [text for language, _, text in FENCE.findall(PAGE) if language == "bash"]
+WAIT = 300.0  # seconds until a hanging process fails its test
+MAX_LINES = 60  # of the page's worker
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the page's files."""
+    for title, text in FILES.items():
+        (tmp_path / title).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def run(command: list[str], folder: Path) -> str:
+    """Run a command in the folder, where the page's files are found, and give what it wrote."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")]),
+        "OMP_NUM_THREADS": "1",
+    }
+    process = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT, check=False
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
+
+
+def test_the_page_has_the_files_and_commands_that_are_tested_here() -> None:
+    assert set(FILES) == {"caching.py", "ask.py", "caching.yaml", "test_caching.py"}
+    assert len(COMMANDS) == 2
+    assert PAGE.count("\n```") == 2 * (len(FILES) + len(COMMANDS))  # no block escapes
+
+
+def test_the_worker_is_short() -> None:
+    assert len(FILES["caching.py"].splitlines()) < MAX_LINES
+
+
+def test_the_page_names_what_exists() -> None:
+    """Every `dotted.name` of the package in the prose can be imported."""
+    names = set(re.findall(r"`(scaffolding_ext(?:\.\w+)+)`", FENCE.sub("", PAGE)))
+    assert {"scaffolding_ext.testing.worker_contract", "scaffolding_ext.registry.workers"} <= names
+    for name in names:
+        pkgutil.resolve_name(name)
+
+
+def test_it_passes_the_contract(folder: Path) -> None:
+    (command,) = (text for text in COMMANDS if "pytest" in text)
+    output = run(["bash", "-ec", command.replace("pytest", "pytest -p no:cacheprovider -W error")], folder)
+    assert " passed" in output
+    assert "failed" not in output
+
+
+def test_it_runs_from_python_and_answers_the_second_time_from_memory(folder: Path) -> None:
+    pytest.importorskip("torch")
+    first, second = run([sys.executable, "-W", "error", "ask.py"], folder).splitlines()
+    assert re.search(r"decoded=[1-9]", first)
+    assert re.search(r"decoded=0, prefilled=0, reused=[1-9]", second)
+    assert first.split()[0] == second.split()[0]
+
+
+def test_it_runs_from_yaml_on_the_command_line(folder: Path) -> None:
+    pytest.importorskip("torch")
+    (commands,) = (text for text in COMMANDS if "scaffolding-ext" in text)
+    output = run(["bash", "-ec", commands], folder)
+    assert "stack and dataset are fine: 4 samples, 4 requests" in output
+    assert re.search(r"^answer +-?\d+", output, re.MULTILINE)  # the prompt was put into the model's own template

@@ -1,0 +1,84 @@
+"""Wrong usage of the host gets an error of the package's own that says what to do."""
+
+import threading
+
+import pytest
+
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.errors import ArgumentTypeError, ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol import Worker
+from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
+
+CONTROLLER, WORKERS = NativeGenerationController(), {"generation": ScriptedWorker("x")}
+
+
+@pytest.mark.parametrize(
+    ("controller", "workers", "message"),
+    [
+        (NativeGenerationController, WORKERS, "controller: is the class NativeGenerationController; pass an instance"),
+        (
+            "NativeGenerationController",
+            WORKERS,
+            "controller: is the str 'NativeGenerationController'; pass",
+        ),
+        (None, WORKERS, "controller: is a NoneType; pass a Controller"),
+        (WORKERS, CONTROLLER, "controller and workers are swapped; write ScaffoldingLlm(controller, workers)"),
+        (
+            CONTROLLER,
+            WORKERS["generation"],
+            "workers: is a ScriptedWorker; pass a mapping of tags to workers",
+        ),
+        (CONTROLLER, "tinylm/draft", "workers: is the str 'tinylm/draft'; pass a mapping of tags to workers"),
+        (CONTROLLER, [WORKERS["generation"]], "workers: is a list; pass a mapping"),
+        (CONTROLLER, {"generation": "tinylm/draft"}, "workers.generation: is the str 'tinylm/draft'; pass a Worker"),
+        (CONTROLLER, {WorkerTag.GENERATION: Worker}, "workers.generation: is the class Worker; pass an instance of it"),
+        (CONTROLLER, {"generation": None}, "workers.generation: is a NoneType; pass a Worker"),
+    ],
+)
+def test_what_is_no_controller_or_no_worker_is_refused_before_anything_starts(controller, workers, message):
+    num_threads = threading.active_count()
+    with pytest.raises(ArgumentTypeError) as caught:
+        ScaffoldingLlm(controller, workers)
+    assert str(caught.value).startswith(message)
+    assert threading.active_count() == num_threads
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "message"),
+    [
+        (0, ConfigError, "max_parallel_requests: is 0; it must be at least 1"),
+        ("8", ArgumentTypeError, "max_parallel_requests: is the str '8'; it must be a whole number of at least 1"),
+        (2.5, ArgumentTypeError, "max_parallel_requests: is the float 2.5; it must be a whole number"),
+        (True, ArgumentTypeError, "max_parallel_requests: is the bool True; it must be a whole number"),
+    ],
+)
+def test_the_number_of_parallel_requests_is_checked(number, error, message):
+    with pytest.raises(error) as caught:
+        ScaffoldingLlm(CONTROLLER, WORKERS, number)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (5, "prompt: is the int 5; pass a str, or a list of str to generate()"),
+        (None, "prompt: is a NoneType; pass a str"),
+        (b"hello", "prompt: is the bytes b'hello'; decode it first: prompt.decode()"),
+        ({"prompt": "hello"}, "prompt: is a dict; pass a str"),
+        (["a", b"b"], "prompt: is the bytes b'b'; decode it first"),
+    ],
+)
+def test_what_is_no_prompt_is_refused(prompts, message):
+    with ScaffoldingLlm(CONTROLLER, WORKERS) as llm:
+        for ask in (llm.generate, llm.generate_async):
+            with pytest.raises(ArgumentTypeError) as caught:
+                ask(prompts)
+            if ask == llm.generate:
+                assert str(caught.value).startswith(message)
+
+
+def test_any_iterable_of_prompts_will_do():
+    with ScaffoldingLlm(CONTROLLER, WORKERS) as llm:
+        assert [result.outputs[0].text for result in llm.generate(prompt for prompt in "ab")] == ["x", "x"]

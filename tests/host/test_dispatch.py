@@ -1,0 +1,281 @@
+"""How work is dispatched: tags, branches, scopes, seeds, streams and task collections."""
+
+import copy
+import threading
+from enum import Enum
+from typing import ClassVar
+
+import pytest
+
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol import (
+    Controller,
+    GenerationTask,
+    ParallelProcess,
+    RewardTask,
+    StreamGenerationTask,
+    Task,
+    TaskCollection,
+    TaskStatus,
+    Worker,
+    current_scope,
+    with_task_collection,
+)
+from scaffolding_ext.testing import Gate, ScriptedWorker
+from scaffolding_ext.worker_tags import WorkerTag
+
+WAIT = 30.0  # seconds until a hanging test fails; nothing waits that long when all is well
+
+
+def echo(before=None):
+    """A worker that answers with the prompt in capitals."""
+    return ScriptedWorker(lambda task: task.input_str.upper(), before=before)
+
+
+def host(controller=None, worker=None, **options):
+    return ScaffoldingLlm(controller or NativeGenerationController(), {"generation": worker or echo()}, **options)
+
+
+class Boom(Exception):
+    pass
+
+
+class ScopeListener(ScriptedWorker):
+    """Remembers the scopes that have ended."""
+
+    def __init__(self, before=None):
+        super().__init__(lambda task: task.input_str.upper(), before=before)
+        self.ended_scopes = []
+
+    async def on_scope_end(self, scope_id):
+        self.ended_scopes.append(scope_id)
+
+
+class FanOut(BaseController):
+    """Runs a sub-controller on copies of its task in parallel and joins the outputs."""
+
+    def __init__(self, inner, width):
+        super().__init__()
+        self.inner = inner
+        self.width = width
+
+    def run(self, task, **kwargs):
+        tasks = [GenerationTask(input_str=f"{task.input_str}{i}") for i in range(self.width)]
+        yield ParallelProcess([self.inner.clone() for _ in tasks], [[t] for t in tasks], [{} for _ in tasks])
+        task.output_str = "+".join(t.output_str for t in tasks)
+
+
+def test_seeds_depend_on_run_sample_and_epoch_only():
+    def seeds(**options):
+        worker = echo()
+        with host(FanOut(NativeGenerationController(), 3), worker, seed=7) as llm:
+            llm.generate("p", **options)
+        return sorted(task.seed for task in worker.tasks)
+
+    assert seeds(sample_id="s") == seeds(sample_id="s")
+    assert len(set(seeds(sample_id="s"))) == 3
+    assert not set(seeds(sample_id="s")) & set(seeds(sample_id="s", epoch=1))
+    assert not set(seeds(sample_id="s")) & set(seeds(sample_id="t"))
+    assert not set(seeds(sample_id="s")) & set(seeds(sample_id="s", seed=8))
+
+
+def test_a_failing_branch_cancels_its_siblings():
+    gate = Gate()
+
+    async def before(task):
+        if task.input_str == "p1":
+            gate.wait_for(1)
+            raise Boom
+        await gate(task)
+
+    with host(FanOut(NativeGenerationController(), 2), echo(before)) as llm:
+        with pytest.raises(TaskError, match=r"branch \[1\]"):
+            llm.generate("p")
+        gate.wait_for_cancelled(1)
+
+
+def test_unknown_tag_lists_the_known_ones():
+    class Lost(Controller):
+        def process(self, tasks, **kwargs):
+            tasks[0].worker_tag = "nowhere"
+            yield tasks
+
+    with host(Lost()) as llm, pytest.raises(UnknownWorkerTagError, match="'nowhere'; this stack has: generation"):
+        llm.generate("x")
+
+
+@pytest.mark.parametrize("work", [None, 5, "text", [object()], GenerationTask()])
+def test_a_bad_yield(work):
+    class Odd(Controller):
+        def process(self, tasks, **kwargs):
+            yield work
+
+    with host(Odd()) as llm, pytest.raises(InvalidYieldError, match="yield a list of Task"):
+        llm.generate("x")
+
+
+def test_requests_of_one_name_have_scopes_of_their_own():
+    gate = Gate()
+    worker = ScopeListener(gate)
+    with host(worker=worker) as llm:
+        first, second = (llm.generate_async("x", sample_id="same") for _ in range(2))
+        gate.wait_for(2)
+        gate.open()
+        first.result(WAIT), second.result(WAIT)
+    assert len(set(worker.ended_scopes)) == 2
+
+
+def test_branches_run_concurrently_and_scopes_end():
+    gate, scopes = Gate(), []
+
+    async def before(task):
+        scopes.append(current_scope.get().branch_path)
+        await gate(task)
+
+    worker = ScopeListener(before)
+    with host(FanOut(FanOut(NativeGenerationController(), 2), 2), worker) as llm:
+        result = llm.generate_async("p", sample_id="s")
+        gate.wait_for(4)  # all four at once
+        gate.open()
+        assert result.result(WAIT).outputs[0].text == "P00+P01+P10+P11"
+        scope = result.program.id
+    assert sorted(scopes) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert set(worker.ended_scopes) == {f"{scope}:{path}" for path in ("0", "1", "0.0", "0.1", "1.0", "1.1")} | {scope}
+
+
+def test_a_failing_scope_listener_does_not_fail_the_request():
+    class Leaky(ScopeListener):
+        async def on_scope_end(self, scope_id):
+            raise Boom
+
+    reported = threading.Event()
+    with host(worker=Leaky()) as llm:
+        llm.loop.call_soon_threadsafe(llm.loop.set_exception_handler, lambda loop, context: reported.set())
+        assert llm.generate("x").outputs[0].text == "X"
+        assert reported.wait(WAIT)
+
+
+def test_any_task_type_with_a_handler_is_served():
+    class Scorer(Worker):
+        async def _reward(self, task):
+            task.custom_output_params = {"score": len(task.input_str)}
+            return TaskStatus.SUCCESS
+
+        task_handlers: ClassVar = {RewardTask: _reward}
+
+    class Scored(Controller):
+        def process(self, tasks, **kwargs):
+            reward = RewardTask(worker_tag="reward", input_str=tasks[0].input_str)
+            yield [reward]
+            tasks[0].output_str = str(reward.custom_output_params["score"])
+
+    with ScaffoldingLlm(Scored(), {WorkerTag.REWARD: Scorer()}) as llm:
+        assert llm.generate("four").outputs[0].text == "4"
+
+
+def test_task_collections_are_per_request():
+    class Counter(TaskCollection):
+        def __init__(self):
+            super().__init__()
+            self.num_tasks = 0
+
+        def after_yield(self, tasks: list[Task]):
+            self.num_tasks += len(tasks)
+
+    counted = with_task_collection("counter", Counter)(type("Counted", (FanOut,), {}))
+    with host(counted(NativeGenerationController(), 3)) as llm:
+        results = llm.generate(["a", "b"])
+        assert [r.task_collections["counter"].num_tasks for r in results] == [3, 3]
+
+
+def test_workers_keyed_by_another_enum_are_found_bound_or_not():
+    class TheirTag(Enum):
+        GENERATION = "generation"
+
+    class Theirs(Controller):
+        def process(self, tasks, **kwargs):
+            tasks[0].worker_tag = TheirTag.GENERATION
+            yield tasks
+
+    for controller in (NativeGenerationController(), Theirs()):
+        for key in ("generation", WorkerTag.GENERATION, TheirTag.GENERATION):
+            with ScaffoldingLlm(controller, {key: echo()}) as llm:
+                assert llm.generate("x").outputs[0].text == "X"
+
+
+class Unseeded(Controller):
+    """Leaves seeds to the host, as upstream's controllers do; sends its task twice, then two copies of it at once."""
+
+    def process(self, tasks, **kwargs):
+        (task,) = tasks
+        task.worker_tag = "generation"
+        yield tasks
+        yield tasks
+        yield [copy.deepcopy(task), copy.deepcopy(task)]
+
+
+class SeedNotingWorker(ScriptedWorker):
+    def __init__(self, reply="x"):
+        super().__init__(reply)
+        self.seeds = []
+
+    async def run_task(self, task):
+        self.seeds.append(task.seed)
+        return await super().run_task(task)
+
+
+def seeds_of(controller, seed=7):
+    worker = SeedNotingWorker()
+    with host(controller, worker, seed=seed) as llm:
+        llm.generate("p", sample_id="s")
+    return worker.seeds
+
+
+def test_tasks_without_a_seed_get_one_each_time_that_they_are_sent():
+    seeds = seeds_of(Unseeded())
+    assert len(set(seeds)) == 4
+    assert None not in seeds
+    assert seeds_of(Unseeded()) == seeds
+    assert seeds_of(Unseeded(), seed=None) == [None] * 4
+
+
+def test_a_seed_that_a_controller_sets_stays():
+    class Seeded(Controller):
+        def process(self, tasks, **kwargs):
+            tasks[0].worker_tag, tasks[0].seed = "generation", 3
+            yield tasks
+            yield tasks
+
+    assert seeds_of(Seeded()) == [3, 3]
+
+
+def test_a_stream_goes_on_with_the_seed_that_it_began_with():
+    class Streaming(Controller):
+        def process(self, tasks, **kwargs):
+            stream = StreamGenerationTask(worker_tag="generation", input_str="p")
+            while not stream.end_flag:
+                yield [stream]
+            tasks[0].output_str = stream.output_str
+
+    worker = SeedNotingWorker("abc")
+    with host(Streaming(), worker, seed=7) as llm:
+        assert llm.generate("p").outputs[0].text == "abc"
+    assert len(worker.seeds) == 3
+    assert len(set(worker.seeds)) == 1
+
+
+def test_a_task_that_streams_to_the_caller_can_be_copied():
+    class Copying(Controller):
+        def process(self, tasks, **kwargs):
+            (task,) = tasks
+            task.worker_tag, task.streaming_output_flag = "generation", True
+            yield tasks
+            twin = copy.deepcopy(task)
+            assert twin.streaming_output_list == []
+            yield [twin]
+
+    with host(Copying()) as llm:
+        assert llm.generate("x").outputs[0].text == "X"

@@ -1,0 +1,151 @@
+"""What a factory takes is read from its signature, its bases and its annotations."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import pytest
+
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.stack.signature import Arguments
+
+if TYPE_CHECKING:
+    from nowhere import Unknown  # type: ignore[import-not-found]
+
+
+class Base:
+    def __init__(self, first: int, second: str = "", *, third: float = 0.0) -> None: ...
+
+
+class Passing(Base):
+    def __init__(self, own: bool, **rest: Any) -> None:
+        super().__init__(**rest)
+
+
+class Settling(Passing):
+    def __init__(self, *args: Any, **rest: Any) -> None:
+        """Gives one argument itself."""
+        super().__init__(*args, second="set", **rest)
+
+
+class Keeping(Base):
+    def __init__(self, own: int, **kept: Any) -> None:
+        super().__init__(own)
+        self.kept = kept
+
+
+class Silent(Base):
+    """Has the constructor of its base."""
+
+
+class Record(NamedTuple):
+    name: str
+    number: int = 0
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Thing:
+    """What no YAML can say."""
+
+    def __repr__(self) -> str:
+        return "Thing()"  # test names must not change from process to process
+
+
+def annotated(
+    number: float = 0,
+    words: Sequence[str] = (),
+    choice: Literal["a", "b"] = "a",
+    table: Mapping[str, int] | None = None,
+    pair: tuple[int, int] = (0, 0),
+    colour: Colour = Colour.RED,
+    thing: Thing | None = None,
+    scripted: Callable[[], int] | str = "",
+    unknown: Unknown = None,
+    implicit: int = None,  # type: ignore[assignment]  # noqa: RUF013
+    bare=None,  # type: ignore[no-untyped-def]
+) -> None: ...
+
+
+def names(factory: Callable[..., Any]) -> tuple[list[str], bool]:
+    arguments = Arguments.of(factory)
+    return list(arguments.parameters), arguments.takes_more
+
+
+def test_names_are_followed_through_base_classes() -> None:
+    assert names(Base) == names(Silent) == (["first", "second", "third"], False)
+    assert names(Passing) == (["own", "first", "second", "third"], False)
+    assert names(Settling) == (["own", "first", "third"], False)
+
+
+def test_what_a_class_keeps_for_itself_may_have_any_name() -> None:
+    assert names(Keeping) == (["own"], True)
+
+
+def test_functions_and_classes_without_a_constructor_have_names_too() -> None:
+    assert names(lambda a, *, b=1, **more: None) == (["a", "b"], True)
+    assert names(Record) == (["name", "number"], False)
+    assert names(Thing) == ([], False)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"number": 1},
+        {"number": 1.5},
+        {"words": ["a", "b"]},
+        {"words": []},
+        {"choice": "b"},
+        {"table": {"a": 1}},
+        {"table": None},
+        {"pair": [1, 2]},
+        {"colour": "red"},
+        {"thing": None},
+        {"thing": Thing()},
+        {"words": [Thing()]},
+        {"scripted": "x"},
+        {"unknown": 3},
+        {"implicit": None},
+        {"bare": 3},
+    ],
+    ids=str,
+)
+def test_a_value_of_the_annotations_type_goes(args: dict[str, Any]) -> None:
+    Arguments.of(annotated).check("it", args, "at")
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ({"number": True}, "float"),
+        ({"number": "1"}, "float"),
+        ({"words": "wait"}, "Sequence[str]"),
+        ({"words": ["a", 1]}, "Sequence[str]"),
+        ({"choice": "c"}, "Literal['a', 'b']"),
+        ({"table": {"a": "b"}}, "Mapping[str, int] | None"),
+        ({"pair": [1]}, "tuple[int, int]"),
+        ({"colour": "blue"}, "Colour"),
+        ({"thing": 3}, "Thing | None"),
+        ({"scripted": 3}, "Callable[[], int] | str"),
+        ({"implicit": "x"}, "int"),
+    ],
+    ids=str,
+)
+def test_another_value_is_refused_with_key_and_type(args: dict[str, Any], expected: str) -> None:
+    [(key, value)] = args.items()
+    with pytest.raises(ConfigError) as caught:
+        Arguments.of(annotated).check("it", args, "at")
+    assert str(caught.value).replace('"', "'") == f"at.{key}: is {value!r}; it must be of type {expected}"
+
+
+def test_unknown_and_missing_names_are_told_with_those_of_the_bases() -> None:
+    with pytest.raises(ConfigError, match=r"at.secnd: .*did you mean 'second'.*accepts: own, first, second, third"):
+        Arguments.of(Passing).check("it", {"own": True, "first": 1, "secnd": "x"}, "at")
+    with pytest.raises(ConfigError, match=r"at: it needs 'first'"):
+        Arguments.of(Passing).check("it", {"own": True}, "at")
+    with pytest.raises(ConfigError, match=r"at.third: is 'x'"):
+        Arguments.of(Passing).check("it", {"own": True, "first": 1, "third": "x"}, "at")

@@ -1,0 +1,112 @@
+"""What HuggingFaceWorker says to a wrong argument or field: what was given, what is allowed, and where."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from scaffolding_ext.errors import ConfigError, InvalidTaskError, UnknownNameError
+from scaffolding_ext.prompting import model_folder
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+MODEL = "tinylm/draft"
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with HuggingFaceWorker(MODEL, max_batch_size=2, max_seq_len=64) as worker:
+        yield worker
+
+
+def refusal(*args, **options):
+    with pytest.raises(ConfigError) as caught:
+        HuggingFaceWorker(*args, **options)
+    return caught.value
+
+
+def test_it_says_which_model_it_serves(worker):
+    assert worker.model == MODEL
+
+
+@pytest.mark.parametrize("key", ["threads", "max_batch_size", "max_seq_len", "prefill_chunk", "prefix_cache_bytes"])
+@pytest.mark.parametrize("value", ["1", 1.5, True, [1]])
+def test_a_number_that_is_none(key, value):
+    error = refusal(MODEL, **{key: value})
+    assert (error.key, error.message) == (key, f"is {value!r}; it must be an integer")
+
+
+def test_a_seed_below_zero():
+    assert str(refusal(MODEL, seed=-1)) == "seed: is -1; it must be at least 0"
+
+
+def test_a_model_folder_that_is_missing(tmp_path):
+    folder = str(tmp_path / "none")
+    error = refusal(folder)
+    assert error.key == "model"
+    assert error.message.startswith(f"is {folder!r}, neither a folder here nor a model of the hub: ")
+    assert "give a folder with config.json" in error.message
+
+
+def test_a_folder_that_is_no_model(tmp_path):
+    error = refusal(str(tmp_path))
+    assert error.key == "model"
+    assert error.message.startswith(f"is {str(tmp_path)!r}, a folder that is no model: ")
+
+
+def test_a_folder_without_weights(tmp_path):
+    for path in Path(model_folder(MODEL)).glob("*.json"):
+        shutil.copy(path, tmp_path)
+    error = refusal(str(tmp_path))
+    assert error.key == "model"
+    assert "safetensors" in error.message
+
+
+def test_an_embedded_model_that_does_not_exist():
+    error = refusal("tinylm/none")
+    assert isinstance(error, UnknownNameError)
+    assert (error.key, "tinylm/draft" in error.message) == ("model", True)
+
+
+def test_a_model_that_is_no_name():
+    assert refusal(5).message == "is 5; it must be a string: a folder, a hub name or tinylm/NAME"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+@pytest.mark.parametrize("device", ["cuda", "cuda:3"])
+def test_a_device_that_this_machine_lacks(device):
+    error = refusal(MODEL, device=device)
+    assert error.key == "device"
+    assert error.message.startswith(f"is {device!r}, which torch {torch.__version__} cannot use on this machine: ")
+    assert error.message.endswith("take 'cpu', or install a torch and a driver for that device")
+
+
+@pytest.mark.parametrize("device", ["graphics", 5.0])
+def test_a_device_that_does_not_exist(device):
+    assert refusal(MODEL, device=device).key == "device"
+
+
+def test_a_dtype_that_does_not_exist():
+    assert str(refusal(MODEL, dtype="int8")) == "dtype: is 'int8'; choose float32, bfloat16 or float16"
+
+
+def test_an_attention_that_does_not_exist():
+    error = refusal(MODEL, attn_implementation="none")
+    assert error.key == "attn_implementation"
+    assert error.message.startswith("does not suit the model 'tinylm/draft': ")
+
+
+@pytest.mark.parametrize("stop", [5, {"a": 1}, ["a", 5], b"a"])
+def test_a_stop_that_is_no_string(worker, stop):
+    task = GenerationTask(input_tokens=[5], max_tokens=4, stop=stop)
+    with pytest.raises(InvalidTaskError, match=r"^stop is .*; it must be a string or a list of strings$"):
+        asyncio.run(worker.run_task(task))
+
+
+@pytest.mark.parametrize("stop", [None, "", [], ("a",), ["a", ""]])
+def test_a_stop_that_is_none_or_several(worker, stop):
+    task = GenerationTask(input_tokens=[5], max_tokens=4, stop=stop)
+    asyncio.run(worker.run_task(task))
+    assert task.output_str is not None

@@ -1,0 +1,158 @@
+"""The C kernel for decoding rows: as exact as float32 allows for all shapes and lengths; and life without it."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from scaffolding_ext.workers.huggingface import attention
+from scaffolding_ext.workers.huggingface import decode_attention as module
+from scaffolding_ext.workers.huggingface.decode_attention import decode_attention, kernel, serves
+
+needs_kernel = pytest.mark.skipif(kernel is None, reason="the C kernel was not built: no compiler at the installation")
+UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
+
+
+def gamma(num_roundings):
+    """Relative error that so many float32 roundings, one after the other, can add up to (Higham 2002, lemma 3.1)."""
+    return num_roundings * UNIT_ROUNDOFF / (1 - num_roundings * UNIT_ROUNDOFF)
+
+
+def attend_by_torch(queries, keys, values, positions, window, scale):
+    """Row by row by torch: (heads, rows, size) to (rows, heads, size)."""
+    num_groups = queries.shape[0] // keys.shape[1]
+    rows = []
+    for row, position in enumerate(positions.flatten().tolist()):
+        first = max(0, position + 1 - window) if window else 0
+        seen_keys, seen_values = (
+            t[row, :, first : position + 1].repeat_interleave(num_groups, 0) for t in (keys, values)
+        )
+        rows.append(scaled_dot_product_attention(queries[:, row, None], seen_keys, seen_values, scale=scale)[:, 0])
+    return torch.stack(rows)
+
+
+def attend_by_kernel(queries, keys, values, positions, window, scale):
+    output = torch.full((queries.shape[1], queries.shape[0], queries.shape[2]), torch.nan)
+    decode_attention(queries, keys, values, positions, window, scale, output)
+    return output
+
+
+def error_bound(queries, keys, values, positions, window, scale):
+    """How far any float32 computation in any order may be from the exact one: shape (rows, heads, size).
+
+    A score has `size` products and sums, and a few roundings more; its error is relative to the sum of the products'
+    magnitudes. An error d of all scores changes a weight by at most e^(2d). The sums over n positions, of the weights
+    and of the weighted values, add 2n roundings.
+    """
+    num_groups = queries.shape[0] // keys.shape[1]
+    longest, size = int(positions.max()) + 1, queries.shape[2]
+    magnitudes = torch.einsum("hrs,rhps->rhp", queries.abs(), keys.abs().repeat_interleave(num_groups, 1)) * scale
+    score_error = gamma(size + 16) * magnitudes.amax(-1)
+    weighted = attend_by_torch(queries, keys, values.abs(), positions, window, scale)
+    return (torch.expm1(2 * score_error)[..., None] + gamma(2 * longest + 32)) * weighted
+
+
+def assert_as_exact_as_float32(attend, queries, keys, values, positions, window, scale):
+    doubled = [tensor.double() for tensor in (queries, keys, values)]
+    exact = attend_by_torch(*doubled, positions, window, scale)
+    error = (attend(queries, keys, values, positions, window, scale) - exact).abs()
+    assert (error <= error_bound(*doubled, positions, window, scale)).all()
+
+
+both = pytest.mark.parametrize("attend", [attend_by_torch, pytest.param(attend_by_kernel, marks=needs_kernel)])
+
+
+@both
+@pytest.mark.parametrize("size", [1, 16, 20, 32, 64, 80, 128])
+@pytest.mark.parametrize(("num_kv_heads", "num_groups"), [(1, 1), (4, 1), (2, 3), (1, 8)])
+@pytest.mark.parametrize("window", [None, 1, 7, 1000])
+def test_it_is_as_exact_as_its_number_type(attend, size, num_kv_heads, num_groups, window):
+    torch.manual_seed(size)
+    buffer = torch.randn(2, 9, num_kv_heads, 70, size) * 3  # of which the rows 2 to 7 are attended to
+    keys, values = buffer[0, 2:8, :, :60], buffer[1, 2:8, :, :60]
+    queries = torch.randn(6, num_kv_heads * num_groups, size).transpose(0, 1)  # strided, as in a model
+    positions = torch.tensor([[0], [1], [6], [31], [32], [59]])
+    assert_as_exact_as_float32(attend, queries, keys, values, positions, window, 0.3)
+
+
+@both
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("num_positions", [40, 2000])
+def test_scores_that_are_tiny_or_huge_are_no_problem(attend, factor, num_positions):
+    torch.manual_seed(0)
+    keys, values = torch.randn(1, 1, num_positions, 32) * factor, torch.randn(1, 1, num_positions, 32)
+    positions = torch.tensor([num_positions - 1])
+    assert_as_exact_as_float32(attend, torch.randn(1, 1, 32), keys, values, positions, None, 1.0)
+
+
+@pytest.mark.parametrize("fault", ["a position less", "a wrong scale", "half precision"])
+def test_the_bound_is_tight_enough_to_see_a_fault(fault):
+    torch.manual_seed(0)
+    keys, values, queries = torch.randn(4, 2, 60, 32), torch.randn(4, 2, 60, 32), torch.randn(2, 4, 32)
+    positions = torch.tensor([40, 41, 50, 59])
+    wrong = {
+        "a position less": lambda q, k, v, p, w, s: attend_by_torch(q, k, v, p - 1, w, s),
+        "a wrong scale": lambda q, k, v, p, w, s: attend_by_torch(q, k, v, p, w, s * 1.001),
+        "half precision": lambda q, k, v, p, w, s: attend_by_torch(q.half(), k.half(), v.half(), p, w, s).float(),
+    }[fault]
+    with pytest.raises(AssertionError):
+        assert_as_exact_as_float32(wrong, queries, keys, values, positions, None, 0.3)
+
+
+@needs_kernel
+def test_what_it_serves(monkeypatch):
+    tensor = torch.zeros(1, 1, 1, 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert serves(tensor, tensor, tensor)
+    assert not serves(tensor, tensor.bfloat16(), tensor)
+    assert not serves(tensor, tensor, torch.zeros(1, 1, 1, 2))  # values of another size than the keys
+    assert not serves(tensor, torch.zeros(1, 1, 1, 1, device="meta"), tensor)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert not serves(tensor, tensor, tensor)
+
+
+def test_without_the_kernel_nothing_is_served_by_it(monkeypatch):
+    monkeypatch.setattr(module, "kernel", None)
+    tensor = torch.zeros(1, 1, 1, 1)
+    assert not serves(tensor, tensor, tensor)
+
+
+def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch):
+    import asyncio
+
+    from scaffolding_ext.protocol import GenerationTask
+    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+    def texts():
+        worker = HuggingFaceWorker("tinylm/draft")
+        tasks = [GenerationTask(input_tokens=[*range(5, 30 + 9 * i)], max_tokens=80, ignore_eos=True) for i in range(9)]
+
+        async def run():
+            await asyncio.gather(*[worker.run_task(task) for task in tasks])
+
+        asyncio.run(run())
+        worker.shutdown()
+        return [task.output_tokens for task in tasks]
+
+    num_calls = []
+    original = module.decode_attention
+    monkeypatch.setattr(attention, "decode_attention", lambda *args: (num_calls.append(1), original(*args)))
+    with_kernel = texts()
+    assert bool(num_calls) == (kernel is not None)
+    num_calls.clear()
+    monkeypatch.setattr(module, "kernel", None)
+    assert texts() == with_kernel
+    assert not num_calls
+
+
+@needs_kernel
+def test_loading_it_leaves_the_number_format_of_the_process_alone():
+    """A library linked with -ffast-math would make numbers below 1e-38 zero in the thread that loads it."""
+    code = (
+        "import torch; from scaffolding_ext.workers.huggingface.decode_attention import kernel; assert kernel;"
+        "print((torch.tensor(1e-39) * 0.5).item() > 0)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "True"

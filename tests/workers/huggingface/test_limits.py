@@ -1,0 +1,223 @@
+"""HuggingFaceWorker at its limits: memory that runs out, attention that it cannot serve, an engine that fails."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import MistralConfig, MistralForCausalLM
+
+from scaffolding_ext.errors import ConfigError, EngineError
+from scaffolding_ext.prompting import model_folder
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
+from scaffolding_ext.testing import float32_tolerance
+from scaffolding_ext.workers.huggingface.kv_cache import KVRows, Slots
+from scaffolding_ext.workers.huggingface.model_limits import check_attention
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+MODEL = "tinylm/draft"
+ROW_BYTES = 2 * 3 * 3 * 32 * 4  # a token's: (keys, values) x layers x heads x head size x float32
+WAIT = 60  # seconds until a test gives up
+
+
+@pytest.fixture
+def worker():
+    worker = HuggingFaceWorker(MODEL, max_batch_size=4, seed=0)
+    yield worker
+    worker.shutdown()
+
+
+def run(worker, tasks):
+    async def all_of_them():
+        return await asyncio.wait_for(
+            asyncio.gather(*(worker.run_task(task) for task in tasks), return_exceptions=True), WAIT
+        )
+
+    return asyncio.run(all_of_them())
+
+
+def exhausted(*args, **kwargs):
+    raise torch.OutOfMemoryError("no room")
+
+
+# ---- an engine that fails
+
+
+@pytest.mark.parametrize("method", ["_admit", "step"])
+def test_a_failure_between_steps_fails_every_request_and_refuses_more(worker, monkeypatch, method):
+    async def fail():
+        stream = StreamGenerationTask(input_tokens=[5, 6], max_tokens=1900, ignore_eos=True)
+        await worker.run_task(stream)
+        plain = [GenerationTask(input_tokens=[5, i], max_tokens=1900, ignore_eos=True) for i in range(8)]
+        waiting = [asyncio.ensure_future(worker.run_task(task)) for task in plain]
+        await asyncio.sleep(0)
+        monkeypatch.setattr(worker._engine._batch, method, exhausted)
+        stream.streaming_step = 1900
+        return await asyncio.wait_for(asyncio.gather(worker.run_task(stream), *waiting, return_exceptions=True), WAIT)
+
+    for error in asyncio.run(fail()):
+        assert isinstance(error, EngineError)
+        assert str(error) == "the engine has failed: OutOfMemoryError: no room"
+        assert isinstance(error.__cause__, torch.OutOfMemoryError)
+    (refusal,) = run(worker, [GenerationTask(input_tokens=[5], max_tokens=1)])
+    assert isinstance(refusal, EngineError)
+    assert "make a new worker: OutOfMemoryError: no room" in str(refusal)
+    assert isinstance(refusal.__cause__, torch.OutOfMemoryError)
+    assert (worker.metrics.num_running, worker.metrics.num_waiting) == (0, 0)
+
+
+@pytest.mark.parametrize(("part", "method"), [("_kv", "load"), ("_index", "store"), ("_kv", "move")])
+def test_no_request_is_lost_where_its_row_is_made_or_freed(worker, monkeypatch, part, method):
+    ids = list(range(5, 45))
+    first = GenerationTask(input_tokens=ids, max_tokens=8, ignore_eos=True)
+    assert run(worker, [first]) == [TaskStatus.SUCCESS]
+    monkeypatch.setattr(getattr(worker._engine._batch, part), method, exhausted)
+    tasks = [GenerationTask(input_tokens=ids, max_tokens=8 + 9 * i, ignore_eos=True) for i in range(3)]
+    results = run(worker, tasks)
+    assert all(isinstance(result, EngineError) or result is TaskStatus.SUCCESS for result in results)
+    assert any(isinstance(result, EngineError) for result in results)
+
+
+def test_out_of_memory_fails_the_task_whose_fault_it_is_and_no_other(worker, monkeypatch):
+    runner, forward = worker._engine._batch._runner, worker._engine._batch._runner.forward
+    num_passes = []
+
+    def limited(works, class_of_row):
+        num_passes.append(len(works))
+        if any(work.request.prompt_len == 7 for work in works):
+            exhausted()
+        return forward(works, class_of_row)
+
+    tasks = [GenerationTask(input_tokens=[5 + i, 6], max_tokens=30, ignore_eos=True, seed=i) for i in range(3)]
+    assert run(worker, tasks) == [TaskStatus.SUCCESS] * 3
+    expected = [task.output_tokens for task in tasks]
+    monkeypatch.setattr(runner, "forward", limited)
+    tasks.append(GenerationTask(input_tokens=list(range(5, 12)), max_tokens=30))
+    *good, bad = run(worker, tasks)
+    assert good == [TaskStatus.SUCCESS] * 3
+    assert isinstance(bad, EngineError)
+    assert str(bad) == "OutOfMemoryError: no room"
+    assert [task.output_tokens for task in tasks[:3]] == expected
+    assert max(num_passes) == 4  # they did run together
+    assert all(task.customized_result_fields["token_counts"].decoded == 30 for task in tasks[:3])
+    assert (worker.metrics.num_running, worker.metrics.num_waiting) == (0, 0)
+
+
+def test_kv_that_cannot_be_stored_is_not_kept(worker, monkeypatch):
+    task = GenerationTask(input_tokens=list(range(5, 45)), max_tokens=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker._engine._batch._kv, "export", exhausted)
+        assert run(worker, [task]) == [TaskStatus.SUCCESS]
+    assert worker.metrics.num_stored_tokens == 0
+    assert run(worker, [task]) == [TaskStatus.SUCCESS]
+    assert worker.metrics.num_stored_tokens >= 40
+
+
+def test_a_layer_has_both_buffers_or_none():
+    class Unallocatable:
+        shape = (2, 1, 4)
+        new_zeros = exhausted
+
+    rows, place = KVRows(1, 8), Slots(torch.tensor([0]), torch.tensor([0]))
+    with pytest.raises(torch.OutOfMemoryError):
+        rows.write(0, torch.ones(2, 1, 4), Unallocatable(), place)
+    rows.write(0, torch.ones(2, 1, 4), torch.ones(2, 1, 3), place)
+    keys, values = rows.read(0, 0, 1, 1)
+    assert (keys.shape, values.shape) == ((1, 2, 1, 4), (1, 2, 1, 3))
+
+
+# ---- attention
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory):
+    """A tiny random Mistral with a window of 32 tokens."""
+    folder = tmp_path_factory.mktemp("mistral")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = MistralConfig(
+        vocab_size=512, num_key_value_heads=1, head_dim=16, max_position_embeddings=128, sliding_window=32, **sizes
+    )
+    MistralForCausalLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(model_folder(MODEL)) / name, folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("max_seq_len", [None, 33])
+def test_the_fallback_refuses_a_window_shorter_than_a_request(windowed, max_seq_len):
+    with pytest.raises(ConfigError, match="lower max_seq_len to the window, 32") as caught:
+        HuggingFaceWorker(windowed, max_seq_len=max_seq_len, attn_implementation="sdpa")
+    assert caught.value.key == "max_seq_len"
+
+
+@pytest.mark.parametrize(("attn_implementation", "max_seq_len"), [("sdpa", 32), (None, None)])
+def test_a_model_with_a_window_is_served_exactly(windowed, attn_implementation, max_seq_len):
+    worker = HuggingFaceWorker(windowed, attn_implementation=attn_implementation, max_seq_len=max_seq_len)
+    num_tokens = worker.max_seq_len - 3
+    task = GenerationTask(input_tokens=[5, 6, 7], max_tokens=num_tokens, ignore_eos=True)
+    statuses = run(worker, [task])
+    worker.shutdown()
+    assert statuses == [TaskStatus.SUCCESS]
+    assert len(task.output_tokens) == num_tokens
+    reference = MistralForCausalLM.from_pretrained(windowed).eval()
+    with torch.inference_mode():
+        logits = reference(torch.tensor([[5, 6, 7, *task.output_tokens]])).logits[0, 2:-1]
+    chosen = logits.gather(-1, torch.tensor(task.output_tokens)[:, None])[:, 0]
+    assert (logits.max(-1).values - chosen).max() <= float32_tolerance(longest_sum=128, num_sums=12, magnitude=32.0)
+
+
+class Config:
+    """The fields of a model's config."""
+
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+
+
+def test_which_attention_is_served():
+    check_attention(Config(), 100, False)
+    check_attention(Config(sliding_window=None, layer_types=["full_attention"]), 100, False)
+    check_attention(Config(sliding_window=50, use_sliding_window=False), 100, False)
+    check_attention(Config(sliding_window=100, layer_types=["full_attention", "sliding_attention"]), 100, False)
+    check_attention(Config(sliding_window=50, layer_types=["full_attention", "sliding_attention"]), 100, True)
+    for fields, key in (
+        ({"sliding_window": 50, "layer_types": ["full_attention", "sliding_attention"]}, "max_seq_len"),
+        ({"sliding_window": 50, "use_sliding_window": True}, "max_seq_len"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "model"),
+        ({"layer_types": ["sliding_attention"]}, "model"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            check_attention(Config(**fields), 100, False)
+        assert caught.value.key == key
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize(("num_fitting", "num_rows"), [(1, 1), (2.5, 2), (3, 3), (9, 4)])
+def test_as_many_rows_as_fit(num_fitting, num_rows):
+    worker = HuggingFaceWorker(
+        MODEL, max_batch_size=4, max_seq_len=63, kv_cache_bytes=int(num_fitting * 64 * ROW_BYTES)
+    )
+    tasks = [GenerationTask(input_tokens=[5, i], max_tokens=20) for i in range(6)]
+    assert run(worker, tasks) == [TaskStatus.SUCCESS] * 6
+    assert worker.metrics.num_rows == num_rows
+    assert sum(buffer.nbytes for buffer in worker._engine._batch._kv._buffers) == num_rows * 64 * ROW_BYTES
+    worker.shutdown()
+
+
+def test_where_no_row_fits_the_message_says_what_would():
+    room = 64 * ROW_BYTES
+    with pytest.raises(ConfigError, match=f"kv_cache_bytes allows {room}: lower max_seq_len to at most 63") as caught:
+        HuggingFaceWorker(MODEL, kv_cache_bytes=room)
+    assert caught.value.key == "max_seq_len"
+    HuggingFaceWorker(MODEL, max_seq_len=63, kv_cache_bytes=room).shutdown()
+    with pytest.raises(ConfigError, match="choose a smaller model"):
+        HuggingFaceWorker(MODEL, kv_cache_bytes=1)
+
+
+@pytest.mark.parametrize("key", ["kv_cache_bytes", "max_seq_len"])
+def test_a_limit_is_at_least_one(key):
+    with pytest.raises(ConfigError, match=f"{key}: is 0; it must be at least 1"):
+        HuggingFaceWorker(MODEL, **{key: 0})

@@ -1,0 +1,442 @@
+"""OpenAIWorker against a real local server that misbehaves on request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+
+import pytest
+
+pytest.importorskip("openai")
+
+from scaffolding_ext import NativeGenerationController, ScaffoldingLlm, load_stack
+from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError, TaskError
+from scaffolding_ext.program import Program, enter_program
+from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
+from scaffolding_ext.tasks import ScoreTask, TokenCounts, token_counts_of
+from scaffolding_ext.testing import Gate, ScriptedWorker
+from scaffolding_ext.testing.server import OpenAIServer
+from scaffolding_ext.workers.openai.worker import OpenAIWorker
+
+TEXT = "The answer is 42."
+KEY = "sk-a-secret-that-nobody-may-see"
+
+
+@contextlib.contextmanager
+def serving(fault=lambda number, request: None, *, before=None, reply=TEXT, server_options=None, **options):
+    """A scripted server and a worker on it."""
+    with (
+        OpenAIServer(ScriptedWorker(reply, before=before), "m", fault=fault, **(server_options or {})) as server,
+        OpenAIWorker(server.url, "m", **{"flavor": "vllm", **options}) as worker,
+    ):
+        yield server, worker
+
+
+def generation(**fields):
+    return GenerationTask(**{"input_str": "What?", "max_tokens": 50, **fields})
+
+
+def stream(**fields):
+    return StreamGenerationTask(**{"input_str": "What?", "max_tokens": 50, "streaming_step": 1, **fields})
+
+
+def run(worker, *tasks):
+    async def all_of_them():
+        return await asyncio.wait_for(asyncio.gather(*map(worker.run_task, tasks), return_exceptions=True), 60)
+
+    return asyncio.run(all_of_them())
+
+
+def fails(worker, task, kind=EngineError):
+    """The error that the task ends in."""
+    (error,) = run(worker, task)
+    assert isinstance(error, kind), error
+    return str(error)
+
+
+def first(*faults):
+    """The first requests go wrong in these ways, later ones not."""
+    return lambda number, request: faults[number] if number < len(faults) else None
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "503", "reset"])
+def test_what_fails_before_an_answer_is_tried_again_and_said(fault):
+    with serving(first(fault, fault)) as (server, worker):
+        program, task = Program(), generation()
+
+        async def scenario():
+            enter_program(program)
+            await worker.run_task(task)
+
+        asyncio.run(scenario())
+        assert task.output_str == TEXT
+        assert len(server.requests) == 3
+        assert [entry["num_retries"] for entry in program.trace if entry["event"] == "retried"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "num_attempts"),
+    [
+        ("429", r"too busy in 2 attempts \(429\); lower max_concurrency", 2),
+        ("500", "failed in 2 attempts.*told to fail", 2),
+        ("reset", "cannot reach .* in 2 attempts", 2),
+        ("garbage", "answered with what is no JSON", 1),
+        ("401", r"refused the key \(401\).*OPENAI_API_KEY", 1),
+    ],
+)
+def test_a_failure_is_named(fault, message, num_attempts):
+    with serving(lambda number, request: fault, max_retries=1) as (server, worker):
+        error = fails(worker, generation())
+        assert len(server.requests) == num_attempts
+
+    assert re.search(message, error), error
+
+
+def test_a_silent_server_runs_into_the_time_out_and_is_told_to_stop():
+    with serving(lambda number, request: "slow", max_retries=0, timeout_seconds=0.05) as (server, worker):
+        assert "was silent for 0.05 s in each of 1 attempt" in fails(worker, generation())
+        server.wait_for_stopped()
+
+
+def test_a_deadline_holds_for_all_attempts_together():
+    options = {"max_retries": 100, "timeout_seconds": 0.02, "deadline_seconds": 0.2}
+    with serving(lambda number, request: "slow", **options) as (_, worker):
+        assert "did not finish within the deadline of 0.2 s" in fails(worker, generation())
+
+
+def test_a_stream_that_breaks_off_fails_and_the_trace_says_what_was_lost():
+    with serving(lambda number, request: "reset_mid_stream") as (server, worker):
+        program, task = Program(), stream(streaming_step=100)
+
+        async def scenario():
+            enter_program(program)
+            await worker.run_task(task)
+
+        with pytest.raises(EngineError, match="broke off its answer"):
+            asyncio.run(scenario())
+        assert len(server.requests) == 1  # not asked again: tokens had been paid for
+        assert [entry["num_tokens"] for entry in program.trace if entry["event"] == "stream_lost"] == [4]
+        assert token_counts_of(task).decoded == 4
+        assert worker.num_requests == 0
+
+
+def test_a_refusal_is_the_tasks_fault_and_not_tried_again():
+    with serving(server_options={"allowed": frozenset({"model"})}, failure_threshold=1) as (server, worker):
+        for _ in range(2):  # the circuit stays closed
+            assert "refused the request" in fails(worker, generation(), InvalidTaskError)
+        assert len(server.requests) == 2
+
+
+def test_the_circuit_opens_and_nothing_more_is_sent():
+    with serving(lambda number, request: "500", max_retries=0, failure_threshold=2) as (server, worker):
+        for _ in range(2):
+            fails(worker, generation())
+        assert "failed 2 times in a row, so nothing is sent" in fails(worker, generation())
+        assert len(server.requests) == 2
+
+
+def test_a_server_that_is_not_there():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with pytest.raises(EngineError, match=r"cannot reach .* is the server running\?"):
+            OpenAIWorker(url, "m", max_retries=0)
+
+
+def test_a_cancelled_call_stops_the_server():
+    gate = Gate()
+    with serving(before=gate) as (server, worker):
+
+        async def scenario():
+            call = asyncio.ensure_future(worker.run_task(generation()))
+            await asyncio.to_thread(gate.wait_for)
+            call.cancel()
+            await asyncio.to_thread(server.wait_for_stopped)
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+        asyncio.run(scenario())
+        gate.open()
+
+
+@pytest.mark.parametrize("how", ["cancel_flag", "scope"])
+def test_a_cancelled_stream_stops_the_server(how):
+    """The scripted stream stands at the gate after its first step, until its client has gone."""
+    gate, steps = Gate(), []
+
+    async def hold(task):
+        steps.append(task)
+        if len(steps) > 1 and not task.cancel_flag:
+            await gate(task)
+
+    with serving(before=hold) as (server, worker):
+        task = stream()
+
+        async def scenario():
+            current_scope.set(ExecutionScope("request"))
+            await worker.run_task(task)
+            assert task.output_str == TEXT[:4]
+            if how == "scope":
+                await worker.on_scope_end("request")
+            else:
+                task.cancel_flag = True
+                await worker.run_task(task)
+            await asyncio.to_thread(server.wait_for_stopped)
+
+        asyncio.run(scenario())
+        assert task.end_flag == (how == "cancel_flag")
+        assert worker.num_requests == 0
+        gate.open()
+
+
+def test_no_more_requests_at_once_than_allowed():
+    gate = Gate()
+    with serving(before=gate, max_concurrency=2) as (server, worker):
+
+        async def scenario():
+            calls = [asyncio.ensure_future(worker.run_task(generation())) for _ in range(5)]
+            await asyncio.to_thread(gate.wait_for, 2)
+            assert server.num_running == 2
+            gate.open()
+            return await asyncio.gather(*calls)
+
+        assert asyncio.run(scenario()) == [TaskStatus.SUCCESS] * 5
+
+
+def test_shutdown_ends_what_runs_with_an_error():
+    gate = Gate()
+    with serving(before=gate) as (_, worker):
+
+        async def scenario():
+            calls = [asyncio.ensure_future(worker.run_task(task)) for task in (generation(), stream())]
+            await asyncio.to_thread(gate.wait_for, 2)
+            await asyncio.to_thread(worker.shutdown)
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        errors = asyncio.run(scenario())
+        assert isinstance(errors[0], EngineError)
+        assert "shut down" in str(errors[0])
+        assert isinstance(errors[1], EngineError)
+        gate.open()
+
+
+def test_the_caller_sees_a_text_grow():
+    with serving() as (_, worker):
+        task = generation(streaming_output_flag=True)
+        run(worker, task)
+        texts = [output.text for output in task.streaming_output_list]
+        assert texts[-1] == task.output_str == TEXT
+        assert all(TEXT.startswith(text) for text in texts)
+        assert token_counts_of(task) == TokenCounts(len(TEXT), len("What?"))
+
+
+def test_a_request_says_no_more_than_a_server_needs():
+    with serving() as (server, worker):
+        run(worker, generation(input_str=None, input_tokens=[5, 6, 7]), stream())
+        plain, streamed = server.requests
+    assert plain.body["prompt"] == [5, 6, 7]
+    assert "stream" not in plain.body
+    assert streamed.body["stream"] is True
+    told = {name for request in server.requests for name in request.headers if name.startswith("x-stainless")}
+    assert told <= {"x-stainless-raw-response"}  # by which the library finds out that it is to give the answer raw
+
+
+def test_a_key_reaches_no_log_no_record_and_no_error(monkeypatch, caplog):
+    monkeypatch.setenv("MY_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    faults = first("401", "500", "garbage", "reset", "429")
+    with serving(faults, api_key_env="MY_KEY", max_retries=0) as (server, worker):
+        controller = NativeGenerationController({"max_tokens": 5})
+        controller.prompting = None
+        with pytest.warns(UserWarning, match="without its chat template"):
+            llm = ScaffoldingLlm(controller, {"generation": worker})
+        with llm:
+            seen = [repr(worker), repr(vars(worker))]
+            for _ in range(5):
+                result = llm.generate_async("What?")
+                error = result.exception()
+                assert isinstance(error, TaskError)
+                while error is not None:
+                    seen += [repr(error), str(error), repr(vars(error))]
+                    error = error.__cause__ or error.__context__
+                seen.append(repr(result.program.trace))
+            assert llm.generate("What?").outputs[0].text == TEXT[:5]
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"  # so that it could have leaked
+    seen += [record.getMessage() for record in caplog.records]
+    assert not [text for text in seen if KEY in text]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base_url": "localhost:8000"}, "base_url: is 'localhost:8000'"),
+        ({"base_url": "http://me:secret@host/v1"}, "base_url: holds a user name"),
+        ({"flavor": "vlm"}, "unknown flavor 'vlm'; known: auto, vllm"),
+        ({"endpoint": "responses"}, "endpoint: is 'responses'"),
+        ({"max_concurrency": 0}, "max_concurrency: is 0"),
+        ({"max_retries": -1}, "max_retries: is -1"),
+        ({"deadline_seconds": 0}, "deadline_seconds: is 0"),
+    ],
+)
+def test_arguments_are_checked(options, message):
+    with pytest.raises(ConfigError) as raised:
+        OpenAIWorker(**{"base_url": "http://localhost:1/v1", "model": "m", "flavor": "vllm", **options})
+    assert message in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_model_that_is_not_served():
+    with (
+        OpenAIServer(ScriptedWorker(TEXT), "m") as server,
+        pytest.raises(ConfigError, match="does not serve 'n'; it lists: m"),
+    ):
+        OpenAIWorker(server.url, "n")
+
+
+def test_without_the_library(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "openai", None)
+    with pytest.raises(MissingDependencyError, match=r"scaffolding-ext\[openai\]"):
+        OpenAIWorker("http://localhost:1/v1", "m", flavor="vllm")
+
+
+def test_one_changed_line_of_a_stack_file(tmp_path):
+    with OpenAIServer(ScriptedWorker(TEXT), "m", flavor="sglang") as server:
+        stack = {
+            "controller": {"type": "NativeGenerationController", "args": {"sampling_params": {"max_tokens": 60}}},
+            "workers": {
+                "generation": {
+                    "type": "OpenAIWorker",
+                    "args": {"base_url": server.url, "model": "m", "endpoint": "chat", "flavor": "sglang"},
+                }
+            },
+        }
+        with load_stack(stack) as llm:
+            assert llm.generate("What?").outputs[0].text == TEXT
+        assert server.requests[-1].path == "/v1/chat/completions"
+        assert server.requests[-1].body["messages"] == [{"role": "user", "content": "What?"}]
+
+
+PROBING = {
+    "DynasorCoTController": {"max_tokens": 30, "chunk_size": 4, "mode": "chunk"},
+    "BudgetForcingController": {"max_thinking_tokens": 30},
+}
+
+
+def chat_stack(server, name, **options):
+    args = {"base_url": server.url, "model": "m", "endpoint": "chat", **options}
+    return {
+        "controller": {"type": name, "args": PROBING[name]},
+        "workers": {"generation": {"type": "OpenAIWorker", "args": args}},
+    }
+
+
+@pytest.mark.parametrize("name", PROBING)
+@pytest.mark.parametrize("options", [{}, {"flavor": "trtllm"}])
+def test_a_chat_server_that_cannot_go_on_with_an_answer_is_refused_by_name(name, options):
+    with (
+        OpenAIServer(ScriptedWorker(TEXT), "m", keeps_turns_open=False) as server,
+        pytest.raises(ConfigError, match=f"cannot go on with an unfinished answer, which {name} needs: "),
+    ):
+        load_stack(chat_stack(server, name, **options))
+
+
+def test_a_chat_server_that_goes_on_is_probed():
+    with (
+        OpenAIServer(ScriptedWorker(TEXT), "m") as server,
+        load_stack(chat_stack(server, "DynasorCoTController")) as llm,
+    ):
+        llm.generate("What?")
+        probes = [r.body["messages"] for r in server.requests if len(r.body.get("messages", ())) == 2]
+        assert probes[-1][0] == {"role": "user", "content": "What?"}
+        assert probes[-1][1]["role"] == "assistant"
+        assert probes[-1][1]["content"].startswith(TEXT[:4])
+        assert probes[-1][1]["content"].endswith("\\boxed{")
+
+
+# The embedded model behind the server, so that scores are a model's own.
+
+
+@pytest.fixture(scope="module")
+def model():
+    pytest.importorskip("torch")
+    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+    with HuggingFaceWorker("tinylm/draft", enable_block_reuse=False) as worker:
+        yield worker
+
+
+@pytest.mark.parametrize(("fault", "word"), [("early", "early"), ("late", "late")])
+@pytest.mark.parametrize("flavor", ["auto", "vllm"])
+def test_scores_that_are_off_by_one_are_found_out(model, flavor, fault, word):
+    def shift(number, request):
+        return fault if request.body.get("echo") else None
+
+    with (
+        OpenAIServer(model, "tinylm/draft", fault=shift) as server,
+        OpenAIWorker(server.url, "tinylm/draft", flavor=flavor) as worker,
+    ):
+        task = ScoreTask(input_tokens=[5, 6, 7], continuation_tokens=[8, 9])
+        if flavor == "auto":  # found out at the start: a stack that needs scores is refused
+            assert ScoreTask not in worker.task_handlers
+            assert f"come one token too {word}" in worker.refused["ScoreTask"]
+            assert run(worker, task) == [TaskStatus.WORKER_NOT_SUPPORTED]
+        else:
+            assert f"come one token too {word}" in fails(worker, task)
+
+
+def test_scores_are_the_models_own_from_the_first_token_to_the_last(model):
+    with (
+        OpenAIServer(model, "tinylm/draft") as server,
+        OpenAIWorker(server.url, "tinylm/draft") as worker,
+    ):
+        for fields in (
+            {"input_tokens": [5, 6, 7], "continuation_tokens": [*range(20, 60)]},
+            {"input_str": "Start with 5. Apply a+3", "continuation_str": ",b-2. Find the total."},
+            {"input_tokens": [5], "continuation_tokens": [6]},
+        ):
+            here, there = ScoreTask(**fields), ScoreTask(**fields)
+            assert run(model, here) + run(worker, there) == [TaskStatus.SUCCESS] * 2
+            assert there.logprobs == pytest.approx(here.logprobs, abs=1e-3)
+            assert token_counts_of(there).decoded == 0
+
+
+@pytest.mark.parametrize("flavor", ["vllm", "llama_cpp"])
+def test_log_probs_are_the_models_own(model, flavor):
+    fields = {"input_tokens": [5, 6, 7, 8], "max_tokens": 12, "num_logprobs": 3, "temperature": 1.0, "seed": 4}
+    with (
+        OpenAIServer(model, "tinylm/draft", flavor=flavor) as server,
+        OpenAIWorker(server.url, "tinylm/draft") as worker,
+    ):
+        assert worker.max_num_logprobs == 20
+        here, there = GenerationTask(**fields), GenerationTask(**fields)
+        run(model, here)
+        run(worker, there)
+        assert there.output_tokens == here.output_tokens
+        for mine, theirs in zip(here.logprobs, there.logprobs, strict=True):
+            assert {token: entry.logprob for token, entry in theirs.items()} == pytest.approx(
+                {token: entry.logprob for token, entry in mine.items()}
+            )
+
+
+def test_a_server_without_token_ids_serves_no_streams(model):
+    with (
+        OpenAIServer(model, "m", flavor="llama_cpp_python") as server,
+        OpenAIWorker(server.url, "m", flavor="llama_cpp_python", tokenizer="tinylm/draft") as worker,
+    ):
+        assert StreamGenerationTask not in worker.task_handlers
+        task = GenerationTask(input_str="Start with 5.", max_tokens=5)
+        run(worker, task)
+        assert task.output_str
+        assert task.output_tokens is None
+        assert token_counts_of(task).decoded == 5
+
+
+def test_an_older_server_without_the_ids_of_its_kind_is_named(model):
+    with (
+        OpenAIServer(model, "m", flavor="llama_cpp_python") as server,
+        OpenAIWorker(server.url, "m", flavor="vllm") as worker,
+    ):
+        assert "gives no token ids" in fails(worker, GenerationTask(input_str="Start with 5.", max_tokens=5))

@@ -1,0 +1,126 @@
+"""TRTLLMWorker from an engine folder and from a checkpoint: what is read, checked, given to `LLM` and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.tasks import ScoreTask
+
+pytest.importorskip("torch")
+from scaffolding_ext.prompting import load_tokenizer, model_folder
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
+
+MODEL = "tinylm/draft"
+BUILD = {
+    "max_batch_size": 8,
+    "max_input_len": 255,
+    "max_seq_len": 256,
+    "max_num_tokens": 256,
+    "gather_context_logits": True,
+    "gather_generation_logits": False,
+    "kv_cache_type": "PAGED",
+    "plugin_config": {"use_paged_context_fmha": True},
+}
+pytestmark = pytest.mark.usefixtures("tensorrt_llm")
+
+
+@pytest.fixture
+def engine_dir(tmp_path: Path) -> str:
+    return write(tmp_path)
+
+
+def write(folder: Path, **changed: Any) -> str:
+    document = {"pretrained_config": {"vocab_size": 7}, "build_config": {**BUILD, **changed}}
+    (folder / "config.json").write_text(json.dumps(document))
+    return str(folder)
+
+
+def args_of(worker: TRTLLMWorker) -> Any:
+    return worker._loaded.llm.args
+
+
+def test_an_engine_serves_with_what_it_was_built_for(engine_dir: str) -> None:
+    ids = load_tokenizer(MODEL)("Start with 5. Apply a+3,b-2. Find the total.").input_ids
+    with TRTLLMWorker.from_engine(engine_dir, MODEL) as worker, HuggingFaceWorker(MODEL) as reference:
+        assert (worker.model, worker.max_seq_len) == (MODEL, 256)
+        generated = GenerationTask(input_tokens=ids, max_tokens=5, num_logprobs=2)
+        asyncio.run(worker.run_task(generated))
+        assert len(generated.logprobs) == len(generated.output_tokens or ()) == 5
+        scored, expected = (ScoreTask(input_tokens=ids[:4], continuation_tokens=ids[4:]) for _ in range(2))
+        asyncio.run(worker.run_task(scored))
+        asyncio.run(reference.run_task(expected))
+        assert scored.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
+        assert worker._loaded.llm.requests[-1]["params"].return_context_logits
+
+
+def test_an_engine_that_lacks_something_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    folder = write(tmp_path, plugin_config={"use_paged_context_fmha": False})
+    with pytest.raises(ConfigError, match=r"use_paged_context_fmha is off.*--use_paged_context_fmha enable"):
+        TRTLLMWorker.from_engine(folder, MODEL)
+    with TRTLLMWorker.from_engine(folder, MODEL, enable_block_reuse=False) as worker:
+        assert not args_of(worker).kv_cache_config.enable_block_reuse
+    with pytest.raises(ConfigError, match=r"max_seq_len is 256, but the stack needs 512.*--max_seq_len 512"):
+        TRTLLMWorker.from_engine(folder, MODEL, enable_block_reuse=False, max_seq_len=512)
+
+
+def test_an_engine_without_logits_of_the_prompt_serves_no_scores(tmp_path: Path) -> None:
+    folder = write(tmp_path, gather_context_logits=False)
+    with TRTLLMWorker.from_engine(folder, MODEL) as worker:
+        assert ScoreTask not in worker.task_handlers
+        assert "--gather_context_logits" in worker.refused["ScoreTask"]
+    with pytest.raises(ConfigError, match="gather_context_logits is off"):
+        TRTLLMWorker.from_engine(folder, MODEL, serve_scores=True)
+
+
+@pytest.mark.parametrize("tensorrt_llm", ["newest"], indirect=True)
+def test_a_release_without_engines_says_what_to_do(engine_dir: str) -> None:
+    with pytest.raises(ConfigError, match=r"has no TensorRT engines any more.*from_checkpoint\(MODEL\)"):
+        TRTLLMWorker.from_engine(engine_dir, MODEL)
+
+
+def test_an_engine_has_no_tokenizer_of_its_own(engine_dir: str) -> None:
+    with pytest.raises(ConfigError, match="tokenizer: is missing; an engine folder holds none"):
+        TRTLLMWorker(engine_dir)
+
+
+def test_a_checkpoint_gets_its_share_and_everything_else_goes_to_the_llm() -> None:
+    with TRTLLMWorker.from_checkpoint(
+        MODEL, kv_cache_fraction=0.4, max_seq_len=128, devices=[1, 2], disable_overlap_scheduler=True
+    ) as worker:
+        args = args_of(worker)
+        assert args.kv_cache_config.free_gpu_memory_fraction == 0.4
+        assert (args.max_seq_len, args.disable_overlap_scheduler) == (128, True)
+        assert args.env_overrides == {"CUDA_VISIBLE_DEVICES": "1,2"}
+        assert worker.max_seq_len == 128
+
+
+def test_without_a_length_the_models_own_holds() -> None:
+    config = json.loads((Path(model_folder(MODEL)) / "config.json").read_text())
+    with TRTLLMWorker(MODEL) as worker:
+        assert worker.max_seq_len == config["max_position_embeddings"]
+
+
+@pytest.mark.parametrize("tensorrt_llm", ["1.2"], indirect=True)
+def test_devices_are_refused_where_the_release_cannot_place_a_model() -> None:
+    with pytest.raises(ConfigError, match=r"devices: is .*CUDA_VISIBLE_DEVICES=1 instead"):
+        TRTLLMWorker(MODEL, devices=[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kv_cache_fraction": 1.5}, "kv_cache_fraction: is 1.5; it must be above 0 and at most 1"),
+        ({"llm_args": {"kv_cache_config": 1}}, "llm_args.kv_cache_config: is set by kv_cache_fraction"),
+    ],
+)
+def test_arguments_that_are_wrong_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TRTLLMWorker(MODEL, **arguments)

@@ -1,0 +1,96 @@
+"""Which sampling fields reach TensorRT-LLM, and which are refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.sampling_params import SAMPLING_FIELDS
+from scaffolding_ext.workers.trtllm.sampling import sampling_arguments
+
+KNOWN = (
+    *("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "logprobs", "min_tokens", "ignore_eos"),
+    *("frequency_penalty", "presence_penalty", "return_context_logits"),
+)
+
+
+def arguments(known: tuple[str, ...] = KNOWN, **fields: Any) -> dict[str, Any]:
+    return sampling_arguments(GenerationTask(**fields), 9, known, "1.2.1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {"top_k": 1}),
+        ({"temperature": 0.0, "top_p": 0.9}, {"top_k": 1}),
+        ({"temperature": 0.7}, {"temperature": 0.7, "top_p": 1.0}),
+        ({"top_p": 0.9}, {"temperature": 1.0, "top_p": 0.9}),
+        ({"top_k": 5}, {"temperature": 1.0, "top_p": 1.0, "top_k": 5}),
+        (
+            {"seed": 3, "min_tokens": 2, "ignore_eos": True},
+            {"top_k": 1, "seed": 3, "min_tokens": 2, "ignore_eos": True},
+        ),
+        ({"stop": "x", "num_logprobs": 4}, {"top_k": 1, "stop": ["x"], "logprobs": 4}),
+        ({"num_logprobs": 0, "stop": [], "presence_penalty": 0.0}, {"top_k": 1}),
+        (
+            {"frequency_penalty": 0.5, "presence_penalty": -1.0},
+            {"top_k": 1, "frequency_penalty": 0.5, "presence_penalty": -1.0},
+        ),
+    ],
+)
+def test_what_a_task_asks_for_goes_over(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert arguments(**fields) == {"max_tokens": 9, **expected}
+
+
+REFUSED: dict[str, Any] = {
+    "best_of": 2,
+    "echo": True,
+    "logit_bias": {"5": 1.0},
+    "n": 2,
+    "reasoning_effort": "low",
+    "suffix": "x",
+    "skip_tokenizer": True,
+    "skip_detokenizer": True,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_honoured_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InvalidTaskError, match=f"^{name} is .*TRTLLMWorker cannot honour it"):
+        arguments(**{name: REFUSED[name]})
+
+
+def test_every_sampling_field_is_forwarded_or_refused() -> None:
+    """But for `user`, which says who asks and changes nothing."""
+    values = {"stop": ["x"], "num_logprobs": 3, "seed": 5, "max_tokens": 4, "temperature": 0.3, "top_p": 0.4}
+    unset = arguments()
+    for name in SAMPLING_FIELDS - {"user", "max_tokens"}:
+        kind = {field.name: field.type for field in dataclasses.fields(GenerationTask)}[name]
+        value = values.get(name, True if "bool" in str(kind) else 2)
+        if name in REFUSED:
+            continue  # by the test above
+        assert arguments(**{name: value}) != unset, name
+
+
+def test_what_a_release_does_not_take_is_refused_by_name() -> None:
+    with pytest.raises(
+        InvalidTaskError, match=r"^min_tokens is 3; the SamplingParams of TensorRT-LLM 1\.2\.1 does not"
+    ):
+        arguments(tuple(name for name in KNOWN if name != "min_tokens"), min_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": -1}, "temperature is -1; it must be 0"),
+        ({"top_p": 0.0, "temperature": 1.0}, r"top_p is 0\.0; it must be in"),
+        ({"stop": [3]}, r"stop is \[3\]"),
+    ],
+)
+def test_values_out_of_range_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTaskError, match=message):
+        arguments(**fields)

@@ -1,0 +1,349 @@
+"""TRTLLMWorker over the fake LLM API, whose LLM serves the embedded model for real, in each of its releases."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from typing import Any
+
+import pytest
+
+from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError
+from scaffolding_ext.program import Program, enter_program
+from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
+from scaffolding_ext.tasks import BranchTask, ScoreTask, VerifyTask, token_counts_of
+
+pytest.importorskip("torch")
+from scaffolding_ext.prompting import load_tokenizer, model_folder
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from scaffolding_ext.workers.trtllm.retention import BRANCH_SCORES
+from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
+
+MODEL = "tinylm/draft"
+PROMPT = "Start with 5. Apply a+3,b-2. Find the total."
+RELEASES = ("1.2", "1.2.1", "newest")
+each_release = pytest.mark.parametrize("tensorrt_llm", RELEASES, indirect=True)
+pytestmark = pytest.mark.usefixtures("tensorrt_llm")
+
+
+def llm_of(worker: TRTLLMWorker) -> Any:
+    return worker._loaded.llm
+
+
+def run(worker: Any, *tasks: Any) -> Any:
+    async def scenario() -> None:
+        await asyncio.gather(*map(worker.run_task, tasks))
+
+    asyncio.run(scenario())
+    return tasks[0]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    with HuggingFaceWorker(MODEL, max_batch_size=4) as worker:
+        yield worker
+
+
+def long_task(**fields: Any) -> StreamGenerationTask:
+    return StreamGenerationTask(input_str=PROMPT, max_tokens=40, ignore_eos=True, **fields)
+
+
+@each_release
+def test_greedy_text_is_that_of_the_transformers_worker(reference: Any) -> None:
+    with TRTLLMWorker.from_checkpoint(MODEL) as worker:
+        expected = run(reference, GenerationTask(input_str=PROMPT, max_tokens=24))
+        task = run(worker, GenerationTask(input_str=PROMPT, max_tokens=24, num_logprobs=2))
+        assert (task.output_str, task.output_tokens, task.finish_reason) == (
+            *(expected.output_str, expected.output_tokens),
+            expected.finish_reason,
+        )
+        chosen = [step[token].logprob for step, token in zip(task.logprobs, task.output_tokens, strict=True)]
+        assert task.customized_result_fields["cumulative_logprob"] == pytest.approx(sum(chosen))
+        assert task.usage_prompt_tokens == len(load_tokenizer(MODEL)(PROMPT).input_ids)
+
+
+@each_release
+def test_scores_are_those_of_the_transformers_worker(reference: Any) -> None:
+    """To 1e-3, first and last token included, with reuse of KV (by salts) and without, again and again."""
+    ids = load_tokenizer(MODEL)(PROMPT * 3).input_ids
+    tasks = [
+        {"input_tokens": ids, "continuation_tokens": ids[::-1]},
+        {"input_tokens": ids[:1], "continuation_tokens": ids[1:]},
+        {"input_tokens": ids[:-1], "continuation_tokens": ids[-1:]},
+        {"input_str": PROMPT, "continuation_str": "First 5+3=8, so"},
+    ]
+    for reuse in (True, False):
+        with TRTLLMWorker(MODEL, enable_block_reuse=reuse, serve_scores=True) as worker:
+            run(worker, GenerationTask(input_tokens=ids, max_tokens=1))  # its KV could be reused now
+            for fields in [*tasks, tasks[0]]:
+                expected, task = run(reference, ScoreTask(**fields)), run(worker, ScoreTask(**fields))
+                assert task.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
+                assert len(task.logprobs) == len(expected.logprobs) > 0
+                assert token_counts_of(task).decoded == 0
+
+
+@pytest.mark.parametrize("tensorrt_llm", ["1.2.1", "newest"], indirect=True)
+def test_a_release_that_reports_the_likeliest_only_is_asked_for_logits(tensorrt_llm: Any) -> None:
+    with TRTLLMWorker(MODEL) as worker:
+        for _ in range(2):
+            run(worker, ScoreTask(input_str=PROMPT, continuation_str=PROMPT))
+        asked = [request["params"].return_context_logits for request in llm_of(worker).requests]
+    assert asked == ([False, True, True] if tensorrt_llm.__version__ == "1.2.1" else [False, False])
+
+
+def without_salts(llm: Any) -> Any:
+    """An LLM of a release that knows no cache salts."""
+
+    class Old(type(llm)):  # type: ignore[misc]
+        def generate_async(
+            self,
+            inputs: Any,
+            sampling_params: Any = None,
+            streaming: bool = False,
+            kv_cache_retention_config: Any = None,
+        ) -> Any:
+            return self._submit(inputs, sampling_params, streaming, None, kv_cache_retention_config, None)
+
+    llm.__class__ = Old
+    return llm
+
+
+def test_scores_beside_reused_kv_are_refused_where_there_are_no_salts(tensorrt_llm: Any) -> None:
+    llm = without_salts(tensorrt_llm.LLM(model_folder(MODEL)))
+    try:
+        with pytest.raises(ConfigError, match=r"serve_scores: is True, but its KV blocks are reused.*of their own"):
+            TRTLLMWorker(llm, serve_scores=True)
+        worker = TRTLLMWorker(llm)
+        assert ScoreTask not in worker.task_handlers
+        with pytest.raises(InvalidTaskError, match="does not serve ScoreTask: its KV blocks are reused"):
+            run(worker, ScoreTask(input_str=PROMPT, continuation_str="5"))
+        with pytest.raises(InvalidTaskError, match="return_context_logits is True, but its KV blocks"):
+            run(worker, GenerationTask(input_str=PROMPT, max_tokens=1, return_context_logits=True))
+        assert run(worker, GenerationTask(input_str=PROMPT, max_tokens=1)).output_str
+    finally:
+        llm.shutdown()
+
+
+def test_an_llm_that_is_there_is_taken_as_it_is_and_left_running(tensorrt_llm: Any) -> None:
+    llm = tensorrt_llm.LLM(
+        model_folder(MODEL), kv_cache_config=importlib.import_module("tensorrt_llm.llmapi").KvCacheConfig(False)
+    )
+    try:
+        with TRTLLMWorker(llm) as worker:
+            assert (worker.model, ScoreTask in worker.task_handlers) == (model_folder(MODEL), True)
+            run(worker, ScoreTask(input_str=PROMPT, continuation_str="5"))
+            assert llm.requests[-1]["salt"] is None
+        assert not llm.executor.is_shutdown
+        with pytest.raises(EngineError, match="has been shut down"):
+            run(worker, GenerationTask(input_str=PROMPT, max_tokens=1))
+        with pytest.raises(ConfigError, match=r"devices: is \[0\], but the LLM has been loaded"):
+            TRTLLMWorker(llm, devices=[0])
+    finally:
+        llm.shutdown()
+
+
+def test_a_stream_has_no_backlog() -> None:
+    """Once the engine is done, the next step has everything, however small its step."""
+
+    async def scenario(worker: TRTLLMWorker) -> None:
+        task = long_task()
+        await worker.run_task(task)
+        await asyncio.to_thread(llm_of(worker).executor.idle.wait)
+        await worker.run_task(task)
+        assert (len(task.output_tokens or ()), task.end_flag, task.finish_reason) == (40, True, "length")
+
+    with TRTLLMWorker(MODEL) as worker:
+        asyncio.run(scenario(worker))
+
+
+def test_a_cancelled_stream_is_aborted_and_keeps_what_it_has() -> None:
+    async def scenario(worker: TRTLLMWorker) -> None:
+        task = StreamGenerationTask(input_str=PROMPT, max_tokens=900, ignore_eos=True, streaming_step=3)
+        await worker.run_task(task)
+        task.cancel_flag = True
+        await worker.run_task(task)
+        assert task.end_flag
+        assert 3 <= len(task.output_tokens or ()) < 900
+        assert token_counts_of(task).decoded == len(task.output_tokens or ())
+
+    with TRTLLMWorker(MODEL) as worker:
+        asyncio.run(scenario(worker))
+        assert llm_of(worker).executor.aborted == [0]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_what_nobody_waits_for_any_more_is_aborted(streaming: bool) -> None:
+    async def scenario(worker: TRTLLMWorker) -> None:
+        engine = llm_of(worker).executor
+        engine.may_run.clear()
+        task = long_task() if streaming else GenerationTask(input_str=PROMPT, max_tokens=40)
+        call = asyncio.ensure_future(worker.run_task(task))
+        await asyncio.sleep(0)  # so that it has begun
+        await asyncio.to_thread(engine.submitted.wait)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert engine.aborted == [0]
+        engine.may_run.set()
+        assert await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=1)) is TaskStatus.SUCCESS
+
+    with TRTLLMWorker(MODEL) as worker:
+        asyncio.run(scenario(worker))
+        assert not worker._streams
+        assert not worker._client._calls
+
+
+def test_the_end_of_a_scope_aborts_its_streams_and_no_others() -> None:
+    async def scenario(worker: TRTLLMWorker) -> None:
+        tasks = []
+        for name in ("one", "two"):
+            current_scope.set(ExecutionScope(name))
+            tasks.append(StreamGenerationTask(input_str=PROMPT, max_tokens=900, ignore_eos=True))
+            await worker.run_task(tasks[-1])
+        await worker.on_scope_end("one")
+        assert llm_of(worker).executor.aborted == [0]
+        await worker.run_task(tasks[1])
+        assert not tasks[1].end_flag
+        await worker.on_scope_end("two")
+
+    with TRTLLMWorker(MODEL) as worker:
+        asyncio.run(scenario(worker))
+        assert not worker._client._calls
+
+
+def test_a_request_that_takes_too_long_fails_by_name_and_is_aborted() -> None:
+    with TRTLLMWorker(MODEL, request_timeout=0.05) as worker:
+        engine = llm_of(worker).executor
+        engine.may_run.clear()
+        with pytest.raises(EngineError, match=r"within request_timeout = 0.05 s; 0 tokens had come"):
+            run(worker, GenerationTask(input_str=PROMPT, max_tokens=5))
+        assert engine.aborted == [0]
+    with pytest.raises(ConfigError, match="request_timeout: is 0; it must be above 0"):
+        TRTLLMWorker(MODEL, request_timeout=0)
+
+
+def test_shutdown_ends_what_is_in_flight() -> None:
+    async def scenario(worker: TRTLLMWorker) -> None:
+        engine = llm_of(worker).executor
+        engine.may_run.clear()
+        call = asyncio.ensure_future(worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=5)))
+        await asyncio.sleep(0)  # so that it has begun
+        await asyncio.to_thread(engine.submitted.wait)
+        await asyncio.to_thread(worker.shutdown)
+        with pytest.raises(EngineError, match="the worker has been shut down"):
+            await call
+
+    asyncio.run(scenario(TRTLLMWorker(MODEL)))
+
+
+def test_a_request_that_the_engine_refuses_fails_alone() -> None:
+    async def scenario(worker: TRTLLMWorker) -> list[Any]:
+        tasks = [GenerationTask(input_tokens=ids, max_tokens=4) for ids in ([5, 6], [5, 0], [5, 7])]
+        return await asyncio.gather(*map(worker.run_task, tasks), return_exceptions=True)
+
+    with TRTLLMWorker(MODEL) as worker:
+        first, refused, last = asyncio.run(scenario(worker))
+    assert first is last is TaskStatus.SUCCESS
+    assert isinstance(refused, EngineError)
+    assert "a token that the engine refuses" in str(refused)
+    assert type(refused.__cause__).__name__ == "RequestError"
+    with TRTLLMWorker(MODEL, max_num_tokens=8) as worker, pytest.raises(EngineError, match="max_num_tokens"):
+        run(worker, GenerationTask(input_tokens=[5] * 9, max_tokens=1))
+
+
+def test_reused_tokens_are_counted() -> None:
+    with TRTLLMWorker(MODEL) as worker:
+        ids = load_tokenizer(MODEL)(PROMPT * 4).input_ids
+        first, second = (run(worker, GenerationTask(input_tokens=ids, max_tokens=3)) for _ in range(2))
+    assert token_counts_of(first)[1:] == (len(ids), 0)
+    reused = len(ids) // 32 * 32
+    assert token_counts_of(second)[1:] == (len(ids) - reused, reused)
+
+
+def test_waiting_in_the_engine_goes_into_the_ledger() -> None:
+    async def scenario(worker: TRTLLMWorker) -> Program:
+        program = Program()
+        enter_program(program)
+        await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=2))
+        return program
+
+    with TRTLLMWorker(MODEL) as worker:
+        program = asyncio.run(scenario(worker))
+    assert program.ledger.queue_seconds > 0
+    assert program.ledger.to_json()["queue_seconds"] == round(program.ledger.queue_seconds, 6)
+
+
+@each_release
+def test_branches_share_their_prefix_and_say_how_long_to_keep_it(tensorrt_llm: Any) -> None:
+    prefix = load_tokenizer(MODEL)(PROMPT * 4).input_ids
+    task = BranchTask(
+        prefix_tokens=prefix,
+        suffixes=[[5], [6, 7], []],
+        max_tokens=4,
+        custom_input_params={BRANCH_SCORES: [1.0, 0.5, 0.0], "priority": 0.9, "cache_salt": "mine"},
+    )
+    with TRTLLMWorker(MODEL) as worker:
+        run(worker, task)
+        requests = llm_of(worker).requests
+    assert [len(ids) for ids in task.output_tokens or ()] == [4, 4, 4]
+    assert all(0 < confidence <= 1 for confidence in task.confidences or ())
+    counts = token_counts_of(task)
+    assert (counts.decoded, sum(counts)) == (12, 12 + 3 * len(prefix) + 3)
+    assert counts.reused == 2 * (len(prefix) // 32 * 32)
+    ranges = [request["retention"].token_range_retention_configs for request in requests]
+    assert [[(r.token_start, r.token_end, r.priority) for r in own] for own in ranges] == [
+        [(0, len(prefix), 100), (len(prefix), None, priority)] for priority in (51, 26, 1)
+    ]
+    assert [request["retention"].decode_retention_priority for request in requests] == [51, 26, 1]
+    assert {request["salt"] for request in requests} == {"mine"}
+    assert {request["priority"] for request in requests} == {0.9 if tensorrt_llm.__version__ == "newest" else None}
+
+
+def test_a_branch_that_fails_takes_the_others_with_it() -> None:
+    with TRTLLMWorker(MODEL) as worker:
+        task = BranchTask(prefix_tokens=[5, 6], suffixes=[[7], [0], [8]], max_tokens=300, seeds=[1, 2, 3])
+        with pytest.raises(EngineError, match="a token that the engine refuses"):
+            run(worker, task)
+        assert not worker._client._calls
+        assert token_counts_of(task).decoded >= 0
+        with pytest.raises(InvalidTaskError, match=r"branch_scores is \[2\]; give one a branch \(1\)"):
+            run(worker, BranchTask(prefix_tokens=[5], suffixes=[[6]], custom_input_params={BRANCH_SCORES: [2]}))
+
+
+def test_verdicts_are_those_of_the_transformers_worker(reference: Any) -> None:
+    """Where both verdicts are among the twenty likeliest, which is what lowering asks for."""
+    ids = load_tokenizer(MODEL)(PROMPT).input_ids
+    with TRTLLMWorker(MODEL) as worker:
+        top = run(worker, GenerationTask(input_tokens=ids, max_tokens=1, num_logprobs=2)).logprobs[0]
+        yes, no = list(top)[:2]
+        task, expected = (
+            run(one, VerifyTask(branches=[ids], yes_token=yes, no_token=no)) for one in (worker, reference)
+        )
+        assert task.scores == pytest.approx(expected.scores, abs=1e-3)
+        assert token_counts_of(task).decoded == 0
+        with pytest.raises(InvalidTaskError, match="max_layer is 3"):
+            run(worker, VerifyTask(branches=[ids], yes_token=5, no_token=6, max_layer=3))
+
+
+def test_tasks_of_no_use_here_are_refused_by_name() -> None:
+    from scaffolding_ext.protocol import RewardTask
+
+    with (
+        TRTLLMWorker(MODEL) as worker,
+        pytest.raises(InvalidTaskError, match="does not serve RewardTask: it serves a generating model"),
+    ):
+        run(worker, RewardTask(input_str="x"))
+
+
+def test_without_tensorrt_llm_the_error_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.import_module
+
+    def missing(name: str, package: str | None = None) -> Any:
+        if name.partition(".")[0] == "tensorrt_llm":
+            raise ModuleNotFoundError(name)
+        return real(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="tensorrt_llm is not installed; install it as NVIDIA documents"):
+        TRTLLMWorker(MODEL)

@@ -1,0 +1,299 @@
+"""Continuous batching: which requests run, what each step computes, and what becomes of it.
+
+Requests join and leave between steps. A step computes one token of every request that decodes and, in the same pass, a
+bounded number of prompt tokens of those that still read, so that a long prompt delays the others by little.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, reported_logprobs
+from scaffolding_ext.workers.huggingface.kv_cache import KVRows
+from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
+from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
+from scaffolding_ext.workers.huggingface.prefix_index import PrefixIndex
+from scaffolding_ext.workers.huggingface.row_order import RowOrder
+from scaffolding_ext.workers.huggingface.sampling import GREEDY, Sampled, sample
+
+logger = logging.getLogger(__name__)
+
+
+class _Drawn(NamedTuple):
+    """What a pass gave: the requests that it completed, which of them have no usable logits, and their next tokens."""
+
+    completed: list[EngineRequest]
+    broken: list[bool]
+    sampled: Sampled | None
+
+
+class ContinuousBatch:
+    """The requests that wait for a model and those that run on it; for one thread.
+
+    Args:
+        runner: The model.
+        kv: The rows on which it works.
+        index: The prefixes that can be reused.
+        tokenizer: The tokenizer's Rust backend, for text and stop strings.
+        end_ids: Token ids that end a text.
+        prefill_chunk: Prompt tokens that one step computes at most.
+        on_end: Called with each request when it has ended, before the request says so itself.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        kv: KVRows,
+        index: PrefixIndex,
+        tokenizer: Any,
+        end_ids: frozenset[int],
+        prefill_chunk: int,
+        on_end: Callable[[EngineRequest], None],
+    ) -> None:
+        self._runner = runner
+        self._kv = kv
+        self._index = index
+        self._tokenizer = tokenizer
+        self._end_ids = end_ids
+        self._prefill_chunk = prefill_chunk
+        self._on_end = on_end
+        self._waiting: OrderedDict[EngineRequest, None] = OrderedDict()
+        self._rows = RowOrder(kv)
+        self._reading: dict[EngineRequest, None] = {}  # those that have not read their prompt, the oldest first
+        self._num_decoded = self._num_prefilled = self._num_reused = 0
+        self._busy_s, self._num_steps = 0.0, 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self._waiting or len(self._rows))
+
+    @property
+    def metrics(self) -> EngineMetrics:
+        """A snapshot; from any thread."""
+        return EngineMetrics(
+            num_running=len(self._rows),
+            num_waiting=len(self._waiting),
+            num_rows=self._kv.num_rows,
+            num_stored_tokens=self._index.num_stored_tokens,
+            num_decoded=self._num_decoded,
+            num_prefilled=self._num_prefilled,
+            num_reused=self._num_reused,
+            num_evicted=self._index.num_evicted,
+            busy_s=self._busy_s,
+            num_steps=self._num_steps,
+        )
+
+    def warm_up(self) -> None:
+        """Run the model once, so that one that does not fit or cannot be served fails now."""
+        request = EngineRequest([0], 0, GREEDY, notify=lambda _: None)
+        self._rows.add(request, 0)
+        self._runner.forward([Work(request, 1)], self._rows.class_of_row)
+        self._rows.remove(request)
+
+    def add(self, request: EngineRequest) -> None:
+        """Put a request behind those that wait."""
+        self._waiting[request] = None
+
+    def drop(self, request: EngineRequest) -> None:
+        """End a request that waits or runs, as cancelled."""
+        if request in self._waiting:
+            del self._waiting[request]
+            self._end(request, "cancelled")
+        else:
+            self._release(request, "cancelled")
+
+    def clear(self) -> None:
+        """Let go of every request; none of them is told."""
+        self._waiting.clear()
+        self._reading.clear()
+        self._rows = RowOrder(self._kv)
+
+    def step(self) -> None:
+        """Admit what fits; then compute one token of every row that decodes, and some of the prompts."""
+        started = time.monotonic()
+        self._num_steps += 1
+        self._admit()
+        room = self._prefill_chunk
+        reads: dict[EngineRequest, int] = {}
+        for request in self._reading:
+            reads[request] = min(request.num_pending, room)
+            room -= reads[request]
+        works = [Work(request, reads.get(request, 1)) for request in self._rows.requests]
+        self._compute([work for work in works if work.num_tokens])
+        self._busy_s += time.monotonic() - started
+
+    def _admit(self) -> None:
+        """Give waiting requests a row each, as many as the next steps can begin to read."""
+        room = self._prefill_chunk - sum(request.num_pending for request in self._reading)
+        deferred: list[EngineRequest] = []
+        while self._waiting and room > 0 and len(self._rows) + len(deferred) < self._kv.num_rows:
+            request, _ = self._waiting.popitem(last=False)
+            if self._place(request):
+                room -= request.num_pending
+            else:
+                deferred.append(request)
+        for request in reversed(deferred):
+            self._waiting[request] = None
+            self._waiting.move_to_end(request, last=False)
+
+    def _place(self, request: EngineRequest) -> bool:
+        """Give a request a row with the longest cached prefix of its prompt, unless a longer one is on its way."""
+        holder = request.holder
+        limit = request.prompt_len - 1  # the last token is computed in any case: its logits are needed
+        if request.score_from is not None:
+            limit = min(limit, request.score_from - 1)
+        match = self._index.find(holder, limit)
+        num_cached = 0 if match is None else match.num_tokens
+        if len(self._rows) and self._index.promised(holder, num_cached, limit):
+            return False
+        self._rows.add(request, num_cached)
+        if match is not None:
+            if match.holder.tensors is None:
+                self._kv.move(match.holder.row, holder.row, num_cached)
+            else:
+                self._kv.load(holder.row, match.holder.tensors, num_cached)
+            holder.num_kv = request.num_reused = num_cached
+            self._num_reused += num_cached
+        if request.max_tokens > 1 or self._index.max_bytes:  # else its KV is gone before anyone finds it
+            self._index.promise(holder)
+        self._reading[request] = None
+        return True
+
+    def _compute(self, works: list[Work]) -> None:
+        """Run the model on these tokens; where that fails, on halves of them, until it is known whose fault it is."""
+        works = sorted(works, key=lambda work: work.request.holder.row)
+        try:
+            drawn = self._run(works)
+        except Exception as error:  # an out-of-memory or a model's bug: the engine lives
+            failure = error
+        else:
+            self._take(works, drawn)
+            return
+        logger.info("a pass over %d requests failed", len(works), exc_info=failure)
+        traceback.clear_frames(failure.__traceback__)  # they hold the pass's tensors
+        failure.__traceback__ = None  # it holds this frame
+        if len(works) > 1:
+            for half in (works[: len(works) // 2], works[len(works) // 2 :]):
+                self._compute(half)
+        else:
+            self._fail(works[0].request, caused_by(failure))
+
+    def _run(self, works: list[Work]) -> _Drawn:
+        """One pass, and a draw from its logits; changes no request but its scores."""
+        logits = self._runner.forward(works, self._rows.class_of_row)
+        completed = [work.request for work in works if work.completes]
+        return _Drawn(completed, logits.isnan().any(-1).tolist(), self._sample(completed, logits))
+
+    def _take(self, works: list[Work], drawn: _Drawn) -> None:
+        """Note what a pass has computed and drawn, and let go of the requests that end with it."""
+        for work in works:
+            self._advance(work)
+        self._accept(drawn.completed, drawn.sampled)
+        for request in [request for request, broken in zip(drawn.completed, drawn.broken, strict=True) if broken]:
+            self._kv.clear(request.holder.row)
+            self._fail(request, EngineError("the model's logits are not numbers (NaN): try another dtype"))
+        for request, _ in works:
+            if request.error is not None:
+                continue
+            if request.finish_reason is not None:
+                self._release(request, request.finish_reason)
+            else:
+                self._rows.refile(request)
+                if request.num_decoded >= request.wanted:
+                    request.notify(request)
+
+    def _fail(self, request: EngineRequest, error: EngineError) -> None:
+        request.keep = False
+        self._release(request, "error", error)
+
+    def _sample(self, requests: list[EngineRequest], logits: torch.Tensor) -> Sampled | None:
+        """Draw the next token of each request that generates.
+
+        Args:
+            requests: Those that have read all their tokens.
+            logits: Of their next tokens, shape (requests, vocabulary).
+        """
+        drawing = [row for row, request in enumerate(requests) if request.max_tokens]
+        for row, request in enumerate(requests):
+            if request.choices:
+                request.choice_logits = logits[row, list(request.choices)].tolist()
+        if not drawing:
+            return None
+        chosen = [requests[row] for row in drawing]
+        logits = logits if len(drawing) == len(requests) else logits[drawing]
+        too_short = [row for row, request in enumerate(chosen) if request.num_decoded < request.min_tokens]
+        forbidden = None
+        if too_short and self._end_ids:
+            forbidden = torch.zeros_like(logits, dtype=torch.bool)
+            forbidden[torch.tensor(too_short)[:, None], torch.tensor(list(self._end_ids))] = True
+        return sample(
+            logits,
+            [request.sampling for request in chosen],
+            [len(request.holder.token_ids) for request in chosen],
+            max(request.num_logprobs for request in chosen),
+            forbidden,
+        )
+
+    def _advance(self, work: Work) -> None:
+        """Note that a request's tokens are computed."""
+        request, num_tokens = work
+        if request in self._reading:
+            request.num_prefilled += num_tokens
+            self._num_prefilled += num_tokens
+            if work.completes:
+                del self._reading[request]
+        else:
+            self._num_decoded += num_tokens
+        request.holder.num_kv += num_tokens
+        self._index.extend(request.holder)
+
+    def _accept(self, requests: list[EngineRequest], sampled: Sampled | None) -> None:
+        """Append the drawn tokens to the requests that generate; the others have ended."""
+        now = time.monotonic()
+        row = 0
+        for request in requests:
+            if sampled is None or not request.max_tokens:
+                request.finish_reason = "length"
+                continue
+            if request.first_token_at is None:
+                request.first_token_at = now
+            logprobs = reported_logprobs(sampled, row, request.num_logprobs)
+            request.accept(sampled.token_ids[row], logprobs, self._tokenizer, self._end_ids)
+            row += 1
+
+    def _release(self, request: EngineRequest, reason: str, error: EngineError | None = None) -> None:
+        """Free a request's row; its KV is stored if it is worth it."""
+        holder = request.holder
+        tensors = None
+        wanted = request.keep or (error is None and self._waiting)  # somebody may wait for this prefix
+        if wanted and holder.num_indexed:
+            with suppress(RuntimeError, MemoryError):  # no memory for the copy: then it is not kept
+                tensors = self._kv.export(holder.row, holder.num_kv)
+        self._rows.remove(request)
+        self._reading.pop(request, None)
+        if tensors is None:
+            self._index.forget(holder)
+        else:
+            self._index.store(holder, tensors)
+        self._end(request, reason, error)
+
+    def _end(self, request: EngineRequest, reason: str, error: EngineError | None = None) -> None:
+        self._on_end(request)
+        request.end(reason, error)
+
+
+def caused_by(cause: BaseException, where: str = "") -> EngineError:
+    """The error that a task gets where its engine met another."""
+    error = EngineError(f"{where}{type(cause).__name__}: {cause}")
+    error.__cause__ = cause
+    return error

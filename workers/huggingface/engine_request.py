@@ -1,0 +1,197 @@
+"""One request inside the generation engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tokenizers.decoders import DecodeStream
+
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.tasks import TokenCounts
+from scaffolding_ext.workers.huggingface.prefix_index import Holder
+from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
+from scaffolding_ext.workers.task_fields import TokenLogprob
+
+
+def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
+    """What is reported with the token of one row: the likeliest alternatives and the token itself; None for none."""
+    if not (num_logprobs and sampled.logprobs and sampled.top_ids and sampled.top_logprobs):
+        return None
+    likeliest = zip(sampled.top_ids[row][:num_logprobs], sampled.top_logprobs[row], strict=False)
+    entry = {token: TokenLogprob(value, rank) for rank, (token, value) in enumerate(likeliest, 1)}
+    entry.setdefault(sampled.token_ids[row], TokenLogprob(sampled.logprobs[row]))
+    return entry
+
+
+class Snapshot(NamedTuple):
+    """What a request had at one moment.
+
+    Attributes:
+        finish_reason: Why it has ended; None while it goes on.
+        token_ids: Its generated tokens behind those that the caller had already.
+        text: The text of all its tokens; while it goes on, without an end that may be the beginning of a stop string.
+        logprobs: Log-probabilities of all its tokens.
+        counts: What it has cost.
+    """
+
+    finish_reason: str | None
+    token_ids: list[int]
+    text: str
+    logprobs: list[dict[int, TokenLogprob]]
+    counts: TokenCounts
+
+
+class EngineRequest:
+    """One request in the engine; the engine's thread writes it, others read it by `snapshot`.
+
+    Args:
+        prompt: Token ids, at least one.
+        max_tokens: Tokens to decode at most; 0 only reads the prompt.
+        sampling: How to sample.
+        stop: Strings that end the text (they are cut off).
+        num_logprobs: Alternatives whose log-probabilities are reported for each token; 0 reports none.
+        score_from: Position of the first prompt token whose log-probability is wanted, or None.
+        choices: Token ids whose logits behind the prompt are wanted.
+        keep: Whether the KV is worth storing when the request ends.
+        ignore_end: Whether end-of-sequence tokens do not end the text.
+        min_tokens: Tokens before which an end-of-sequence token cannot be drawn.
+        notify: Called on the engine's thread when the request has ended or has `wanted` tokens.
+    """
+
+    def __init__(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        sampling: SamplingParams,
+        *,
+        stop: tuple[str, ...] = (),
+        num_logprobs: int = 0,
+        score_from: int | None = None,
+        choices: tuple[int, ...] = (),
+        keep: bool = True,
+        ignore_end: bool = False,
+        min_tokens: int = 0,
+        notify: Callable[[EngineRequest], None],
+    ) -> None:
+        self.holder = Holder(list(prompt))
+        self.prompt_len = len(prompt)
+        self.max_tokens = max_tokens
+        self.sampling = sampling
+        self.stop = stop
+        self.num_logprobs = num_logprobs
+        self.score_from = score_from
+        self.choices = choices
+        self.keep = keep
+        self.ignore_end = ignore_end
+        self.min_tokens = min_tokens
+        self.notify = notify
+        self.wanted = max_tokens + 1
+        self.finish_reason: str | None = None
+        self.error: EngineError | None = None
+        self.text_parts: list[str] = []
+        self.logprobs: list[dict[int, TokenLogprob]] = []
+        self.scores: list[float] = []
+        self.choice_logits: list[float] = []
+        self.num_reused = 0
+        self.num_prefilled = 0
+        self.submitted_at = time.monotonic()
+        self.first_token_at: float | None = None
+        self._decoder = DecodeStream(skip_special_tokens=True)
+        self._lock = threading.Lock()  # a token, its text and the end that it brings appear together
+
+    @property
+    def num_decoded(self) -> int:
+        """Tokens generated so far."""
+        return len(self.holder.token_ids) - self.prompt_len
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that are there but not computed."""
+        return len(self.holder.token_ids) - self.holder.num_kv
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.finish_reason is not None
+
+    @property
+    def counts(self) -> TokenCounts:
+        """What the request has cost so far."""
+        return TokenCounts(self.num_decoded, self.num_prefilled, self.num_reused)
+
+    def snapshot(self, num_known: int) -> Snapshot:
+        """What the request has, all of the same moment; from any thread.
+
+        Args:
+            num_known: Generated tokens that the caller has already.
+        """
+        with self._lock:
+            finish_reason, counts = self.finish_reason, self.counts
+            parts, logprobs = self.text_parts[:], self.logprobs[:]
+            token_ids = self.holder.token_ids[self.prompt_len + num_known :]
+        text = "".join(parts)
+        if finish_reason is None and self.stop:
+            text = text[: len(text) - self._num_undecided(text)]
+        return Snapshot(finish_reason, token_ids, text, logprobs, counts)
+
+    def accept(
+        self, token_id: int, logprobs: dict[int, TokenLogprob] | None, tokenizer: Any, end_ids: frozenset[int]
+    ) -> bool:
+        """Append a drawn token and its text; returns whether the request ends with it.
+
+        Args:
+            token_id: The token.
+            logprobs: What is reported with it, or None.
+            tokenizer: The tokenizer's Rust backend.
+            end_ids: Token ids that end a text.
+        """
+        with self._lock:
+            self.holder.token_ids.append(token_id)
+            if logprobs is not None:
+                self.logprobs.append(logprobs)
+            if token_id in end_ids and not self.ignore_end:
+                self.finish_reason = "stop"
+                return True
+            part = None if token_id in end_ids else self._decode(tokenizer, token_id)
+            if part:  # a character split over several tokens appears with its last
+                self.text_parts.append(part)
+            if self.stop and self._cut_at_stop():
+                self.finish_reason = "stop"
+            elif self.num_decoded >= self.max_tokens:
+                self.finish_reason = "length"
+            return self.ended
+
+    def end(self, reason: str, error: EngineError | None = None) -> None:
+        """Say that nothing more will come; for the engine."""
+        with self._lock:
+            self.error = error
+            self.finish_reason = reason
+        self.notify(self)
+
+    def _decode(self, tokenizer: Any, token_id: int) -> str | None:
+        try:
+            part: str | None = self._decoder.step(tokenizer, token_id)
+        except Exception:  # bytes that are no text, so that the decoder has lost its place
+            self._decoder = DecodeStream(skip_special_tokens=True)
+            part = self._decoder.step(tokenizer, token_id)
+        return part
+
+    def _cut_at_stop(self) -> bool:
+        """Whether the newest text completes a stop string; then the text is cut before it."""
+        longest = max(map(len, self.stop))
+        tail, index = "", len(self.text_parts)
+        while index and len(tail) < longest + len(self.text_parts[-1]):
+            index -= 1
+            tail = self.text_parts[index] + tail
+        found = [position for stop in self.stop if (position := tail.find(stop)) >= 0]
+        if found:
+            self.text_parts[index:] = [tail[: min(found)]]
+        return bool(found)
+
+    def _num_undecided(self, text: str) -> int:
+        """Characters at the end of a text that may be the beginning of a stop string."""
+        longest = min(max(map(len, self.stop)) - 1, len(text))
+        return next((n for n in range(longest, 0, -1) if any(s.startswith(text[-n:]) for s in self.stop)), 0)

@@ -1,0 +1,166 @@
+"""The engine behind HuggingFaceWorker: a thread that steps a continuous batch while there are requests."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch, caused_by
+from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+from scaffolding_ext.workers.huggingface.kv_cache import KVRows
+from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
+from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
+from scaffolding_ext.workers.huggingface.prefix_index import PrefixIndex
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class GenerationEngine:
+    """Runs requests on a model until each has ended.
+
+    Args:
+        model: A causal LM in evaluation mode.
+        tokenizer: The tokenizer's Rust backend, for text and stop strings.
+        end_ids: Token ids that end a text.
+        max_batch_size: Rows.
+        max_seq_len: Prompt and generated tokens of one request at most.
+        prefill_chunk: Prompt tokens that one step computes at most.
+        prefix_cache_bytes: Cap on stored prefixes.
+        enable_block_reuse: Whether prefixes are reused at all.
+        threads: Threads of each torch operation of this engine.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        end_ids: frozenset[int],
+        *,
+        max_batch_size: int,
+        max_seq_len: int,
+        prefill_chunk: int,
+        prefix_cache_bytes: int,
+        enable_block_reuse: bool,
+        threads: int,
+    ) -> None:
+        kv = KVRows(max_batch_size, max_seq_len)
+        index = PrefixIndex(prefix_cache_bytes, enable_block_reuse)
+        self._unfinished: set[EngineRequest] = set()
+        self._batch = ContinuousBatch(
+            ModelRunner(model, kv), kv, index, tokenizer, end_ids, prefill_chunk, self._unfinished.discard
+        )
+        self._threads = threads
+        self._inbox: deque[EngineRequest] = deque()
+        self._cancelled: deque[EngineRequest] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._cause: BaseException | None = None  # what closed the engine, where it was not shut down
+        with torch.inference_mode():
+            self._batch.warm_up()
+        self._thread = threading.Thread(target=self._run, name="generation-engine", daemon=True)
+        self._thread.start()
+        # A thread inside torch while the interpreter ends would abort the process, even one that only frees its model.
+        atexit.register(_end, weakref.ref(self), self._thread)
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request; from any thread.
+
+        Raises:
+            EngineError: The engine is shut down, or has failed.
+        """
+        with self._wake:
+            if self._cause is not None:
+                raise caused_by(self._cause, "the engine has failed, make a new worker: ")
+            if self._closed:
+                raise EngineError("the worker is shut down; make a new one")
+            self._unfinished.add(request)
+            self._inbox.append(request)
+            self._wake.notify()
+
+    def cancel(self, request: EngineRequest) -> None:
+        """End a request before its next step; from any thread. What it has generated stays in it."""
+        with self._wake:
+            if not self._closed:
+                self._cancelled.append(request)
+                self._wake.notify()
+
+    def close(self) -> None:
+        """Have the thread stop after its step, and end every request with an EngineError; does not wait for it."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+
+    def shutdown(self) -> None:
+        """Close, and wait until the thread has stopped."""
+        self.close()
+        self._thread.join()
+
+    @property
+    def metrics(self) -> EngineMetrics:
+        """A snapshot; from any thread."""
+        metrics = self._batch.metrics
+        return metrics._replace(num_waiting=metrics.num_waiting + len(self._inbox))
+
+    # ---- on the engine's thread
+
+    def _run(self) -> None:
+        cause: BaseException | None = None
+        try:
+            torch.get_num_threads()  # or else the first operation would take the process's latest number of threads
+            torch.set_num_threads(self._threads)  # this and the next are settings of this thread
+            torch.set_flush_denormal(True)  # tokens that are next to impossible are many, and slow to calculate with
+            with torch.inference_mode():
+                self._serve()
+        except BaseException as error:  # nobody else would hear of it, and every request would wait for ever
+            cause = error
+        self._end_all(cause)
+
+    def _serve(self) -> None:
+        """Step until the engine is shut down."""
+        while True:
+            with self._wake:
+                while self._batch.idle and not (self._inbox or self._cancelled or self._closed):
+                    self._wake.wait()
+                if self._closed:
+                    return
+                arrived, cancelled = list(self._inbox), list(self._cancelled)
+                self._inbox.clear()
+                self._cancelled.clear()
+            for request in arrived:
+                self._batch.add(request)
+            for request in cancelled:
+                if request in self._unfinished:
+                    self._batch.drop(request)
+            if not self._batch.idle:
+                self._batch.step()
+
+    def _end_all(self, cause: BaseException | None) -> None:
+        """Refuse further requests and fail those that have not ended."""
+        with self._wake:
+            self._closed, self._cause = True, cause
+            unfinished = list(self._unfinished)
+            self._unfinished.clear()
+            self._inbox.clear()
+            self._batch.clear()
+        for request in unfinished:
+            if request.ended:  # complete; only its row was not free yet
+                request.notify(request)
+            elif cause is None:
+                request.end("error", EngineError("the worker was shut down before the task ended"))
+            else:
+                request.end("error", caused_by(cause, "the engine has failed: "))
+
+
+def _end(engine: weakref.ref[GenerationEngine], thread: threading.Thread) -> None:
+    """At the exit of the interpreter: have an engine that still runs stop, and wait for its thread."""
+    running = engine()
+    if running is not None:
+        running.close()
+    thread.join()

@@ -1,0 +1,102 @@
+"""What a model and the memory allow: whether its attention can be served, and how many rows of KV fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from scaffolding_ext.errors import ConfigError
+
+DEFAULT_KV_BYTES = 4 * 2**30  # where the device does not tell its free memory
+_SHARE_OF_FREE = 0.8  # of a CUDA device's free memory; the rest is for activations and stored prefixes
+
+
+def check_attention(config: Any, max_seq_len: int, serves_windows: bool) -> None:
+    """Refuse a model whose layers would not see what they were trained to see.
+
+    Args:
+        config: The text part of the model's config.
+        max_seq_len: Tokens of a request at most.
+        serves_windows: Whether attention to a sliding window shorter than a request can be computed.
+
+    Raises:
+        ConfigError: The attention window is shorter than a request, or there are layers of another kind.
+    """
+    window = getattr(config, "sliding_window", None)
+    if getattr(config, "use_sliding_window", None) is False:
+        window = None
+    if "local" in str(getattr(config, "attention_types", "")):  # GPT-Neo's name for it
+        window = config.window_size
+    _check_positions(config, max_seq_len)
+    if window is not None and window < max_seq_len and not serves_windows:
+        raise ConfigError(
+            f"is {max_seq_len}, but the model attends to a sliding window of {window} tokens, which this "
+            f"attn_implementation cannot serve: lower max_seq_len to the window, {window}",
+            "max_seq_len",
+        )
+    served = {"full_attention"} if window is None else {"full_attention", "sliding_attention"}
+    refused = set(getattr(config, "layer_types", None) or ()) - served
+    if refused:
+        raise ConfigError(
+            f"has layers of type {', '.join(sorted(refused))}; this worker serves full_attention and "
+            "sliding_attention: choose another model",
+            "model",
+        )
+
+
+def _check_positions(config: Any, max_seq_len: int) -> None:
+    """Refuse positions that depend on the longest request beside one."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    original = rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
+    if "longrope" in (rope.get("rope_type"), rope.get("type")) and (original is None or max_seq_len > original):
+        raise ConfigError(
+            f"is {max_seq_len}, but beyond {original} tokens the model's positions (longrope) depend on the longest "
+            f"request of a pass: lower max_seq_len to {original}",
+            "max_seq_len",
+        )
+
+
+def token_bytes(network: Any) -> int:
+    """Memory of the keys and values of one token, measured by a pass over one."""
+    from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+    from scaffolding_ext.workers.huggingface.kv_cache import KVRows
+    from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
+    from scaffolding_ext.workers.huggingface.sampling import GREEDY
+
+    kv = KVRows(1, 1)
+    request = EngineRequest([0], 0, GREEDY, notify=lambda _: None)
+    request.holder.row = 0
+    with torch.inference_mode():
+        ModelRunner(network, kv).forward([Work(request, 1)], lambda row: row)
+    return kv.num_bytes // 2  # one position more than its capacity is allocated
+
+
+def fitting_rows(network: Any, max_batch_size: int, max_seq_len: int, kv_cache_bytes: int | None) -> int:
+    """How many rows fit into the memory for keys and values.
+
+    Args:
+        network: The model, on its device.
+        max_batch_size: Rows wanted.
+        max_seq_len: Positions in a row.
+        kv_cache_bytes: The memory; None takes 4 GiB, or 80 % of what is free on a CUDA device.
+
+    Raises:
+        ConfigError: Not even one row fits.
+    """
+    if kv_cache_bytes is not None:
+        room = kv_cache_bytes
+    elif network.device.type == "cuda":
+        room = int(torch.cuda.mem_get_info(network.device)[0] * _SHARE_OF_FREE)
+    else:
+        room = DEFAULT_KV_BYTES
+    size = token_bytes(network) * (max_seq_len + 1)  # one more is allocated for padding
+    if size <= room:
+        return min(max_batch_size, room // size) if size else max_batch_size
+    longest = room * (max_seq_len + 1) // size - 1
+    advice = f"lower max_seq_len to at most {longest}" if longest >= 1 else "choose a smaller model"
+    raise ConfigError(
+        f"is {max_seq_len}; the keys and values of one such request take {size} bytes, but kv_cache_bytes allows "
+        f"{room}: {advice}, or raise kv_cache_bytes",
+        "max_seq_len",
+    )

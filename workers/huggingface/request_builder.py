@@ -1,0 +1,156 @@
+"""Tasks as requests of the generation engine: checked on the caller's side, so that a bad one fails alone."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.tasks import Purpose, ScoreTask, VerifyTask, purpose_of, set_token_counts
+from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
+from scaffolding_ext.workers.task_fields import refuse
+from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings
+
+if TYPE_CHECKING:
+    from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+
+_LOWEST_TEMPERATURE = 1e-3  # the quotient of a logit by less may leave float32
+
+# Fields that this worker cannot honour.
+_REFUSED = (
+    "best_of",
+    "echo",
+    "frequency_penalty",
+    "logit_bias",
+    "n",
+    "presence_penalty",
+    "reasoning_effort",
+    "suffix",
+    "return_context_logits",
+    "skip_tokenizer",
+    "skip_detokenizer",
+)
+
+
+class RequestBuilder:
+    """Makes requests from tasks, or says what is wrong with them.
+
+    Args:
+        tokenizer: The tokenizer's Rust backend.
+        vocab_size: Token ids are below it.
+        max_seq_len: Prompt and generated tokens of one request at most.
+        seed: Seeds the tasks that bring none; None draws fresh entropy.
+    """
+
+    def __init__(self, tokenizer: Any, vocab_size: int, max_seq_len: int, seed: int | None) -> None:
+        self._reader = TaskReader(tokenizer, vocab_size, max_seq_len)
+        self._rng = np.random.default_rng(seed)
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Equal for workers whose token ids mean the same."""
+        return self._reader.tokenizer_fingerprint
+
+    def generation(self, task: GenerationTask, notify: Callable[[EngineRequest], None]) -> EngineRequest:
+        """The request of a generation task.
+
+        Raises:
+            InvalidTaskError: A field is unusable.
+        """
+        from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+
+        refuse(task, _REFUSED, "HuggingFaceWorker")
+        prompt = self._reader.prompt(task)
+        return EngineRequest(
+            prompt,
+            self._reader.max_tokens(task, len(prompt)),
+            self._sampling(task),
+            stop=stop_strings(task.stop),
+            num_logprobs=integer("num_logprobs", task.num_logprobs, 0, 0),
+            keep=purpose_of(task).written is not Purpose.PROBE,  # nothing continues a probe
+            ignore_end=bool(getattr(task, "ignore_eos", None)),  # younger than 1.2
+            min_tokens=integer("min_tokens", getattr(task, "min_tokens", None), 0, 0),
+            notify=notify,
+        )
+
+    def score(self, task: ScoreTask, notify: Callable[[EngineRequest], None]) -> EngineRequest:
+        """The request of a score task.
+
+        Raises:
+            InvalidTaskError: A field is unusable.
+        """
+        from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+
+        scored = self._reader.scored(task)
+        return EngineRequest(scored.token_ids, 0, GREEDY, score_from=scored.start, notify=notify)
+
+    def verify(self, task: VerifyTask, notify: list[Callable[[EngineRequest], None]]) -> list[EngineRequest]:
+        """The requests of a verify task, one a branch.
+
+        Args:
+            task: The task.
+            notify: What each branch's request calls.
+
+        Raises:
+            InvalidTaskError: A field is unusable.
+        """
+        from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+
+        if task.max_layer is not None:
+            raise InvalidTaskError(f"max_layer is {task.max_layer}; HuggingFaceWorker reads the last layer: leave None")
+        branches = self._reader.verified(task)
+        choices = (int(task.yes_token), int(task.no_token))
+        return [
+            EngineRequest(prompt, 0, GREEDY, choices=choices, keep=False, notify=word)
+            for prompt, word in zip(branches, notify, strict=True)
+        ]
+
+    def _sampling(self, task: GenerationTask) -> SamplingParams:
+        unset = task.temperature is None and task.top_p is None and task.top_k is None
+        temperature = number("temperature", task.temperature, 0.0 if unset else 1.0)
+        if temperature and temperature < _LOWEST_TEMPERATURE:
+            raise InvalidTaskError(
+                f"temperature is {task.temperature!r}; it must be 0 (greedy) or at least {_LOWEST_TEMPERATURE}"
+            )
+        top_p = number("top_p", task.top_p, 1.0)
+        if not 0 < top_p <= 1:
+            raise InvalidTaskError(f"top_p is {task.top_p!r}; it must be in (0, 1]")
+        top_k = min(integer("top_k", task.top_k, 0, 0), self._reader.vocab_size)
+        seed = int(self._rng.integers(1 << 63)) if task.seed is None else integer("seed", task.seed, None, 0)
+        return SamplingParams(temperature, top_k, top_p, seed)
+
+
+def fill(task: GenerationTask, request: EngineRequest) -> bool:
+    """Write into the task what the request has so far, or in the end; returns whether it has ended.
+
+    Raises:
+        EngineError: The request has failed.
+    """
+    if task.output_tokens is None:
+        task.output_tokens = []
+    snapshot = request.snapshot(len(task.output_tokens))
+    set_token_counts(task, snapshot.counts)
+    if snapshot.finish_reason is not None and request.error is not None:
+        raise request.error
+    task.output_tokens += snapshot.token_ids
+    task.output_str = snapshot.text
+    task.finish_reason = snapshot.finish_reason
+    if request.num_logprobs:
+        task.logprobs = snapshot.logprobs
+    if hasattr(task, "ttft_s"):  # younger than 1.2
+        started = request.submitted_at
+        task.ttft_s = None if request.first_token_at is None else request.first_token_at - started
+        task.latency_s = time.monotonic() - started
+        task.usage_prompt_tokens, task.usage_completion_tokens = request.prompt_len, len(task.output_tokens)
+    return snapshot.finish_reason is not None
+
+
+def probability_of_first(logits: list[float]) -> float:
+    """Softmax over two logits, of the first."""
+    first, second = logits
+    return 1.0 / (1.0 + math.exp(min(second - first, 700.0)))

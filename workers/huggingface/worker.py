@@ -1,0 +1,249 @@
+"""A worker over transformers: any causal LM, on CPU or CUDA, with continuous batching and prefix reuse."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol import (
+    GenerationTask,
+    StreamGenerationTask,
+    Task,
+    TaskStatus,
+    Worker,
+)
+from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_counts
+from scaffolding_ext.workers.huggingface.model_loading import load_model
+from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill, probability_of_first
+from scaffolding_ext.workers.huggingface.waiter import NEVER, Waiter
+from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
+
+if TYPE_CHECKING:
+    from scaffolding_ext.standins import TaskHandler
+    from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+    from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
+    from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
+
+
+class _Stream(NamedTuple):
+    """What a streaming task keeps between its steps."""
+
+    request: EngineRequest
+    waiter: Waiter
+
+
+class HuggingFaceWorker(Worker):
+    """Serves generation, streaming, scoring and verification from a transformers model in this process.
+
+    It has a thread, which ends with `shutdown()`, with a `with` block, or once nobody holds the worker any more.
+
+    A sampled text depends on its seed and its prompt, not on what else runs. Where a task gives neither temperature,
+    top-p nor top-k, it is decoded greedily. `input_tokens` go before `input_str`. Stop strings are cut off the text,
+    not off the token ids; while a text is streamed, an end that may be the beginning of one is held back.
+
+    Args:
+        model: A folder, a hub name, or `tinylm/NAME` for an embedded model.
+        dtype: `"float32"`, `"bfloat16"` or `"float16"`.
+        device: A torch device.
+        threads: Threads of each torch operation of this worker. Where other work shares the cores, another worker's
+            included, 1 is often fastest.
+        max_batch_size: Requests that run at once, where `kv_cache_bytes` suffices; `metrics.num_rows` tells.
+        max_seq_len: Prompt and generated tokens of one request; None takes the model's context length.
+        prefill_chunk: Prompt tokens that one step computes at most, all requests together.
+        prefix_cache_bytes: Memory for the KV of ended requests, which later ones reuse.
+        enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.
+        kv_cache_bytes: Memory for the KV of running requests, each of which takes that of `max_seq_len` tokens; where
+            `max_batch_size` of them do not fit, fewer run at once. None takes 4 GiB, or on a CUDA device 80 % of what
+            is free once the model is loaded.
+        seed: Seeds the tasks that bring none; None draws fresh entropy.
+        attn_implementation: How attention is computed, as transformers names it (`"eager"`, `"sdpa"`); None takes
+            this package's own, which is faster, where the model lets it be chosen.
+
+    Raises:
+        MissingDependencyError: torch or transformers is not installed.
+        ConfigError: An argument is outside its range, the model's attention is not full within `max_seq_len`, or not
+            even one request of that length fits into `kv_cache_bytes`.
+
+    Attributes:
+        model: The model that it serves, as it was named.
+        chat_template: How the model's prompts are rendered; None where it has no template.
+        max_seq_len: Prompt and generated tokens of one request at most.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+        threads: int = 1,
+        max_batch_size: int = 64,
+        max_seq_len: int | None = None,
+        prefill_chunk: int = 512,
+        prefix_cache_bytes: int = 256 * 2**20,
+        enable_block_reuse: bool = True,
+        kv_cache_bytes: int | None = None,
+        seed: int | None = None,
+        attn_implementation: str | None = None,
+    ) -> None:
+        for key, value, low in (
+            ("threads", threads, 1),
+            ("max_batch_size", max_batch_size, 1),
+            ("max_seq_len", max_seq_len, 1),
+            ("prefill_chunk", prefill_chunk, 1),
+            ("prefix_cache_bytes", prefix_cache_bytes, 0),
+            ("kv_cache_bytes", kv_cache_bytes, 1),
+            ("seed", seed, 0),
+        ):
+            _check_integer(key, value, low)
+        network, tokenizer, chat_template, end_ids, attends_to_rows = load_model(
+            model, dtype, device, attn_implementation
+        )
+        from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
+        from scaffolding_ext.workers.huggingface.model_limits import check_attention, fitting_rows
+
+        config = network.config.get_text_config()
+        context_len = getattr(config, "max_position_embeddings", None)
+        self.model = model
+        self.chat_template = chat_template
+        self.max_seq_len = max_seq_len or context_len or 4096
+        if context_len is not None and self.max_seq_len > context_len:
+            raise ConfigError(f"is {max_seq_len}; the model's context is {context_len} tokens", "max_seq_len")
+        check_attention(config, self.max_seq_len, serves_windows=attends_to_rows)
+        vocab_size = network.get_input_embeddings().weight.shape[0]
+        self._builder = RequestBuilder(tokenizer, vocab_size, self.max_seq_len, seed)
+        self._streams: OpenStreams[EngineRequest] = OpenStreams()
+        self._engine: GenerationEngine = GenerationEngine(
+            network,
+            tokenizer,
+            end_ids,
+            max_batch_size=fitting_rows(network, max_batch_size, self.max_seq_len, kv_cache_bytes),
+            max_seq_len=self.max_seq_len,
+            prefill_chunk=prefill_chunk,
+            prefix_cache_bytes=prefix_cache_bytes,
+            enable_block_reuse=enable_block_reuse,
+            threads=threads,
+        )
+        weakref.finalize(self, self._engine.close).atexit = False  # at the exit the engine sees to itself
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
+        return self._builder.tokenizer_fingerprint
+
+    @property
+    def metrics(self) -> EngineMetrics:
+        """A snapshot of the engine."""
+        return self._engine.metrics
+
+    def shutdown(self) -> None:
+        """Stop the engine; tasks in flight fail with an EngineError."""
+        self._engine.shutdown()
+
+    async def on_scope_end(self, scope_id: str) -> None:
+        """Cancel the streams that a request or branch has left open."""
+        for request in self._streams.pop(scope_id, ()):
+            self._engine.cancel(request)
+
+    async def _generate(self, task: GenerationTask) -> TaskStatus:
+        waiter = Waiter()
+        request = self._builder.generation(task, waiter.notify)
+        task.output_tokens = None
+        self._engine.submit(request)
+        if not task.streaming_output_flag:
+            await self._wait(task, request, waiter, NEVER)
+            fill(task, request)
+            return TaskStatus.SUCCESS
+        ended = False
+        while not ended:
+            await self._wait(task, request, waiter, len(task.output_tokens or ()) + 1)
+            ended = fill(task, request)
+            show(task)
+        return TaskStatus.SUCCESS
+
+    async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
+        if is_over(task):
+            return TaskStatus.SUCCESS
+        if task.request_handle is None:
+            self._open_stream(task)
+        stream: _Stream = task.request_handle
+        num_tokens = next_len(task)
+        if task.cancel_flag:
+            self._engine.cancel(stream.request)
+            num_tokens = NEVER
+        try:
+            await self._wait(task, stream.request, stream.waiter, num_tokens)
+            task.end_flag = fill(task, stream.request)
+        except BaseException:
+            self._streams.discard(stream.request)
+            raise
+        if task.end_flag:
+            self._streams.discard(stream.request)
+        elif task.streaming_output_flag:
+            show(task)
+        return TaskStatus.SUCCESS
+
+    def _open_stream(self, task: StreamGenerationTask) -> None:
+        waiter = Waiter()
+        request = self._builder.generation(task, waiter.notify)
+        self._engine.submit(request)
+        task.output_tokens = None
+        task.request_handle = _Stream(request, waiter)
+        self._streams.add(request)
+
+    async def _score(self, task: ScoreTask) -> TaskStatus:
+        waiter = Waiter()
+        request = self._builder.score(task, waiter.notify)
+        self._engine.submit(request)
+        await self._wait(task, request, waiter, NEVER)
+        task.logprobs = request.scores
+        return TaskStatus.SUCCESS
+
+    async def _verify(self, task: VerifyTask) -> TaskStatus:
+        waiters = [Waiter() for _ in task.branches]
+        requests = self._builder.verify(task, [waiter.notify for waiter in waiters])
+        for request in requests:
+            self._engine.submit(request)
+        try:
+            for request, waiter in zip(requests, waiters, strict=True):
+                await self._wait(task, request, waiter, NEVER)
+        except BaseException:
+            for request in requests:
+                self._engine.cancel(request)
+            raise
+        finally:
+            set_token_counts(task, TokenCounts(*map(sum, zip(*[request.counts for request in requests], strict=True))))
+        task.scores = [probability_of_first(request.choice_logits) for request in requests]
+        return TaskStatus.SUCCESS
+
+    task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
+        GenerationTask: _generate,
+        StreamGenerationTask: _stream,
+        ScoreTask: _score,
+        VerifyTask: _verify,
+    }
+
+    async def _wait(self, task: Task, request: EngineRequest, waiter: Waiter, num_tokens: int) -> None:
+        """Until the request has that many tokens or has ended; a cancelled wait cancels the request."""
+        try:
+            await waiter.wait(request, num_tokens)
+        except asyncio.CancelledError:
+            self._engine.cancel(request)
+            raise
+        finally:
+            set_token_counts(task, request.counts)  # a request that fails has cost something, too
+        if request.error is not None:
+            raise request.error
+
+
+def _check_integer(key: str, value: object, low: int) -> None:
+    """Refuse what is neither None nor an integer of at least `low`."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ConfigError(f"is {value!r}; it must be an integer", key)
+    if value < low:
+        raise ConfigError(f"is {value}; it must be at least {low}", key)

@@ -1,0 +1,293 @@
+"""A worker over TensorRT-LLM's LLM API: checkpoints, `trtllm-build` engines, and an `LLM` that is there already."""
+
+from __future__ import annotations
+
+import os
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from scaffolding_ext.errors import ConfigError, InvalidTaskError
+from scaffolding_ext.lowering import lower_branch, lower_verify, write_back_branch, write_back_verify
+from scaffolding_ext.protocol import (
+    GenerationTask,
+    StreamGenerationTask,
+    Task,
+    TaskStatus,
+    Worker,
+)
+from scaffolding_ext.tasks import (
+    BranchTask,
+    ScoreTask,
+    VerifyTask,
+)
+from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
+from scaffolding_ext.workers.task_reading import TaskReader
+from scaffolding_ext.workers.trtllm.call import Call
+from scaffolding_ext.workers.trtllm.client import LlmClient
+from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
+from scaffolding_ext.workers.trtllm.loading import Share, adopt, load
+from scaffolding_ext.workers.trtllm.pieces import check_verdicts, run_pieces
+from scaffolding_ext.workers.trtllm.retention import branch_scores, retention_config
+from scaffolding_ext.workers.trtllm.upstream_tasks import close_chat, open_chat, upstream_type
+
+if TYPE_CHECKING:
+    from scaffolding_ext.standins import TaskHandler
+
+_REFUSED = MappingProxyType(
+    {
+        "RewardTask": "it serves a generating model; RewardController asks such a one for a verdict (VerifyTask)",
+        "DropKVCacheTask": "the LLM API cannot drop KV; its blocks go by their priority",
+    }
+)
+
+
+class TRTLLMWorker(Worker):
+    """Serves generation, streaming, scoring, branches and verification from a TensorRT-LLM `LLM`.
+
+    Where a task gives neither temperature, top-p nor top-k, it is decoded greedily. `input_tokens` go before
+    `input_str`. What a release cannot do is refused by name, never dropped. `custom_input_params` of a task may bring
+    `priority` (0 to 1) and `cache_salt` for the engine.
+
+    Args:
+        model: A checkpoint (a folder, a hub name, `tinylm/NAME`), the folder of an engine, or an `LLM`, which stays
+            the caller's to shut down.
+        tokenizer: Folder or name of the tokenizer; an engine needs it, a checkpoint has its own.
+        max_seq_len: Prompt and generated tokens of one request; None takes what the engine or the model has.
+        max_num_tokens: Tokens of one step; None is the release's own, or the engine's.
+        max_batch_size: Requests that run at once; None is the release's own, or the engine's.
+        kv_cache_fraction: Share of the GPU memory that is free once the model is loaded, for KV; where several workers
+            share a GPU, their shares must not exceed 1 in all. None is the release's own (0.9).
+        devices: Numbers of the GPUs that it sees; None leaves it what the process sees.
+        enable_block_reuse: Whether requests that begin alike share KV.
+        serve_scores: Whether `ScoreTask` is served: True refuses an LLM that cannot, None serves it where it can. While
+            KV is reused a score needs a cache salt, by which it reads its whole prompt anew.
+        request_timeout: Seconds that one task may take; None is no limit.
+        llm_args: Further arguments of `LLM`.
+
+    Raises:
+        MissingDependencyError: TensorRT-LLM is not installed.
+        ConfigError: An argument is wrong, or the engine lacks what is asked of it; the message has the flags to build
+            it with.
+
+    Attributes:
+        model: The name by which its tokenizer is found.
+        max_seq_len: Prompt and generated tokens of one request at most; None where nobody knows.
+        refused: Task types, by name, that it does not serve, and why.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Any,
+        *,
+        tokenizer: str | None = None,
+        max_seq_len: int | None = None,
+        max_num_tokens: int | None = None,
+        max_batch_size: int | None = None,
+        kv_cache_fraction: float | None = None,
+        devices: list[int] | None = None,
+        enable_block_reuse: bool = True,
+        serve_scores: bool | None = None,
+        request_timeout: float | None = None,
+        llm_args: dict[str, Any] | None = None,
+    ) -> None:
+        if kv_cache_fraction is not None and not 0 < kv_cache_fraction <= 1:
+            raise ConfigError(f"is {kv_cache_fraction!r}; it must be above 0 and at most 1", "kv_cache_fraction")
+        if request_timeout is not None and request_timeout <= 0:
+            raise ConfigError(f"is {request_timeout!r}; it must be above 0, in seconds", "request_timeout")
+        own_args = llm_args or {}
+        if isinstance(model, str | os.PathLike):
+            needs = EngineNeeds(
+                scores=serve_scores is True,
+                prefix_sharing=enable_block_reuse,
+                max_seq_len=max_seq_len,
+                max_num_tokens=max_num_tokens,
+                max_batch_size=max_batch_size,
+                chunked_prefill=bool(own_args.get("enable_chunked_prefill")),
+            )
+            share = Share(kv_cache_fraction, None if devices is None else tuple(devices), enable_block_reuse)
+            self._loaded = load(os.fspath(model), tokenizer, needs, share, own_args)
+        else:
+            for key, value in (("kv_cache_fraction", kv_cache_fraction), ("devices", devices), ("llm_args", llm_args)):
+                if value is not None:
+                    raise ConfigError(f"is {value!r}, but the LLM has been loaded; give it to the LLM", key)
+            self._loaded = adopt(model, tokenizer, max_seq_len)
+        self.model = self._loaded.model
+        self.max_seq_len = self._loaded.max_seq_len
+        backend = self._loaded.tokenizer.backend_tokenizer
+        self._reader = TaskReader(backend, self._loaded.vocab_size, self.max_seq_len)
+        self._client = LlmClient(self._loaded, self._reader, request_timeout)
+        self._streams: OpenStreams[Call] = OpenStreams()
+        no_scores = self._client.why_no_scores
+        if serve_scores and no_scores:
+            self.shutdown()
+            raise ConfigError(f"is True, but {no_scores}", "serve_scores")
+        self.refused: dict[str, str] = {**_REFUSED, **({"ScoreTask": no_scores} if no_scores else {})}
+        if serve_scores is False:
+            self.refused["ScoreTask"] = "serve_scores is False"
+        self.task_handlers = self._served()  # type: ignore[misc]  # upstream's is of the class, ours of the LLM
+
+    @classmethod
+    def from_engine(cls, engine_dir: str, tokenizer_dir: str, **arguments: Any) -> TRTLLMWorker:
+        """Serve an engine of `trtllm-build`; TensorRT-LLM below 1.3 only.
+
+        Args:
+            engine_dir: The engine's folder.
+            tokenizer_dir: The checkpoint that it was built from, or another place of its tokenizer.
+            arguments: As the constructor's.
+
+        Raises:
+            MissingDependencyError: TensorRT-LLM is not installed.
+            ConfigError: The engine lacks what is needed, or this release takes no engines.
+        """
+        return cls(engine_dir, tokenizer=tokenizer_dir, **arguments)
+
+    @classmethod
+    def from_checkpoint(cls, model_dir: str, **llm_args: Any) -> TRTLLMWorker:
+        """Serve a checkpoint of transformers' shape; any release.
+
+        Args:
+            model_dir: A folder, a hub name, or `tinylm/NAME`.
+            llm_args: The constructor's arguments; all others go to `LLM`.
+
+        Raises:
+            MissingDependencyError: TensorRT-LLM is not installed.
+            ConfigError: An argument is wrong.
+        """
+        own = {name: llm_args.pop(name) for name in cls.__init__.__kwdefaults__ or {} if name in llm_args}
+        nested = own.pop("llm_args", None) or {}
+        return cls(model_dir, **own, llm_args={**nested, **llm_args})
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
+        return self._reader.tokenizer_fingerprint
+
+    async def run_task(self, task: Task) -> TaskStatus | None:
+        """Run one task; a type that is not served says why.
+
+        Raises:
+            InvalidTaskError: The task's type is refused.
+        """
+        name = type(task).__name__
+        if name in self.refused:
+            raise InvalidTaskError(f"TRTLLMWorker does not serve {name}: {self.refused[name]}")
+        handler = self.task_handlers.get(type(task))
+        if handler is None:
+            return TaskStatus.WORKER_NOT_SUPPORTED
+        status: TaskStatus = await handler(self, task)
+        return status
+
+    def shutdown(self) -> None:
+        """End the tasks in flight with an EngineError, and an LLM that was loaded here."""
+        self._client.shutdown()
+
+    async def on_scope_end(self, scope_id: str) -> None:
+        """Abort the streams that a request or branch has left open, so that the engine frees their KV."""
+        for call in self._streams.pop(scope_id, ()):
+            call.abort()
+            self._client.forget(call)
+
+    def _served(self) -> dict[type[Any], TaskHandler]:
+        handlers = {**type(self).task_handlers}
+        for name, handler in (("ChatTask", TRTLLMWorker._chat), ("TokenizeTask", TRTLLMWorker._tokenize)):
+            kind = upstream_type(name)
+            if kind is not None:
+                handlers[kind] = handler
+        return {kind: handler for kind, handler in handlers.items() if kind.__name__ not in self.refused}
+
+    async def _generate(self, task: GenerationTask) -> TaskStatus:
+        return await self._generate_with(task)
+
+    async def _generate_with(self, task: GenerationTask, **late: Any) -> TaskStatus:
+        task.output_tokens = None
+        call = self._client.open(task, streaming=bool(task.streaming_output_flag), **late)
+        try:
+            while task.streaming_output_flag and not call.ended:
+                await call.wait(len(task.output_tokens or ()) + 1)
+                call.fill(task)
+                show(task)
+            await call.wait()
+            call.fill(task)
+        finally:
+            self._client.close(task, call)
+        return TaskStatus.SUCCESS
+
+    async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
+        if is_over(task):
+            return TaskStatus.SUCCESS
+        if task.request_handle is None:
+            task.output_tokens = None
+            task.request_handle = self._client.open(task, streaming=True)
+            self._streams.add(task.request_handle)
+        call: Call = task.request_handle
+        try:
+            if task.cancel_flag:
+                call.abort()
+            else:
+                await call.wait(next_len(task))
+        except BaseException:
+            self._forget(task, call)
+            raise
+        call.fill(task)
+        task.end_flag = call.ended
+        if task.end_flag:
+            self._forget(task, call)
+        elif task.streaming_output_flag:
+            show(task)
+        return TaskStatus.SUCCESS
+
+    async def _score(self, task: ScoreTask) -> TaskStatus:
+        token_ids, start = self._reader.scored(task)
+        self._reader.check_len(
+            len(token_ids) + 1, "prompt, continuation and the token behind them that must follow are"
+        )
+        task.logprobs = await self._client.scores(task, token_ids, start)
+        return TaskStatus.SUCCESS
+
+    async def _branch(self, task: BranchTask) -> TaskStatus:
+        lowered = lower_branch(task)
+        config_class = self._loaded.release.setting("KvCacheRetentionConfig")
+        configs = [retention_config(config_class, len(task.prefix_tokens), score) for score in branch_scores(task)]
+        await run_pieces(
+            task,
+            lowered,
+            [
+                self._generate_with(piece, kv_cache_retention_config=own)
+                for piece, own in zip(lowered, configs, strict=True)
+            ],
+        )
+        write_back_branch(task, lowered)
+        return TaskStatus.SUCCESS
+
+    async def _verify(self, task: VerifyTask) -> TaskStatus:
+        if task.max_layer is not None:
+            raise InvalidTaskError(f"max_layer is {task.max_layer}; TRTLLMWorker reads the last layer: leave None")
+        self._reader.verified(task)
+        lowered = lower_verify(task)
+        await run_pieces(task, lowered, [self._generate_with(piece) for piece in lowered], decodes=False)
+        check_verdicts(task, lowered, self._loaded.vocab_size, self._loaded.release.version)
+        write_back_verify(task, lowered)
+        return TaskStatus.SUCCESS
+
+    async def _chat(self, task: Any) -> TaskStatus:
+        open_chat(task, self._loaded.tokenizer)
+        await self._generate_with(task)
+        close_chat(task)
+        return TaskStatus.SUCCESS
+
+    async def _tokenize(self, task: Any) -> TaskStatus:
+        task.token_count = len(self._reader.tokenizer.encode(task.content or "", add_special_tokens=True).ids)
+        task.tokenize_error = None
+        return TaskStatus.SUCCESS
+
+    task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
+        GenerationTask: _generate,
+        StreamGenerationTask: _stream,
+        ScoreTask: _score,
+        BranchTask: _branch,
+        VerifyTask: _verify,
+    }
+
+    def _forget(self, task: StreamGenerationTask, call: Call) -> None:
+        self._client.close(task, call)
+        self._streams.discard(call)
