@@ -11,6 +11,15 @@ from pathlib import Path
 
 import click
 
+from scaffolding_ext.cli.options import (
+    config_option,
+    config_with_dataset,
+    dataset_option,
+    json_option,
+    limit_option,
+    set_option,
+)
+
 
 @click.group(short_help="Fit a controller's settings to a labelled run.")
 def calibrate() -> None:
@@ -36,7 +45,7 @@ def calibrate() -> None:
 )
 @click.option("--num_orders", type=click.IntRange(min=1), default=10, show_default=True, help="Random sample orders.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sample orders.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
+@json_option
 def certaindex(
     samples: Path,
     model: str,
@@ -99,7 +108,7 @@ def certaindex(
 @click.option(
     "--level", type=click.FloatRange(0, 1, True, True), default=0.01, show_default=True, help="Level of the test."
 )
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
+@json_option
 @click.pass_context
 def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, level: float, as_json: bool) -> None:
     """Test the votes in RECORDS (samples.jsonl of `scaffolding-ext eval`) against the data of a certaindex POLICY.
@@ -127,10 +136,10 @@ def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, le
 
 
 @calibrate.command("conformal", short_help="Score chains, for a target that takes over at a rate.")
-@click.option("--config", "source", required=True, metavar="FILE", help="Stack of a ConformalDraftTargetController.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a key of the stack file.")
-@click.option("--dataset", metavar="SPEC", help="JSONL file or tinylm:held_out, instead of the stack file's dataset.")
-@click.option("--limit", metavar="N|A-B", help="The first N samples, or those from the A-th to the B-th.")
+@config_option
+@set_option
+@dataset_option
+@limit_option
 @click.option(
     "--alpha",
     "alphas",
@@ -150,7 +159,7 @@ def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, le
 @click.option(
     "--output_path", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File for the scores."
 )
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
+@json_option
 def conformal(
     source: str,
     overrides: tuple[str, ...],
@@ -173,15 +182,10 @@ def conformal(
         --set controller.args.coverage=marginal --set controller.args.calibration=runs/conformal.json
     """
     from scaffolding_ext.calibration.conformal_run import calibrate as run_calibration
-    from scaffolding_ext.errors import ConfigError
     from scaffolding_ext.evaluation.datasets import load_dataset
-    from scaffolding_ext.stack.config import load_config
 
-    replaced = [] if dataset is None else ["dataset=" + json.dumps({"source": dataset})]
-    config = load_config(source, [*replaced, *overrides])
-    if config.dataset is None:
-        raise ConfigError("there is none; name a JSONL file or tinylm:held_out here or by --dataset", "dataset")
-    prompts = [sample.prompt for sample in load_dataset(**config.dataset.model_dump(), limit=limit)]
+    config, data = config_with_dataset(source, dataset, overrides)
+    prompts = [sample.prompt for sample in load_dataset(**data.model_dump(), limit=limit)]
     calibration = run_calibration(
         config, prompts, alphas, source="online" if online else "held_out", num_turns=num_turns, seed=seed
     )

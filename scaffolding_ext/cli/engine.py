@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from scaffolding_ext.cli.options import config_option, json_option, set_option
+
 
 @click.group()
 def engine() -> None:
@@ -15,10 +17,10 @@ def engine() -> None:
 
 @engine.command("check", short_help="Whether an engine was built for a stack.")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--config", "source", required=True, metavar="FILE", help="Stack file, or configs:NAME.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a key of the stack file.")
+@config_option
+@set_option
 @click.option("--worker", "tag", metavar="TAG", help="Which of the stack's workers; needed where it has several.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
+@json_option
 @click.pass_context
 def check(
     ctx: click.Context, folder: Path, source: str, overrides: tuple[str, ...], tag: str | None, as_json: bool

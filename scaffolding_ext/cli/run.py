@@ -1,0 +1,60 @@
+"""`scaffolding-ext run`: one prompt through a stack."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaffolding_ext.cli.options import config_option, given, json_option, set_option
+
+if TYPE_CHECKING:
+    from scaffolding_ext.results import ScaffoldingResult
+
+
+@click.command(short_help="Run one prompt and print answer and tokens.")
+@click.argument("prompt")
+@config_option
+@set_option
+@click.option("--seed", type=int, help="Seed of the run instead of the stack file's.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds after which the request fails.")
+@json_option
+def run(
+    prompt: str, source: str, overrides: tuple[str, ...], seed: int | None, timeout: float | None, as_json: bool
+) -> None:
+    """Run one PROMPT and print its completion, answer, exit reason and tokens by purpose.
+
+    \b
+    Example:
+      scaffolding-ext run "Start with 5. Apply a+3,b-2. Find the total." --config configs:dynasor_cot --seed 1
+    """
+    from scaffolding_ext.stack.build import load_stack
+
+    with load_stack(source, [*overrides, *given(seed=seed)]) as llm:
+        result = llm.generate(prompt, timeout=timeout)
+    if as_json:
+        click.echo(json.dumps(_result_document(result)))
+        return
+    click.echo(result.outputs[0].text)
+    click.echo()
+    click.echo(f"answer       {_or_dash(result.answer)}")
+    click.echo(f"exit reason  {_or_dash(result.exit_reason)}")
+    for purpose, counts in result.program.ledger.by_purpose.items():
+        figures = ", ".join(f"{number} {name}" for name, number in counts._asdict().items())
+        click.echo(f"{purpose!s:<13}{figures}")
+
+
+def _result_document(result: ScaffoldingResult) -> dict[str, Any]:
+    return {
+        "text": result.outputs[0].text,
+        "answer": result.answer,
+        "exit_reason": result.exit_reason,
+        "ledger": result.program.ledger.to_json(),
+        "seed": result.program.seed,
+        "trace": result.program.trace,
+    }
+
+
+def _or_dash(value: str | None) -> str:
+    return "-" if value is None else value
