@@ -54,8 +54,9 @@ class BestOfNController(BaseController):
             **sampling_params: Sampling fields of this request; they reach the sub-controller, too.
         """
         num = self.default_sample_num if sample_num is None else checked_sample_num(sample_num, "sample_num")
-        sampler = Sampler(self.generation_controller, task, {**(generation_kwargs or {}), **sampling_params})
+        sampler = Sampler(self.generation_controller, task, num, {**(generation_kwargs or {}), **sampling_params})
         yield sampler.start(num)
+        sampler.look_for_copies()
         samples = sampler.samples
         scores = yield from score(self.reward_controller, [sample.task for sample in samples])
         best = max(samples, key=lambda sample: (scores[sample.index], -sample.index))

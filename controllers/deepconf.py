@@ -96,7 +96,7 @@ class DeepConfController(BaseController):
             **sampling_params: Sampling fields of this request.
         """
         num = self.default_sample_num if sample_num is None else checked_sample_num(sample_num, "sample_num")
-        sampler = Sampler(self.trace_controller, task, sampling_params)
+        sampler = Sampler(self.trace_controller, task, num, sampling_params)
         threshold = -math.inf
         if self.mode == "offline":
             yield sampler.start(num)
@@ -115,6 +115,7 @@ class DeepConfController(BaseController):
             if len(samples) == num or agree:
                 break
             yield sampler.start(min(self.warm_up_sample_num, num - len(samples)))
+        sampler.look_for_copies()
         num_discarded = sampler.discard(sample for sample in samples if _is_unsure(sample))
         record(
             "vote",

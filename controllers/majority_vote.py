@@ -96,13 +96,15 @@ class MajorityVoteController(BaseController):
         """
         max_samples = self.default_sample_num if sample_num is None else checked_sample_num(sample_num, "sample_num")
         self.weight.prepare(task)
-        sampler = Sampler(self.generation_controller, task, {**(generation_kwargs or {}), **sampling_params})
+        kwargs_of_a_sample = {**(generation_kwargs or {}), **sampling_params}
+        sampler = Sampler(self.generation_controller, task, max_samples, kwargs_of_a_sample)
         ballot = _Ballot(self, sampler, max_samples)
         if self.launch == "at_once":
             yield sampler.start(max_samples, on_end=ballot.count)
         while not ballot.closed:
             yield sampler.start(ballot.num_wanted - len(sampler.samples))
             yield from ballot.count()
+        sampler.look_for_copies()
         counted, rest = sampler.samples[: ballot.num_counted], sampler.samples[ballot.num_counted :]
         num_discarded = sampler.discard(rest)
         weights = [self.weight(sample) for sample in counted]

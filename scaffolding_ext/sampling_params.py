@@ -35,6 +35,7 @@ _DEFAULTS = {
     for field in dataclasses.fields(GenerationTask)
     if field.name in SAMPLING_FIELDS
 }
+SAMPLE_TEMPERATURE = 0.7  # of one of several samples, where nobody says how to sample: greedy ones would all be alike
 _SET = "sampling_fields_set"  # key of custom_input_params: names that were set whatever their values
 
 
@@ -101,6 +102,26 @@ def inherit_sampling_params(piece: GenerationTask, task: GenerationTask) -> None
     noted = _noted(task)
     if noted:
         _note_as_set(piece, noted)
+
+
+def vary(task: GenerationTask) -> bool:
+    """Give one of several samples a temperature, where nobody said how it is drawn; whether it needed one.
+
+    Raises:
+        ConfigError: Its temperature is 0, at which all samples are alike.
+    """
+    if task.temperature == 0:
+        raise ConfigError(
+            "is 0, at which all samples of a prompt are alike; leave it out (0.7 is taken), set one above 0, or draw "
+            "one sample",
+            "temperature",
+        )
+    if not {"temperature", "top_p", "top_k"}.isdisjoint(_noted(task)):
+        return False
+    if task.temperature is not None or task.top_p is not None or task.top_k is not None:
+        return False
+    task.temperature = SAMPLE_TEMPERATURE
+    return True
 
 
 def _is_default(task: GenerationTask, name: str) -> bool:

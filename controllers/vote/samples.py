@@ -6,12 +6,13 @@ nothing of the host but the protocol.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.ledger import Ledger, Meter
-from scaffolding_ext.program import derive_seed, discard, enter_part, next_seed
+from scaffolding_ext.program import derive_seed, discard, enter_part, next_seed, record
 from scaffolding_ext.protocol import (
     Controller,
     ControllerGenerator,
@@ -21,7 +22,8 @@ from scaffolding_ext.protocol import (
     close_generator,
     current_scope,
 )
-from scaffolding_ext.tasks import Purpose
+from scaffolding_ext.sampling_params import SAMPLE_TEMPERATURE, vary
+from scaffolding_ext.tasks import Purpose, purpose_of
 
 
 class Sample:
@@ -54,6 +56,7 @@ class Sample:
         return self.ledger.total.decoded
 
 
+_log = logging.getLogger(__name__)
 OnEnd = Callable[[Sample], Iterable[Any]]
 
 
@@ -63,6 +66,8 @@ class Sampler:
     Args:
         controller: Cloned for each run.
         task: Its prompt and sampling fields are every run's; its seed, or one of the program's, seeds them all.
+        max_samples: Runs that are started at most. Several must differ: where nobody says how they sample, they have
+            a temperature of 0.7, and the trace says so.
         kwargs: Passed to the sub-controller's `process`.
 
     Attributes:
@@ -71,12 +76,20 @@ class Sampler:
         stopped: Set it to stop all runs, each at its next yield.
     """
 
-    def __init__(self, controller: Controller, task: GenerationTask, kwargs: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        task: GenerationTask,
+        max_samples: int,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
         self.samples: list[Sample] = []
         self.stopped = False
         self.controller = controller
         self._task = task
         self._kwargs = dict(kwargs or {})
+        self._must_differ = max_samples > 1
+        self._told_temperature = False
         self._seed = next_seed() if task.seed is None else task.seed
 
     def start(self, num_samples: int, on_end: OnEnd | None = None) -> ParallelProcess:
@@ -95,6 +108,22 @@ class Sampler:
         process.sub_gens = [Meter(sample.ledger).watch(self._run(sample, on_end)) for sample in new]
         process.branch_paths = [(*path, sample.index) for sample in new]  # so that a branch is a sample in every round
         return process
+
+    def look_for_copies(self) -> None:
+        """Say in log and trace where all ended samples are one text: such a vote costs much and says nothing."""
+        texts = [sample.task.output_str for sample in self.samples if sample.ended]
+        if len(texts) > 1 and len(set(texts)) == 1:
+            reason = "all samples are the same text: set a temperature, and let each have a seed of its own"
+            record("warning", what="samples", reason=reason)
+            _log.warning("%s: %d samples, %s", type(self.controller).__name__, len(texts), reason)
+
+    def _vary(self, work: Iterable[Any]) -> None:
+        for task in work:
+            if isinstance(task, GenerationTask) and purpose_of(task).written is Purpose.CHAIN:
+                needed = vary(task)
+                if needed and not self._told_temperature:
+                    self._told_temperature = True
+                    record("sampling", temperature=SAMPLE_TEMPERATURE, reason="nobody says how to sample")
 
     def discard(self, samples: Iterable[Sample]) -> int:
         """Count all that the samples decoded as discarded; returns how many tokens that is."""
@@ -138,6 +167,8 @@ class Sampler:
                 if isinstance(work, ParallelProcess):
                     work.sub_gens = [self._until_stopped(branch) for branch in work.sub_gens]
                 else:
+                    if self._must_differ:
+                        self._vary(work)
                     streams |= {id(task): task for task in work if isinstance(task, StreamGenerationTask)}
                 yield work
                 if self.stopped:

@@ -54,7 +54,7 @@ class Rounds(BaseController):
         self.sub_controller, self.rounds, self.on_end, self.discard = sub_controller, rounds, on_end, discard
 
     def run(self, task, **kwargs):
-        sampler = Sampler(self.sub_controller, task, kwargs)
+        sampler = Sampler(self.sub_controller, task, sum(self.rounds), kwargs)
 
         def on_end(sample):
             self.on_end(sampler, sample)
