@@ -35,7 +35,7 @@ from scaffolding_ext.maths.statistics import (
     paired_bootstrap_ratio,
     required_num_questions,
 )
-from scaffolding_ext.stack.config import load_config
+from scaffolding_ext.stack.load import load_config
 
 Floats = npt.NDArray[np.float64]
 

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from scaffolding_ext.prompting import Prompting
     from scaffolding_ext.results import Completion, ScaffoldingResult, completion_of
     from scaffolding_ext.stack.build import build_stack, load_stack
-    from scaffolding_ext.stack.config import StackConfig, load_config
+    from scaffolding_ext.stack.config import StackConfig
+    from scaffolding_ext.stack.load import load_config
     from scaffolding_ext.tasks import TokenCounts
     from scaffolding_ext.worker_tags import WorkerTag
     from scaffolding_ext.workers.compare import CompareWorker
@@ -133,7 +134,7 @@ _MODULES = {
     "build_stack": "stack.build",
     "completion_of": "results",
     "current_program": "program",
-    "load_config": "stack.config",
+    "load_config": "stack.load",
     "load_stack": "stack.build",
 }
 

@@ -20,8 +20,8 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 # folder of the package; the longest name that fits a module is its room.
 LAYERS = (
     ("errors", "maths", "standins", "configs"),
-    ("protocol", "answers", "calibration"),
-    ("tasks", "worker_tags"),
+    ("protocol", "answers", "plain_yaml"),
+    ("tasks", "worker_tags", "calibration"),
     ("ledger", "prompting", "lowering", "registry", "testing"),
     ("program", "tinylm"),
     ("sampling_params", "seeds", "results"),

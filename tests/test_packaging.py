@@ -18,7 +18,7 @@ import pytest
 
 import scaffolding_ext
 from scaffolding_ext.stack.build import check_stack
-from scaffolding_ext.stack.config import load_config
+from scaffolding_ext.stack.load import load_config
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "scaffolding_ext", "controllers", "workers", "configs")

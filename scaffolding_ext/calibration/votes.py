@@ -8,11 +8,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
+from scaffolding_ext import plain_yaml
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
 from scaffolding_ext.maths.allocation.policies import rule_from, settings_of
@@ -79,7 +76,7 @@ class Calibration:
             "knob": self.knob,
             "certaindex": [round(float(value), 6) for value in self.certaindex],
         }
-        _yaml().dump(document, Path(path))
+        Path(path).write_text(plain_yaml.dump(document, short_lists_inline=True), encoding="utf-8")
 
 
 def load_calibration(path: str | os.PathLike[str]) -> Calibration:
@@ -90,8 +87,8 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
     """
     name = os.fspath(path)
     try:
-        document: Any = _yaml().load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        document = plain_yaml.parse(Path(path).read_text(encoding="utf-8"), name)
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the calibration: {error}", name) from error
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise ConfigError(f"is no calibration of kind {KIND!r}; make one: scaffolding-ext calibrate certaindex", name)
@@ -147,11 +144,3 @@ class CalibratedRule(AllocationRule):
 
     def _num_more(self, votes: Votes) -> int:
         return self.rule.num_more(votes)
-
-
-def _yaml() -> YAML:
-    """YAML 1.2, plain data only; short lists on one line, keys in their order."""
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # its stub knows None alone
-    return yaml

@@ -16,7 +16,7 @@ class _ConfigOption(click.Option):
     """Names the packaged stacks in its help; they are looked up when somebody asks for it."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from scaffolding_ext.stack.config import packaged_stacks
+        from scaffolding_ext.stack.load import packaged_stacks
 
         self.help = (
             f"Stack file, or one of the package's: {', '.join(f'configs:{name}' for name in packaged_stacks())}."
@@ -49,7 +49,7 @@ def config_with_dataset(
         ConfigError: The stack is wrong, or names no dataset.
     """
     from scaffolding_ext.errors import ConfigError
-    from scaffolding_ext.stack.config import load_config
+    from scaffolding_ext.stack.load import load_config
 
     replaced = [] if dataset is None else ["dataset=" + json.dumps({"source": dataset})]
     config = load_config(source, [*replaced, *overrides])

@@ -15,7 +15,8 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import Prompting, family_named, served_model
 from scaffolding_ext.registry import Factory, Registry, unknown_name
 from scaffolding_ext.sampling_params import checked_sampling_params
-from scaffolding_ext.stack.config import ComponentConfig, Source, StackConfig, load_config, validated
+from scaffolding_ext.stack.config import ComponentConfig, StackConfig, validated
+from scaffolding_ext.stack.load import Source, load_config
 from scaffolding_ext.stack.placement import check_placement
 from scaffolding_ext.stack.signature import Arguments
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.stack.build import check_stack
-from scaffolding_ext.stack.config import load_config
 from scaffolding_ext.stack.engine_needs import engine_needs
+from scaffolding_ext.stack.load import load_config
 
 STACK = """
 controller:

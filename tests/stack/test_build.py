@@ -17,7 +17,7 @@ from scaffolding_ext.prompting import Prompting, family_named
 from scaffolding_ext.protocol import Controller, GenerationTask
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.stack.build import build_stack, check_stack, load_stack
-from scaffolding_ext.stack.config import load_config
+from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import ScriptedWorker
 
 NATIVE = "NativeGenerationController"

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from scaffolding_ext.errors import ConfigError, UnknownNameError
 from scaffolding_ext.stack.build import check_stack, load_stack
-from scaffolding_ext.stack.config import load_config
+from scaffolding_ext.stack.load import load_config
 
 
 def stack(**changes: Any) -> dict[str, Any]:

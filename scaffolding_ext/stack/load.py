@@ -1,0 +1,104 @@
+"""Reads a stack: from a file, one that ships with the package, or a dict, with overrides from the command line."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.resources
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scaffolding_ext import plain_yaml
+from scaffolding_ext.errors import ConfigError, UnknownNameError
+from scaffolding_ext.registry import unknown_name
+from scaffolding_ext.stack.config import StackConfig, validated
+
+Source = str | os.PathLike[str] | Mapping[str, Any]
+_PACKAGED = "configs:"
+
+
+def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
+    """Read and validate a stack.
+
+    Args:
+        source: Path of a YAML file, `configs:NAME` for one that ships with the package, or a dict of the same shape.
+        overrides: `key.path=value` each, applied in order; the value is read as YAML.
+
+    Raises:
+        ConfigError: The file cannot be read, or a key or value in it is wrong; `key` holds the dotted path.
+    """
+    stack = _containers_copied(source) if isinstance(source, Mapping) else _read(source)
+    for override in overrides:
+        _override(stack, override)
+    return validated(StackConfig, stack)
+
+
+def packaged_stacks() -> dict[str, Path]:
+    """The stack files that ship with the package, by the names that `configs:NAME` takes."""
+    folder = Path(str(importlib.resources.files("scaffolding_ext.configs")))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def _read(source: str | os.PathLike[str]) -> dict[str, Any]:
+    name = os.fspath(source)
+    if name.startswith(_PACKAGED):
+        path = _packaged(name.removeprefix(_PACKAGED))
+    else:
+        path = Path(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"cannot read the stack file {name}: {error}"
+        close = difflib.get_close_matches(path.stem, packaged_stacks(), n=1)
+        hint = f" (did you mean {_PACKAGED}{close[0]}?)" if close and isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(message + hint) from error
+    stack = plain_yaml.parse(text, name)
+    if not isinstance(stack, dict):
+        raise ConfigError(f"{name} holds no mapping; a stack file has the keys {', '.join(StackConfig.model_fields)}")
+    return stack
+
+
+def _packaged(name: str) -> Path:
+    known = packaged_stacks()
+    if name not in known:
+        raise UnknownNameError(unknown_name("packaged stack", name, tuple(known)))
+    return known[name]
+
+
+def _containers_copied(value: Any) -> Any:
+    """A copy whose dicts and lists are new; live objects in them stay the same."""
+    if isinstance(value, Mapping):
+        return {key: _containers_copied(item) for key, item in value.items()}
+    return [_containers_copied(item) for item in value] if isinstance(value, list) else value
+
+
+def _override(stack: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"the override {override!r} is not of the form key.path=value")
+    node: Any = stack
+    for depth, key in enumerate(keys[:-1]):
+        at = ".".join(keys[: depth + 1])
+        if isinstance(node, list):
+            node = node[_index(node, key, at)]
+        else:
+            if node.get(key) is None:
+                node[key] = {}
+            node = node[key]
+        if at == "dataset" and isinstance(node, str):
+            node = stack["dataset"] = {"source": node}
+        if not isinstance(node, (dict, list)):
+            raise ConfigError(f"is {node!r}, so {path!r} cannot be set inside it", at)
+    value = plain_yaml.parse(text, f"the value of {path}")
+    if isinstance(node, list):
+        node[_index(node, keys[-1], path)] = value
+    else:
+        node[keys[-1]] = value
+
+
+def _index(items: list[Any], key: str, path: str) -> int:
+    if not key.isdecimal() or int(key) >= len(items):
+        raise ConfigError(f"{key!r} is no index of a list with {len(items)} entries", path)
+    return int(key)
