@@ -15,7 +15,7 @@ SOURCES := scaffolding_ext controllers workers configs tests benchmarks setup.py
 .PHONY: demo test check format clean
 
 demo: $(VENV)/.installed
-	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python -m benchmarks.studies.demo
 
 test: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from draft_target_lab import Answered
+
+from benchmarks._lib.draft_target import Answered
 
 CHAIN_COUNTS = (1, 2, 4, 8, 16)
 NUM_DRAWS = 50

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from model_latency import Chunk, SetLatency
-from take_over_rules import Coin
 
+from benchmarks._lib.latency import Chunk, SetLatency
+from benchmarks._lib.take_over_rules import Coin
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain

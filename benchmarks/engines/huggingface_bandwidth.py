@@ -1,6 +1,6 @@
 """Decoding speed of the transformers engine against what the memory allows, on a random model of a given shape.
 
-    python benchmarks/huggingface_bandwidth.py --device cuda --shape 7b
+    python -m benchmarks.engines.huggingface_bandwidth --device cuda --shape 7b
 
 A step must read every weight once, and the keys and values of every row: bytes by the measured bandwidth is the limit.
 """
@@ -13,9 +13,10 @@ import time
 from typing import Any, NamedTuple
 
 import click
-from common import Report, report_options
 from rich.console import Console
 from rich.progress import track
+
+from benchmarks._lib.report import Report, report_options
 
 BATCHES = (1, 8, 64)
 PROMPT_LEN = 128
@@ -121,7 +122,7 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int) -> float:
     return rate
 
 
-@click.command(epilog="Example: python benchmarks/huggingface_bandwidth.py --device cuda --shape 7b --json")
+@click.command(epilog="Example: python -m benchmarks.engines.huggingface_bandwidth --device cuda --shape 7b --json")
 @report_options
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")
 @click.option("--shape", type=click.Choice(list(SHAPES)), default="tiny", show_default=True, help="Size of the model.")

@@ -1,6 +1,6 @@
 """Many requests of all kinds against one engine, a third of them cancelled, timed out or unusable: does anything leak?
 
-python benchmarks/huggingface_soak.py --num_requests 2000
+python -m benchmarks.engines.huggingface_soak --num_requests 2000
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from common import Bar, Report, report_options
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.tasks import ScoreTask, VerifyTask
@@ -150,7 +150,7 @@ def settle(worker: HuggingFaceWorker) -> None:
         time.sleep(0.01)
 
 
-@click.command(epilog="Example: python benchmarks/huggingface_soak.py --json")
+@click.command(epilog="Example: python -m benchmarks.engines.huggingface_soak --json")
 @report_options
 @click.option("--num_requests", default=20_000, show_default=True, help="Requests in all.")
 @click.option("--model", default="tinylm/draft", show_default=True, help="The model.")

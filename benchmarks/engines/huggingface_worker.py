@@ -1,6 +1,6 @@
 """What the transformers engine gains over transformers' own `generate`, side by side in one run.
 
-    python benchmarks/huggingface_worker.py --quick
+    python -m benchmarks.engines.huggingface_worker --quick
 
 On problems of the embedded grammar, one thread, sampling at temperature 0.7: decoding in step, whole chains of mixed
 length, prompts with one long prefix, the time to the first token behind a cached prefix; and what two workers in one
@@ -20,11 +20,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import click
-from common import Bar, Report, report_options
 from rich.console import Console
 from rich.progress import track
 from scipy.stats import t as student
 
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext.evaluation.datasets import embedded_problems
 from scaffolding_ext.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask
@@ -260,7 +260,7 @@ def measure_two_workers(
         samples.add(**{f"together_{short}_share": together[name] / alone[name]})
 
 
-@click.command(epilog="Example: python benchmarks/huggingface_worker.py --json")
+@click.command(epilog="Example: python -m benchmarks.engines.huggingface_worker --json")
 @report_options
 @click.option("--model", default="tinylm/target", show_default=True, help="The model.")
 @click.option("--repetitions", type=click.IntRange(1), help="Rounds.  [default: 5, quick 3]")

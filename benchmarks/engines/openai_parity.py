@@ -1,6 +1,6 @@
 """The same stacks in process and over HTTP: do they give the same answers, to the seed, and save the same tokens?
 
-    python benchmarks/openai_parity.py --num_problems 60
+    python -m benchmarks.engines.openai_parity --num_problems 60
 
 DynasorCoT and votes of 4 on held-out problems, by HuggingFaceWorker in process and by OpenAIWorker over a local server
 on the same model. What DynasorCoT saves is stated against plain chains of the same seeds.
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import click
-from common import Bar, Report, report_options
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext import (
     DynasorCoTController,
     HuggingFaceWorker,
@@ -88,7 +88,7 @@ def run(controller: Controller, worker: Worker, samples: Sequence[Sample], seed:
         return asyncio.run(ask_all(llm))
 
 
-@click.command(epilog="Example: python benchmarks/openai_parity.py --json")
+@click.command(epilog="Example: python -m benchmarks.engines.openai_parity --json")
 @report_options
 @click.option("--num_problems", default=200, show_default=True, help="Held-out problems.")
 @click.option("--model", default="tinylm/target", show_default=True, help="The model behind both.")

@@ -1,7 +1,7 @@
 """Many requests at once against a server that fails one call in ten: does each end, and does anything leak?
 
-    python benchmarks/openai_soak.py --seed 1
-    python benchmarks/openai_soak.py --seed 1 --model tinylm/draft
+    python -m benchmarks.engines.openai_soak --seed 1
+    python -m benchmarks.engines.openai_soak --seed 1 --model tinylm/draft
 
 DynasorCoT chains, in one stream and in chunks, and votes of 4 in turn, over HTTP, on a scripted model, whose answer is
 known, or on an embedded one. Calls fail as a server may: 429, 500, reset, reset in the middle of a stream, silence, and
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from common import Bar, Report, report_options
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext import (
     DynasorCoTController,
     HuggingFaceWorker,
@@ -154,7 +154,7 @@ def running_at(server: OpenAIServer) -> int:
     return server.num_running
 
 
-@click.command(epilog="Example: python benchmarks/openai_soak.py --json")
+@click.command(epilog="Example: python -m benchmarks.engines.openai_soak --json")
 @report_options
 @click.option("--num_requests", default=2_000, show_default=True, help="Requests in all.")
 @click.option("--fault_share", default=0.1, show_default=True, help="Share of calls that go wrong.")

@@ -1,7 +1,7 @@
 """What a probed chain costs over HTTP: bytes sent and received, as the server counts them, beside the text of it.
 
-    python benchmarks/openai_worker.py
-    python benchmarks/openai_worker.py --tokenizer models/SmolLM2-135M-Instruct --runs FILE.jsonl.gz
+    python -m benchmarks.engines.openai_worker
+    python -m benchmarks.engines.openai_worker --tokenizer models/SmolLM2-135M-Instruct --runs FILE.jsonl.gz
 
 DynasorCoT on a recorded chain of 300, 2,000 and 8,000 tokens, which the server plays back. The probes never agree, so
 that each chain runs to its budget, where its answer is asked for, or to an end of its own, where it is not. Prompts go
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import click
-from common import Bar, Report, report_options
 
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext import DynasorCoTController, OpenAIWorker, ScaffoldingLlm
 from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.prompting import load_tokenizer
@@ -183,7 +183,7 @@ def traffic(recording: Recording, num_tokens: int, mode: dict[str, Any], as_ids:
     )
 
 
-@click.command(epilog="Example: python benchmarks/openai_worker.py --json")
+@click.command(epilog="Example: python -m benchmarks.engines.openai_worker --json")
 @report_options
 @click.option("--tokenizer", default=EMBEDDED, show_default=True, help="Folder of another tokenizer.")
 @click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of recorded chains.")

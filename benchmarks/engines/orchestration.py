@@ -1,6 +1,6 @@
 """What the host costs: a vote of 16 over an instant worker, beside a bare `create_task` + `gather` in the same run.
 
-    python benchmarks/orchestration.py --quick
+    python -m benchmarks.engines.orchestration --quick
 
 Times are CPU time of the process. An instant worker never waits, so on a machine of one's own that is wall-clock, and
 beside other work it is still the host's own.
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import click
-from common import Bar, Report, report_options
 
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -80,10 +80,10 @@ def bare_microseconds_a_task(num_requests: int) -> float:
 
 def peak_memory_mib(num_requests: int) -> float:
     """Peak resident memory of a fresh process that runs that many requests."""
-    code = (
-        f"import orchestration; orchestration.microseconds_a_task({num_requests}); print(orchestration.own_peak_mib())"
-    )
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=sys.path[0])
+    there = "benchmarks.engines.orchestration"
+    code = f"import {there} as own; own.microseconds_a_task({num_requests}); print(own.own_peak_mib())"
+    root = Path(__file__).parents[2]
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=root)
     return float(run.stdout)
 
 
@@ -93,7 +93,7 @@ def own_peak_mib() -> float:
     return float(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-@click.command(epilog="Example: python benchmarks/orchestration.py --json")
+@click.command(epilog="Example: python -m benchmarks.engines.orchestration --json")
 @report_options
 @click.option("--repetitions", default=5, show_default=True, help="Runs of each size; the median counts.")
 def main(seed: int, quick: bool, as_json: bool, repetitions: int) -> None:

@@ -3,7 +3,7 @@
 Without paths only what needs no data is measured. `--samples` wants JSON lines of {id, answer, samples: [{text,
 correct_by_source}]}, `--math500` of {solution, answer}, `--gold` (repeatable) of {answer}.
 
-python benchmarks/answers.py --samples samples.jsonl --math500 math500.jsonl --gold aime24.jsonl --show
+python -m benchmarks.studies.answers --samples samples.jsonl --math500 math500.jsonl --gold aime24.jsonl --show
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from common import Bar, Report, report_options
 
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext.answers import Equality, Verdict, extract
 from scaffolding_ext.maths.statistics import wilson_interval
 from scaffolding_ext.tasks import CompareTask

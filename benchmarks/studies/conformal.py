@@ -1,6 +1,6 @@
 """What a conformal target is worth: accuracy against target-decoded tokens, beside other rules of taking over.
 
-    python benchmarks/conformal.py --num_problems 100 --num_blocks 3 --store runs/conformal
+    python -m benchmarks.studies.conformal --num_problems 100 --num_blocks 3 --store runs/conformal
 
 All systems run the same chains on the same workers with the same seeds; they differ in who decides. Questions come in
 blocks, each with a seed, and pools a turn of its own, made on the questions at hand by chains that ran the same rule at
@@ -15,13 +15,13 @@ from pathlib import Path
 
 import click
 import numpy as np
-from common import Bar, Report, report_options
-from conformal_figures import CHAIN_COUNTS, SHOWN_DECISIONS, Found, plot
-from draft_target_lab import Answered, Lab, Setting, controller, pooled_rates
 from rich.console import Console
 from rich.progress import Progress
-from take_over_rules import Coin, Ranking, ReflectionWords, Verdict
 
+from benchmarks._lib.conformal_figures import CHAIN_COUNTS, SHOWN_DECISIONS, Found, plot
+from benchmarks._lib.draft_target import Answered, Lab, Setting, controller, pooled_rates
+from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.take_over_rules import Coin, Ranking, ReflectionWords, Verdict
 from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.maths.conformal import p_values
 from scaffolding_ext.maths.conformal_validity import realised_rate
@@ -201,7 +201,7 @@ def _decisions(answers: list[Answered]) -> tuple[list[bool], list[int]]:
     return fired, [number for number, answered in enumerate(answers) for _ in answered.chunks]
 
 
-@click.command(epilog="Example: python benchmarks/conformal.py --alpha 0.25 --num_problems 100 --num_blocks 3")
+@click.command(epilog="Example: python -m benchmarks.studies.conformal --alpha 0.25 --num_problems 100 --num_blocks 3")
 @report_options
 @click.option("--alpha", "alphas", type=float, multiple=True, default=(0.25, 0.4, 0.1, 0.6), help="Level; repeatable.")
 @click.option("--compared", default=2, show_default=True, help="Of the levels, those that a coin runs at, too.")

@@ -1,6 +1,6 @@
 """Take-over rates on recorded draft/target runs: what each way of calibrating would have decided, chunk by chunk.
 
-    python benchmarks/conformal_replay.py --runs FILE.jsonl.gz --plot_path rates.png
+    python -m benchmarks.studies.conformal_replay --runs FILE.jsonl.gz --plot_path rates.png
 
 A file has a row a chain: `question`, `answer`, and `turns` of `draft` (the chunk), `ppl` (its perplexity under the
 target; null where nothing was scored) and `target` (what the target appended, or null). The chains ran under one rule;
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 import numpy.typing as npt
-from common import Bar, Report, report_options
 from rich.progress import track
 
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext.answers import Verdict, compare, extract
 from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
 from scaffolding_ext.maths.conformal import Ties, leave_one_out_p_values, p_values
@@ -261,7 +261,9 @@ def plot(path: Path, report: Report, ties: Ties) -> None:
     figure.savefig(path, dpi=110)
 
 
-@click.command(epilog="Example: python benchmarks/conformal_replay.py --runs FILE.jsonl.gz --plot_path rates.png")
+@click.command(
+    epilog="Example: python -m benchmarks.studies.conformal_replay --runs FILE.jsonl.gz --plot_path rates.png"
+)
 @report_options
 @click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of recorded runs.")
 @click.option("--splits", "num_splits", default=200, show_default=True, help="Random halves of the questions.")

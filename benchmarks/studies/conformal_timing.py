@@ -1,6 +1,6 @@
 """How long chains take that wait for no other: the conformal rule against ranking, and the target's memory.
 
-    python benchmarks/conformal_timing.py --plot_path conformal_timing.png
+    python -m benchmarks.studies.conformal_timing --plot_path conformal_timing.png
 
 All systems run on the same two engines in one process, one question after the other, each question by every system in
 an order that is drawn. They differ in who decides, and in whether chains wait for each other:
@@ -41,16 +41,16 @@ from typing import Any
 
 import click
 import numpy as np
-from common import Bar, Report, report_options
-from draft_target_lab import Lab, Setting, controller
-from model_latency import Latency, SetLatency, scheduled_ends
 from rich.console import Console
 from rich.progress import Progress
-from roofline import BATCH_SIZES, Roofline, measured
-from take_over_rules import Coin, Ranking
-from timing_figures import Figures, Point, plot
-from timing_lab import InStep, ScoredCoin, System, Timed, TimingLab
 
+from benchmarks._lib.draft_target import Lab, Setting, controller
+from benchmarks._lib.latency import Latency, SetLatency, scheduled_ends
+from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.roofline import BATCH_SIZES, Roofline, measured
+from benchmarks._lib.take_over_rules import Coin, Ranking
+from benchmarks._lib.timing import InStep, ScoredCoin, System, Timed, TimingLab
+from benchmarks._lib.timing_figures import Figures, Point, plot
 from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.maths.power import required_num_questions
 from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap, paired_bootstrap_ratio
@@ -225,7 +225,7 @@ class Study:
         return measured.timed
 
 
-@click.command(epilog="Example: python benchmarks/conformal_timing.py --num_problems 24 --plot_path timing.png")
+@click.command(epilog="Example: python -m benchmarks.studies.conformal_timing --num_problems 24 --plot_path timing.png")
 @report_options
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="Repeatable; all parts.")
 @click.option("--num_problems", default=24, show_default=True, help="Questions whose chains are timed.")

@@ -1,6 +1,6 @@
 """Monte-Carlo study of the conformal guarantee: how often `p <= alpha` where it is promised, and where it is not.
 
-    python benchmarks/conformal_validity.py --seed 0
+    python -m benchmarks.studies.conformal_validity --seed 0
 
 1. One new score among exchangeable ones, of several laws, marginal (a pool) and conditional (16 drafts of one question,
    each among the others): the rate is at most alpha, and with random ties equal to it, within four standard errors.
@@ -17,8 +17,8 @@ from collections.abc import Callable
 import click
 import numpy as np
 import numpy.typing as npt
-from common import Bar, Report, report_options
 
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
 from scaffolding_ext.maths.conformal import leave_one_out_p_values, p_values
 from scaffolding_ext.maths.conformal_pools import ScorePool
@@ -150,7 +150,7 @@ def study_drift(report: Report, num_decisions: int, rng: np.random.Generator) ->
         )
 
 
-@click.command(epilog="Example: python benchmarks/conformal_validity.py --seed 0")
+@click.command(epilog="Example: python -m benchmarks.studies.conformal_validity --seed 0")
 @report_options
 @click.option("--repetitions", "num_repetitions", default=2_000, show_default=True, help="Calibration sets drawn.")
 def main(seed: int, quick: bool, as_json: bool, num_repetitions: int) -> None:

@@ -1,6 +1,6 @@
 """The main job on the embedded model: plain chain of thought, a fixed cut, and DynasorCoT on held-out problems.
 
-    python benchmarks/demo.py --num_problems 100
+    python -m benchmarks.studies.demo --num_problems 100
 
 The fixed cut is given the budget at which it decodes as many tokens as DynasorCoT did, so that the two can be compared
 by accuracy. Each method runs the same problems with the same seeds: until it stops, DynasorCoT writes the very chain
@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import click
 import numpy as np
-from common import Report, report_options
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from benchmarks._lib.report import Report, report_options
 from scaffolding_ext import load_stack
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.records import Record
@@ -169,7 +169,7 @@ def _stack_purposes(runs: dict[str, Run], axes: Any) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=4, frameon=False)
 
 
-@click.command(epilog="Example: python benchmarks/demo.py --num_problems 100 --json")
+@click.command(epilog="Example: python -m benchmarks.studies.demo --num_problems 100 --json")
 @report_options
 @click.option("--num_problems", default=400, show_default=True, help="Held-out problems; --quick takes 60 at most.")
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")

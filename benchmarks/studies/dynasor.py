@@ -1,6 +1,6 @@
 """What stopping by agreeing probes is worth: against plain chains, fixed cuts, random exits and the oracle.
 
-    python benchmarks/dynasor.py --num_problems 1000 --plot_path frontier.png
+    python -m benchmarks.studies.dynasor --num_problems 1000 --plot_path frontier.png
 
 *Live*: plain chains, DynasorCoT and the fixed cut that decodes as many tokens run the same problems with the same
 seeds, in stream mode, 64 at once; plain chains and DynasorCoT take turns block by block, so that a machine that gets
@@ -19,12 +19,12 @@ from typing import NamedTuple
 import click
 import numpy as np
 import numpy.typing as npt
-from common import Bar, Report, report_options
-from demo import CUT, DYNASOR, PLAIN, Run, matching_budget, run_method
-from lab import Chain, Lab, Response
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks._lib.lab import Chain, Lab, Response
+from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks.studies.demo import CUT, DYNASOR, PLAIN, Run, matching_budget, run_method
 from scaffolding_ext.controllers.chain import Prefix
 from scaffolding_ext.controllers.dynasor_cot import HEDGE_WORDS
 from scaffolding_ext.controllers.stopping import Consecutive, Probe, Rule, Window
@@ -278,7 +278,7 @@ def plot(curves: dict[str, list[Outcome]], path: Path) -> None:
     plt.close(figure)
 
 
-@click.command(epilog="Example: python benchmarks/dynasor.py --num_problems 1000 --json")
+@click.command(epilog="Example: python -m benchmarks.studies.dynasor --num_problems 1000 --json")
 @report_options
 @click.option("--num_problems", default=1000, show_default=True, help="Live problems; --quick takes 24 at most.")
 @click.option("--num_replayed", default=400, show_default=True, help="Of them those that are replayed; quick: 12.")

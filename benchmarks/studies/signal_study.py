@@ -1,6 +1,6 @@
 """What foretells how many samples a question needs? Certaindex, length, log-probability, and their combination.
 
-    python benchmarks/signal_study.py --samples runs/votes/samples.jsonl --seed 0
+    python -m benchmarks.studies.signal_study --samples runs/votes/samples.jsonl --seed 0
 
 At every detection knob (samples looked at) each signal is correlated with the samples that the question needs, the
 fewest from which on its vote no longer changes: Pearson's r and Kendall's tau, 95 % intervals from resampling whole
@@ -17,10 +17,10 @@ from pathlib import Path
 import click
 import numpy as np
 import numpy.typing as npt
-from common import Report, report_options
 from rich.progress import track
-from vote_replay import simulated
 
+from benchmarks._lib.report import Report, report_options
+from benchmarks.studies.vote_replay import simulated
 from scaffolding_ext.evaluation.samples import read_votes
 from scaffolding_ext.maths.allocation.replay import LabelledVote, shuffled
 from scaffolding_ext.maths.allocation.skyline import samples_needed

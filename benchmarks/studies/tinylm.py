@@ -1,6 +1,6 @@
 """What the embedded models are worth as a test bed: right and wrong answers, lengths, doubts, verdicts, scores.
 
-    python benchmarks/tinylm.py --seed 90 --num_problems 600
+    python -m benchmarks.studies.tinylm --seed 90 --num_problems 600
 
 Every figure is of held-out problems drawn by `--seed`; intervals are 95 %, from resampling whole questions. A bar that
 is missed is a property of the models, which no tuning of a controller takes away.
@@ -16,12 +16,12 @@ from typing import NamedTuple
 import click
 import numpy as np
 import numpy.typing as npt
-from common import Bar, Report, report_options
-from lab import Chain, Lab
 from rich.console import Console
 from rich.progress import Progress
 from scipy.stats import rankdata
 
+from benchmarks._lib.lab import Chain, Lab
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap, wilson_interval
 
@@ -234,7 +234,7 @@ def _resampled_groups(figure: Callable[[Integers], float], questions: Integers) 
     return Estimate(figure(np.arange(len(questions))), float(low), float(high))
 
 
-@click.command(epilog="Example: python benchmarks/tinylm.py --seed 90 --json")
+@click.command(epilog="Example: python -m benchmarks.studies.tinylm --seed 90 --json")
 @report_options
 @click.option("--num_problems", default=600, show_default=True, help="Held-out problems; --quick takes 40 at most.")
 @click.option("--num_vote_problems", default=200, show_default=True, help="Of them those that are voted on; quick: 4.")

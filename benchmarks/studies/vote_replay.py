@@ -1,6 +1,6 @@
 """When may a vote stop? Every allocation rule on samples that were drawn before.
 
-    python benchmarks/vote_replay.py --samples runs/votes/samples.jsonl --seed 0
+    python -m benchmarks.studies.vote_replay --samples runs/votes/samples.jsonl --seed 0
 
 Each question's samples are put into random orders, and each rule is given them until it stops; all rules see the same
 orders. Files are those that `scaffolding-ext calibrate certaindex` reads; without one the votes are drawn from
@@ -20,9 +20,9 @@ from pathlib import Path
 
 import click
 import numpy as np
-from common import Bar, Report, report_options
 from rich.progress import Progress
 
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext.calibration.vote_trial import Trial, plot_trial, try_rules
 from scaffolding_ext.evaluation.samples import read_votes
 from scaffolding_ext.maths.allocation.adaptive_consistency import BetaConsistency, DirichletConsistency

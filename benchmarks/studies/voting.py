@@ -1,6 +1,6 @@
 """Votes that stop early, live: accuracy, decoded and computed tokens and seconds of each rule against the full vote.
 
-    python benchmarks/voting.py --num_problems 200 --output_path runs/voting.json --plot_path runs/voting.png
+    python -m benchmarks.studies.voting --num_problems 200 --output_path runs/voting.json --plot_path runs/voting.png
 
 Every method runs the same held-out problems with the same seeds, and a sample's seed depends on its index alone, so
 the full vote's samples are the very ones that a stopped vote drew the first of. Intervals are 95 %, paired by problem.
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import click
 import numpy as np
-from common import Bar, Report, report_options
 from rich.progress import Progress
 
+from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext import load_config, load_stack
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.records import Record

@@ -1,30 +1,22 @@
 """Every benchmark runs quickly on request, and prints one JSON document of the agreed shape."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SHARED = (
-    "common.py",
-    "conformal_figures.py",
-    "draft_target_lab.py",
-    "lab.py",
-    "model_latency.py",
-    "roofline.py",
-    "take_over_rules.py",
-    "timing_figures.py",
-    "timing_lab.py",
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted(
+    f"{folder}.{path.stem}" for folder in ("engines", "studies") for path in (ROOT / "benchmarks" / folder).glob("*.py")
 )
-SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if path.name not in SHARED)
-PLOTTED = ("conformal.py", "conformal_timing.py", "demo.py", "dynasor.py")
+PLOTTED = ("studies.conformal", "studies.conformal_timing", "studies.demo", "studies.dynasor")
 EXTRA = {
-    "demo.py": ("--num_problems", "20", "--model", "tinylm/draft"),
-    "dynasor.py": ("--num_problems", "12", "--model", "tinylm/draft"),
-    "huggingface_worker.py": (
+    "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
+    "studies.dynasor": ("--num_problems", "12", "--model", "tinylm/draft"),
+    "engines.huggingface_worker": (
         "--repetitions",
         "1",
         "--num_chains",
@@ -34,13 +26,29 @@ EXTRA = {
         "--model",
         "tinylm/draft",
     ),
-    "orchestration.py": ("--repetitions", "1"),
-    "tinylm.py": ("--num_problems", "12", "--num_vote_problems", "2", "--target", "tinylm/draft"),
+    "engines.orchestration": ("--repetitions", "1"),
+    "studies.tinylm": ("--num_problems", "12", "--num_vote_problems", "2", "--target", "tinylm/draft"),
 }
 
 
 # Their quick runs take 20 to 40 seconds of a slow core.
-SLOW = ("answers.py", "conformal.py", "conformal_timing.py", "demo.py", "dynasor.py", "openai_parity.py", "tinylm.py")
+SLOW = (
+    "studies.answers",
+    "studies.conformal",
+    "studies.conformal_timing",
+    "studies.demo",
+    "studies.dynasor",
+    "engines.openai_parity",
+    "studies.tinylm",
+)
+
+
+def run_script(script, *arguments, folder):
+    command = [sys.executable, "-m", f"benchmarks.{script}", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, cwd=folder, env=environment, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,17 +56,7 @@ SLOW = ("answers.py", "conformal.py", "conformal_timing.py", "demo.py", "dynasor
 )
 def test_quick_run_prints_one_document(script, tmp_path):
     plot = ("--plot_path", str(tmp_path / "plot.png")) if script in PLOTTED else ()
-    command = [
-        sys.executable,
-        str(BENCHMARKS / script),
-        "--quick",
-        "--json",
-        "--seed",
-        "1",
-        *EXTRA.get(script, ()),
-        *plot,
-    ]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, check=False)
+    run = run_script(script, "--quick", "--json", "--seed", "1", *EXTRA.get(script, ()), *plot, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     document = json.loads(run.stdout)
     assert document.keys() == {"setting", "figures", "bars"}
@@ -74,8 +72,5 @@ def test_quick_run_prints_one_document(script, tmp_path):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_help_has_an_example(script):
-    run = subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), "--help"], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert f"python benchmarks/{script}" in run.stdout
+def test_help_has_an_example(script, tmp_path):
+    assert f"python -m benchmarks.{script}" in run_script(script, "--help", folder=tmp_path).stdout

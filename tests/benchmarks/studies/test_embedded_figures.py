@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks._lib import lab
+from benchmarks.studies import dynasor, tinylm
 from scaffolding_ext.controllers.stopping import Consecutive
 from scaffolding_ext.evaluation.datasets import Sample
 
 pytest.importorskip("torch")
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def benchmarks_on_path() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        yield
-        for name in ("common", "lab", "demo", "tinylm", "dynasor"):
-            sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def lab() -> ModuleType:
-    return importlib.import_module("lab")
-
-
-@pytest.fixture
-def tinylm() -> ModuleType:
-    return importlib.import_module("tinylm")
-
-
-@pytest.fixture
-def dynasor() -> ModuleType:
-    return importlib.import_module("dynasor")
-
-
-def chain(lab: ModuleType, num_tokens: int, answer: str, *beliefs: tuple[int, str]) -> Any:
+def chain(num_tokens: int, answer: str, *beliefs: tuple[int, str]) -> Any:
     """A chain about a question whose answer is 7."""
     sample = Sample("a", "?", "7", "sum")
     return lab.Chain(sample, [0], [1] * num_tokens, "", answer, [lab.Belief(*belief) for belief in beliefs])
 
 
-def test_auc_is_the_share_of_pairs_in_the_right_order(tinylm: ModuleType) -> None:
+def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
     rng = np.random.default_rng(0)
     scores, labels = rng.integers(0, 5, 40).astype(float), rng.random(40) < 0.4
     positive, negative = scores[labels], scores[~labels]
@@ -57,22 +30,22 @@ def test_auc_is_the_share_of_pairs_in_the_right_order(tinylm: ModuleType) -> Non
     assert tinylm.auc(scores, np.ones(40, bool)) == 0.5
 
 
-def test_what_a_chain_believes_where(lab: ModuleType) -> None:
-    one = chain(lab, 100, "8", (30, "7"), (60, "8"))
+def test_what_a_chain_believes_where() -> None:
+    one = chain(100, "8", (30, "7"), (60, "8"))
     assert [one.believed_at(position) for position in (29, 30, 59, 60)] == [None, "7", "7", "8"]
     assert (one.is_right_at(0), one.is_right_at(-1), one.is_right) == (True, False, False)
-    assert not chain(lab, 5, "7").is_right_at(0)
+    assert not chain(5, "7").is_right_at(0)
 
 
-def test_a_cut_chain_costs_its_cut_and_a_shorter_one_is_left_alone(tinylm: ModuleType, lab: ModuleType) -> None:
+def test_a_cut_chain_costs_its_cut_and_a_shorter_one_is_left_alone() -> None:
     first, second, *_ = tinylm.CUTS
-    tokens, right = tinylm.cut_outcomes([chain(lab, second + 1, "7")], [["3", "7"]])
+    tokens, right = tinylm.cut_outcomes([chain(second + 1, "7")], [["3", "7"]])
     assert tokens[0, :3].tolist() == [first + tinylm.FORCED_LEN, second + tinylm.FORCED_LEN, second + 1]
     assert right[0, :3].tolist() == [False, True, True]
     assert (tokens[0, 2:] == second + 1).all()
 
 
-def test_looks_lie_on_the_grid_before_the_end(dynasor: ModuleType) -> None:
+def test_looks_lie_on_the_grid_before_the_end() -> None:
     fixed = dynasor.Schedule(32, 32, 1.0)
     assert list(fixed.looks(100)) == [1, 3, 5]  # after 32, 64 and 96 tokens of a grid of 16
     growing = dynasor.Schedule(16, 16, 2.0)
@@ -80,11 +53,9 @@ def test_looks_lie_on_the_grid_before_the_end(dynasor: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("heeds_hedges", "left_at"), [(True, 3), (False, 1)])
-def test_a_replayed_chain_is_left_where_its_probes_agree(
-    dynasor: ModuleType, lab: ModuleType, heeds_hedges: bool, left_at: int
-) -> None:
+def test_a_replayed_chain_is_left_where_its_probes_agree(heeds_hedges: bool, left_at: int) -> None:
     said = [lab.Response(text, "7", 3) for text in ("7} hmm", "7} hmm", "7}", "7}", "7}")]
-    replay = dynasor.Replay([chain(lab, 90, "3")], [said], [["7"] * len(said)])
+    replay = dynasor.Replay([chain(90, "3")], [said], [["7"] * len(said)])
     outcome = dynasor.play(replay, dynasor.Schedule(16, 16, 1.0, Consecutive(2), heeds_hedges))
     assert outcome.exits.tolist() == [left_at]
     assert outcome.right.tolist() == [1.0]
@@ -92,8 +63,8 @@ def test_a_replayed_chain_is_left_where_its_probes_agree(
     assert outcome.tokens.tolist() == [(left_at + 1) * dynasor.GRID + dynasor.FORCED_LEN + spent]
 
 
-def test_the_oracle_leaves_each_chain_at_its_first_right_answer(dynasor: ModuleType, lab: ModuleType) -> None:
-    chains = [chain(lab, 60, "3"), chain(lab, 60, "3")]
+def test_the_oracle_leaves_each_chain_at_its_first_right_answer() -> None:
+    chains = [chain(60, "3"), chain(60, "3")]
     replay = dynasor.Replay(chains, [[], []], [["1", "7", "7"], ["1", "2", "3"]])
     outcome = dynasor.oracle(replay)
     assert outcome.exits.tolist() == [1, -1]
@@ -101,7 +72,7 @@ def test_the_oracle_leaves_each_chain_at_its_first_right_answer(dynasor: ModuleT
     assert outcome.tokens.tolist() == [2 * dynasor.GRID + dynasor.FORCED_LEN, 60]
 
 
-def test_a_cut_is_level_with_itself_and_with_draws_by_lot_between_two(dynasor: ModuleType) -> None:
+def test_a_cut_is_level_with_itself_and_with_draws_by_lot_between_two() -> None:
     def outcome(tokens: float, num_right: int) -> Any:
         right = (np.arange(40) < num_right).astype(float)
         return dynasor.Outcome(np.full(40, tokens), right, np.zeros(40, int))

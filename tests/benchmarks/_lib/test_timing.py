@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks._lib import latency, roofline, timing
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
@@ -20,40 +17,15 @@ from scaffolding_ext.tasks import ScoreTask, TokenCounts
 from scaffolding_ext.testing import ScriptedWorker
 
 pytest.importorskip("torch")
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def benchmarks_on_path() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        yield
-        for name in ("take_over_rules", "model_latency", "roofline", "timing_lab"):
-            sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def latency() -> ModuleType:
-    return importlib.import_module("model_latency")
-
-
-@pytest.fixture
-def roofline() -> ModuleType:
-    return importlib.import_module("roofline")
-
-
-@pytest.fixture
-def timing_lab() -> ModuleType:
-    return importlib.import_module("timing_lab")
-
-
-def test_a_call_costs_a_pass_for_each_decoded_token_and_one_to_score(latency: ModuleType) -> None:
+def test_a_call_costs_a_pass_for_each_decoded_token_and_one_to_score() -> None:
     model = latency.Latency(pass_s=2.0, token_s=0.5)
     assert model.of(TokenCounts(decoded=3, prefilled=4, reused=9)) == 8.0
     assert model.of(TokenCounts(decoded=0, prefilled=4)) == 4.0
 
 
-def test_the_schedule_in_step_waits_for_the_slowest_and_asynchronous_chains_do_not(latency: ModuleType) -> None:
+def test_the_schedule_in_step_waits_for_the_slowest_and_asynchronous_chains_do_not() -> None:
     draft, target = latency.Latency(1.0, 0.0), latency.Latency(4.0, 0.5)
     chunks = [
         latency.Chunk(chain=0, turn=0, draft_tokens=2, target_tokens=3, seconds_waited=0.0),
@@ -68,7 +40,7 @@ def test_the_schedule_in_step_waits_for_the_slowest_and_asynchronous_chains_do_n
     assert latency.scheduled_ends(chunks, draft, target, in_step=True) == [26, 26 + 7]
 
 
-def test_a_worker_with_a_latency_answers_as_its_worker_and_says_what_was_set(latency: ModuleType) -> None:
+def test_a_worker_with_a_latency_answers_as_its_worker_and_says_what_was_set() -> None:
     inner = ScriptedWorker("four")
     inner.tokenizer_fingerprint = "fingerprint"  # type: ignore[attr-defined]
     worker = latency.SetLatency(inner, latency.Latency(0.0, 0.001))
@@ -79,7 +51,7 @@ def test_a_worker_with_a_latency_answers_as_its_worker_and_says_what_was_set(lat
     assert worker.late_s >= 0
 
 
-def test_the_fit_finds_what_a_step_and_a_token_cost(roofline: ModuleType) -> None:
+def test_the_fit_finds_what_a_step_and_a_token_cost() -> None:
     shapes = np.random.default_rng(0).integers(1, 200, (30, 3)).tolist()
     runs = [(steps, decoded, read, 3e-3 * steps + 2e-4 * decoded + 5e-5 * read) for steps, decoded, read in shapes]
     found = roofline.fit(runs)
@@ -91,7 +63,7 @@ def test_the_fit_finds_what_a_step_and_a_token_cost(roofline: ModuleType) -> Non
     assert roofline.fit(falling).read_s == 0
 
 
-def test_a_rule_in_step_decides_the_same(timing_lab: ModuleType) -> None:
+def test_a_rule_in_step_decides_the_same() -> None:
     def target(task: Any) -> Any:
         return [-1.0] * len(task.continuation_str or "") if isinstance(task, ScoreTask) else "T" * 9
 
@@ -103,15 +75,15 @@ def test_a_rule_in_step_decides_the_same(timing_lab: ModuleType) -> None:
         chunks = [e for e in trace if e["event"] in ("accept", "take_over")]
         return sorted((e["chain"], e["turn"], e["event"], e["score"], e["num_target_tokens"]) for e in chunks)
 
-    coin = timing_lab.ScoredCoin(0.5)
-    in_step = timing_lab.InStep(coin)
+    coin = timing.ScoredCoin(0.5)
+    in_step = timing.InStep(coin)
     assert decided(coin) == decided(in_step)
     assert {event for _, _, event, *_ in decided(coin)} == {"accept", "take_over"}
     assert {score for *_, score, _ in decided(coin)} == {1.0}  # scored, though the coin does not look
     assert (coin.in_step(2), in_step.in_step(2)) == (False, True)
 
 
-def test_what_was_timed_comes_back_from_the_store(timing_lab: ModuleType, latency: ModuleType) -> None:
-    chunk, busy = latency.Chunk(0, 0, 4, 6, 0.5), timing_lab.Busy(0.5, 3, 2, 1)
-    timed = timing_lab.Timed([1.0], [chunk], 1.5, [0.0], {"draft": busy}, 4, 90)
-    assert timing_lab.Timed.from_json(json.loads(json.dumps(timed))) == timed
+def test_what_was_timed_comes_back_from_the_store() -> None:
+    chunk, busy = latency.Chunk(0, 0, 4, 6, 0.5), timing.Busy(0.5, 3, 2, 1)
+    timed = timing.Timed([1.0], [chunk], 1.5, [0.0], {"draft": busy}, 4, 90)
+    assert timing.Timed.from_json(json.loads(json.dumps(timed))) == timed

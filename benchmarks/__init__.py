@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks.studies.demo --help`, from the root of the repository."""
