@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,14 +38,20 @@ def test_the_regret_stays_within_its_bound(p_values: list[float], adaptive: Adap
 def test_no_single_level_does_better_than_the_one_that_regret_compares_with(
     p_values: list[float], adaptive: AdaptiveLevel, other: float
 ) -> None:
+    used = []
     for p_value in p_values:
+        used.append(adaptive.level)
         adaptive.decide(p_value)
-    p, used = np.array(p_values), np.array(adaptive.levels)
+    p = np.array(p_values)
 
-    def loss(level: float | np.ndarray) -> float:
-        return float(np.where(p > level, adaptive.alpha * (p - level), (1 - adaptive.alpha) * (level - p)).sum())
+    def loss(level: float | list[float]) -> float:
+        return float(
+            np.where(p > level, adaptive.alpha * (p - level), (1 - adaptive.alpha) * (np.asarray(level) - p)).sum()
+        )
 
-    assert loss(used) - adaptive.regret() <= loss(other) + 1e-9
+    finest = len(p) / 1024
+    assert loss(used) - adaptive.regret() <= loss(other) + finest + 1e-9
+    assert loss(used) - adaptive.regret() >= min(loss(level) for level in p_values) - 1e-9
 
 
 def test_it_keeps_the_rate_where_a_fixed_level_loses_it() -> None:
@@ -72,3 +80,12 @@ def test_before_the_first_decision() -> None:
 def test_settings_out_of_range_are_refused(alpha: float, step_len: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AdaptiveLevel(alpha, step_len)
+
+
+def test_what_is_kept_does_not_grow_with_the_decisions() -> None:
+    adaptive = AdaptiveLevel(0.25, 0.01)
+    adaptive.decide(0.5)
+    size = len(pickle.dumps(adaptive))
+    for p_value in np.random.default_rng(0).uniform(size=20_000).tolist():
+        adaptive.decide(p_value)
+    assert len(pickle.dumps(adaptive)) <= size + 64
