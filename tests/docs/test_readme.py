@@ -1,7 +1,8 @@
-"""The README's Python example runs as it stands, and leaves nothing running behind."""
+"""The README's examples run as they stand, leave nothing running behind, and give what it shows."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from scaffolding_ext import DynasorCoTController, MajorityVoteController, load_config
+from scaffolding_ext.stack.build import check_stack
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 WAIT = 300.0  # seconds until a hanging process fails its test
@@ -41,12 +45,34 @@ def example() -> str:
     return code[1]
 
 
-def test_the_python_example_leaves_no_thread(tmp_path: Path) -> None:
+def test_the_python_example_ends_well_with_samples_that_differ(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    assert "chain" in run(example() + AFTERWARDS, tmp_path)
+    outcome, answers = run(example() + AFTERWARDS, tmp_path).splitlines()
+    assert outcome.split()[0] == "14"
+    assert len(set(ast.literal_eval(answers))) > 1
 
 
-def test_the_interpreter_may_end_right_after_it(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    without_prompting = re.sub(r"^controller.prompting = .*\n", "", example(), flags=re.MULTILINE)
-    assert "</think>" in run(without_prompting, tmp_path)  # its text: the host finds the model's template by itself
+def test_the_output_shown_is_of_the_example_s_form() -> None:
+    shown = re.search(r"^```\n(\S+ \S+ \d+)\n(\[.*\])\n```$", README, re.MULTILINE)
+    assert shown is not None
+    assert len(set(ast.literal_eval(shown[2]))) > 1
+
+
+def test_the_stack_file_is_the_python_example(tmp_path: Path) -> None:
+    yaml = re.search(r"^```yaml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert yaml is not None
+    (tmp_path / "stack.yaml").write_text(yaml[1], encoding="utf-8")
+    stack = check_stack(load_config(tmp_path / "stack.yaml"))
+    assert isinstance(stack, MajorityVoteController)
+    chain = stack.generation_controller
+    assert isinstance(chain, DynasorCoTController)
+    for argument in ("max_tokens=1200", "certainty_threshold=4", "chunk_size=32", "probe_tokens=8"):
+        assert argument in example()
+    assert (chain.max_tokens, stack.default_sample_num) == (1200, 8)
+
+
+def test_every_link_leads_to_a_file() -> None:
+    root = Path(__file__).parents[2]
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+    assert links
+    assert [link for link in links if not (root / link).exists()] == []
