@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.reward import score
-from scaffolding_ext.controllers.vote.samples import Sampler, checked_sample_num
+from scaffolding_ext.controllers.vote.samples import Sampler
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.worker_tags import WorkerTag
@@ -36,7 +37,7 @@ class BestOfNController(BaseController):
         super().__init__()
         self.generation_controller = generation_controller
         self.reward_controller = reward_controller
-        self.default_sample_num = checked_sample_num(default_sample_num, "default_sample_num")
+        self.default_sample_num = require.whole("default_sample_num", default_sample_num)
 
     def run(
         self,
@@ -53,7 +54,7 @@ class BestOfNController(BaseController):
             generation_kwargs: For the sub-controller's `process`.
             **sampling_params: Sampling fields of this request; they reach the sub-controller, too.
         """
-        num = self.default_sample_num if sample_num is None else checked_sample_num(sample_num, "sample_num")
+        num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         sampler = Sampler(self.generation_controller, task, num, {**(generation_kwargs or {}), **sampling_params})
         yield sampler.start(num)
         sampler.look_for_copies()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, longest_len, prompt_family
 from scaffolding_ext.controllers.chain import ChunkChain, conclude
-from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompting import family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.sampling_params import checked_sampling_params, set_sampling_params
@@ -47,11 +47,8 @@ class BudgetForcingController(BaseController):
         insist_on_answer: bool = True,
     ) -> None:
         super().__init__()
-        for key, value in (("max_thinking_tokens", max_thinking_tokens), ("max_answer_tokens", max_answer_tokens)):
-            if value < 1:
-                raise ConfigError(f"is {value}; it must be at least 1", key)
-        self.max_thinking_tokens = max_thinking_tokens
-        self.max_answer_tokens = max_answer_tokens
+        self.max_thinking_tokens = require.whole("max_thinking_tokens", max_thinking_tokens)
+        self.max_answer_tokens = require.whole("max_answer_tokens", max_answer_tokens)
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
         self.answer_sampling_params = {"temperature": 0.0} | checked_sampling_params(
             answer_sampling_params, "answer_sampling_params", reserved=("max_tokens",)

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from scaffolding_ext import require
 from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting, OnReject
 from scaffolding_ext.calibration.votes import CalibrationWarning
 from scaffolding_ext.controllers.answer_classes import classify
@@ -54,7 +55,7 @@ class ConformalDraftTargetController(BaseController):
     Args:
         draft_controller: Drafts a chunk on the worker `draft`; None generates plainly at temperature 0.7.
         target_controller: Writes the target's chunks on the worker `target`; None as for the draft.
-        alpha: Share of the chunks that the target takes over, in [0, 1].
+        alpha: Share of the chunks that the target takes over, in [0, 1]; with an adaptive step in (0, 1).
         draft_tokens: Tokens of a drafted chunk.
         target_tokens: Tokens of a chunk that the target writes.
         num_chains: Chains of a request.
@@ -110,29 +111,14 @@ class ConformalDraftTargetController(BaseController):
         answer_sampling_params: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        counts = {
-            "draft_tokens": draft_tokens,
-            "target_tokens": target_tokens,
-            "num_chains": num_chains,
-            "max_turns": max_turns,
-            "max_tokens": max_tokens,
-        }
-        for key, value in counts.items():
-            if value < 1:
-                raise ConfigError(f"is {value}; it must be at least 1", key)
-        choices: dict[str, tuple[str, tuple[str, ...]]] = {
-            "coverage": (coverage, get_args(Coverage)),
-            "on_reject": (on_reject, get_args(OnReject)),
-            "ties": (ties, get_args(Ties)),
-            "score": (score, tuple(SCORES)),
-        }
-        for key, (chosen, allowed) in choices.items():
-            if chosen not in allowed:
-                raise ConfigError(f"is {chosen!r}; choose {' or '.join(map(repr, allowed))}", key)
         if aggregator == "target_likelihood" and (score != "mean_nll" or (rule is not None and not rule.scores_chunks)):
             raise ConfigError("is 'target_likelihood', which needs chunks to be scored by mean_nll", "aggregator")
-        if not 0 <= alpha <= 1:
-            raise ConfigError(f"is {alpha}; it is a share of the chunks and must lie in [0, 1]", "alpha")
+        self.alpha = require.number("alpha", alpha, least=0, most=1)
+        self.coverage = require.one_of("coverage", coverage, get_args(Coverage))
+        self.ties = require.one_of("ties", ties, get_args(Ties))
+        self.num_chains = require.whole("num_chains", num_chains)
+        self.max_turns = require.whole("max_turns", max_turns)
+        self.max_tokens = require.whole("max_tokens", max_tokens)
         if rule is None and coverage == "marginal" and calibration is None:
             raise ConfigError(
                 "is None, but marginal coverage ranks scores among a calibration's: make one with `scaffolding-ext "
@@ -142,9 +128,6 @@ class ConformalDraftTargetController(BaseController):
         plain = {"temperature": 0.7}
         self.draft = OnWorker(draft_controller or NativeGenerationController(plain), WorkerTag.DRAFT)
         self.target = OnWorker(target_controller or NativeGenerationController(plain), WorkerTag.TARGET)
-        self.alpha = alpha
-        self.num_chains, self.max_turns, self.max_tokens = num_chains, max_turns, max_tokens
-        self.coverage, self.ties = coverage, ties
         self.calibration = (
             calibration
             if calibration is None or isinstance(calibration, ConformalCalibration)
@@ -153,12 +136,16 @@ class ConformalDraftTargetController(BaseController):
         self.setting = DraftTargetSetting(
             draft_model=None,
             target_model=None,
-            draft_tokens=draft_tokens,
-            target_tokens=target_tokens,
-            on_reject=on_reject,
-            score=score,
+            draft_tokens=require.whole("draft_tokens", draft_tokens),
+            target_tokens=require.whole("target_tokens", target_tokens),
+            on_reject=require.one_of("on_reject", on_reject, get_args(OnReject)),
+            score=require.one_of("score", score, SCORES),
         )
-        self.rule = rule or self._conformal_rule(None if adaptive_step is None else AdaptiveLevel(alpha, adaptive_step))
+        adaptive = None
+        if adaptive_step is not None:
+            step_len = require.number("adaptive_step", adaptive_step, above=0)
+            adaptive = AdaptiveLevel(require.number("alpha", alpha, above=0, below=1), step_len)
+        self.rule = rule or self._conformal_rule(adaptive)
         self.shares_prompt = shares_prompt
         self.aggregator = aggregator_from(aggregator)
         self._shares_tokens = False

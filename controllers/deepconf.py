@@ -11,10 +11,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController, finish, prompt_family
 from scaffolding_ext.controllers.chain import Chain, conclude, start_chain
-from scaffolding_ext.controllers.vote.samples import Sample, Sampler, checked_sample_num
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.maths.deepconf import RunningGroupConfidence, warm_up_threshold
 from scaffolding_ext.maths.voting import keep_most_confident, vote
@@ -73,16 +74,11 @@ class DeepConfController(BaseController):
         family: str | None = None,
     ) -> None:
         super().__init__()
-        if mode not in ("offline", "online"):
-            raise ConfigError(f"is {mode!r}; choose 'offline' or 'online'", "mode")
-        for key, share in (("keep_share", keep_share), ("consensus_share", consensus_share)):
-            if not 0 < share <= 1:
-                raise ConfigError(f"is {share}; it must lie in (0, 1]", key)
-        self.default_sample_num = checked_sample_num(default_sample_num, "default_sample_num")
-        self.mode = mode
-        self.warm_up_sample_num = checked_sample_num(warm_up_sample_num, "warm_up_sample_num")
-        self.keep_share = keep_share
-        self.consensus_share = consensus_share
+        self.default_sample_num = require.whole("default_sample_num", default_sample_num)
+        self.mode = require.one_of("mode", mode, ("offline", "online"))
+        self.warm_up_sample_num = require.whole("warm_up_sample_num", warm_up_sample_num)
+        self.keep_share = require.share("keep_share", keep_share)
+        self.consensus_share = require.share("consensus_share", consensus_share)
         self.trace_controller = _TraceController(
             group_size, top_k, check_every, max_tokens, answer_tokens, sampling_params, family
         )
@@ -95,7 +91,7 @@ class DeepConfController(BaseController):
             sample_num: Traces in all, instead of the default.
             **sampling_params: Sampling fields of this request.
         """
-        num = self.default_sample_num if sample_num is None else checked_sample_num(sample_num, "sample_num")
+        num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         sampler = Sampler(self.trace_controller, task, num, sampling_params)
         threshold = -math.inf
         if self.mode == "offline":
@@ -163,20 +159,11 @@ class _TraceController(BaseController):
         family: str | None,
     ) -> None:
         super().__init__()
-        for key, value in (
-            ("group_size", group_size),
-            ("top_k", top_k),
-            ("check_every", check_every),
-            ("max_tokens", max_tokens),
-            ("answer_tokens", answer_tokens),
-        ):
-            if value < 1:
-                raise ConfigError(f"is {value}; it must be at least 1", key)
-        self.group_size = group_size
-        self.top_k = top_k
-        self.check_every = check_every
-        self.max_tokens = max_tokens
-        self.answer_tokens = answer_tokens
+        self.group_size = require.whole("group_size", group_size)
+        self.top_k = require.whole("top_k", top_k)
+        self.check_every = require.whole("check_every", check_every)
+        self.max_tokens = require.whole("max_tokens", max_tokens)
+        self.answer_tokens = require.whole("answer_tokens", answer_tokens)
         self.threshold = -math.inf
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens", "num_logprobs"))
         self.family = None if family is None else family_named(family)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController, prompt_family
 from scaffolding_ext.controllers.chain import Chain, Prefix, asked_answer, asking, close_with, conclude, start_chain
@@ -105,50 +106,31 @@ class DynasorCoTController(BaseController):
     ) -> None:
         super().__init__()
         if effort is not None:
-            if effort not in EFFORTS:
-                raise ConfigError(f"{effort!r} is no effort; choose one of {', '.join(EFFORTS)}", "effort")
             if (certainty_threshold, chunk_size) != (3, 64):
                 raise ConfigError("sets certainty_threshold and chunk_size; give either it or them", "effort")
-            certainty_threshold, chunk_size = EFFORTS[effort]
-        first_probe = chunk_size if first_probe is None else first_probe
-        for key, value, low in (
-            ("max_tokens", max_tokens, 1),
-            ("certainty_threshold", certainty_threshold, 1),
-            ("chunk_size", chunk_size, 1),
-            ("first_probe", first_probe, 1),
-            ("probe_tokens", probe_tokens, 1),
-        ):
-            if value < low:
-                raise ConfigError(f"is {value}; it must be at least {low}", key)
-        for key, choice, allowed in (
-            ("mode", mode, ("stream", "chunk")),
-            ("probe_spacing", probe_spacing, ("fixed", "geometric")),
-            ("hedge_match", hedge_match, ("word", "substring")),
-        ):
-            if choice not in allowed:
-                raise ConfigError(f"is {choice!r}; choose one of {', '.join(allowed)}", key)
+            certainty_threshold, chunk_size = EFFORTS[require.one_of("effort", effort, EFFORTS)]
+        require.one_of("probe_spacing", probe_spacing, ("fixed", "geometric"))
+        require.one_of("hedge_match", hedge_match, ("word", "substring"))
         if isinstance(hedge_words, str) or not all(isinstance(word, str) for word in hedge_words):
             raise ConfigError(f"is {hedge_words!r}; give a list of words, such as ['wait', 'but']", "hedge_words")
-        if not 0 < window_share <= 1:
-            raise ConfigError(f"is {window_share}; it must lie in (0, 1]", "window_share")
-        if spacing_growth <= 1:
-            raise ConfigError(f"is {spacing_growth}; it must be above 1", "spacing_growth")
         if streaming and mode == "chunk":
             raise ConfigError("needs mode 'stream': chunks of a chain are not its output", "streaming")
-        self.max_tokens = max_tokens
-        self.certainty_threshold = certainty_threshold
-        self.chunk_size = chunk_size
-        self.mode = mode
+        self.max_tokens = require.whole("max_tokens", max_tokens)
+        self.certainty_threshold = require.whole("certainty_threshold", certainty_threshold)
+        self.chunk_size = require.whole("chunk_size", chunk_size)
+        self.mode = require.one_of("mode", mode, ("stream", "chunk"))
+        window_share = require.share("window_share", window_share)
         try:
             self.rule = make_rule(rule, certainty_threshold, window_share)
         except ConfigError as error:
             raise type(error)(error.message, "rule") from error
-        self.first_probe = first_probe
-        self.spacing_growth = spacing_growth if probe_spacing == "geometric" else 1.0
+        self.first_probe = self.chunk_size if first_probe is None else require.whole("first_probe", first_probe)
+        growth = require.number("spacing_growth", spacing_growth, above=1)
+        self.spacing_growth = growth if probe_spacing == "geometric" else 1.0
         self.probe_sampling_params = {"temperature": 0.6, "top_p": 0.95} | checked_sampling_params(
             probe_sampling_params, "probe_sampling_params", reserved=("max_tokens",)
         )
-        self.probe_sampling_params["max_tokens"] = probe_tokens
+        self.probe_sampling_params["max_tokens"] = require.whole("probe_tokens", probe_tokens)
         self.overlap = overlap
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
         self.family = None if family is None else family_named(family)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.reward import score
-from scaffolding_ext.controllers.vote.samples import Sample, Sampler, checked_sample_num
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.controllers.vote.weights import Weight, weight_from
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
@@ -68,14 +69,12 @@ class MajorityVoteController(BaseController):
                 f"is a {type(generation_controller).__name__}; give the controller that draws one sample",
                 "generation_controller",
             )
-        if launch not in ("rounds", "at_once"):
-            raise ConfigError(f"is {launch!r}; choose 'rounds' or 'at_once'", "launch")
         if weight == "reward" and reward_controller is None:
             raise ConfigError("is 'reward', which needs a reward_controller", "weight")
         self.generation_controller = generation_controller
-        self.default_sample_num = checked_sample_num(default_sample_num, "default_sample_num")
+        self.default_sample_num = require.whole("default_sample_num", default_sample_num)
         self.allocation = _allocation(allocation)
-        self.launch = launch
+        self.launch = require.one_of("launch", launch, ("rounds", "at_once"))
         self.weight = weight_from(weight)
         self.reward_controller = reward_controller
 
@@ -94,7 +93,7 @@ class MajorityVoteController(BaseController):
             generation_kwargs: For the sub-controller's `process`.
             **sampling_params: Sampling fields of this request; they reach the sub-controller, too.
         """
-        max_samples = self.default_sample_num if sample_num is None else checked_sample_num(sample_num, "sample_num")
+        max_samples = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         self.weight.prepare(task)
         kwargs_of_a_sample = {**(generation_kwargs or {}), **sampling_params}
         sampler = Sampler(self.generation_controller, task, max_samples, kwargs_of_a_sample)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
@@ -53,13 +54,9 @@ class ProcessRewardController(RewardController):
         super().__init__(**arguments)
         if not step_separator:
             raise ConfigError("is empty; give the text that stands between steps", "step_separator")
-        if aggregate not in _AGGREGATES:
-            raise ConfigError(f"is {aggregate!r}; choose one of {', '.join(_AGGREGATES)}", "aggregate")
-        if max_steps < 1:
-            raise ConfigError(f"is {max_steps}; it must be at least 1", "max_steps")
         self.step_separator = step_separator
-        self.aggregate = aggregate
-        self.max_steps = max_steps
+        self.aggregate = require.one_of("aggregate", aggregate, _AGGREGATES)
+        self.max_steps = require.whole("max_steps", max_steps)
         self.step_scores: list[list[float]] | None = None
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:

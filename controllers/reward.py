@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, encode
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.lowering import lower_verify, write_back_verify
@@ -72,15 +73,12 @@ class RewardController(BaseController):
         prompting: Prompting | None = None,
     ) -> None:
         super().__init__()
-        tags = [tag.value for tag in WorkerTag]
-        if str(worker_tag) not in tags:
-            raise ConfigError(f"is {worker_tag!r}; choose one of {', '.join(tags)}", "worker_tag")
         if not yes or not no or yes == no:
             raise ConfigError(f"yes is {yes!r} and no is {no!r}; give two different words", "yes")
         self.verdict = verdict
         self.yes = yes
         self.no = no
-        self.worker_tag = WorkerTag(str(worker_tag))
+        self.worker_tag = WorkerTag(require.one_of("worker_tag", str(worker_tag), [tag.value for tag in WorkerTag]))
         self.required_tags = (self.worker_tag,)
         self.judge_prompting = prompting
         self.scores: list[float] | None = None

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.total_variation import has_stabilised
@@ -73,7 +74,7 @@ class Consecutive(StoppingRule):
     """
 
     def __init__(self, threshold: int = 3) -> None:
-        self.threshold = _checked_threshold(threshold)
+        self.threshold = require.whole("threshold", threshold)
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
         window = probes[-self.threshold :]
@@ -95,10 +96,8 @@ class Window(StoppingRule):
     """
 
     def __init__(self, threshold: int = 3, share: float = 1.0) -> None:
-        if not 0 < share <= 1:
-            raise ConfigError(f"is {share}; it must lie in (0, 1]", "share")
-        self.threshold = _checked_threshold(threshold)
-        self.share = share
+        self.threshold = require.whole("threshold", threshold)
+        self.share = require.share("share", share)
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
         newest = probes[-1]
@@ -122,12 +121,8 @@ class TotalVariation(StoppingRule):
     """
 
     def __init__(self, window: int = 3, tolerance: float = 0.0) -> None:
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise ConfigError(f"is {window!r}; it must be a whole number of at least 1", "window")
-        if not 0 <= tolerance < 1:
-            raise ConfigError(f"is {tolerance}; it must lie in [0, 1)", "tolerance")
-        self.window = window
-        self.tolerance = tolerance
+        self.window = require.whole("window", window)
+        self.tolerance = require.number("tolerance", tolerance, least=0, below=1)
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
         newest = probes[-1]
@@ -164,7 +159,7 @@ class PatternStop(StoppingRule):
             raise ConfigError(f"is {pattern!r}, which is no regular expression: {error}", "pattern") from error
         if self.pattern.search(""):
             raise ConfigError(f"is {pattern!r}, which matches everywhere; it must need some text", "pattern")
-        self.max_match_len = max_match_len
+        self.max_match_len = require.whole("max_match_len", max_match_len)
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
         num_seen = len(probes[-2].prefix.text) if len(probes) > 1 else 0
@@ -212,9 +207,3 @@ def _checked_target(name: str) -> Any:
     raise ConfigError(
         f"{name!r} is no stopping rule; name a StoppingRule, or a function whose first argument is called 'probes'"
     )
-
-
-def _checked_threshold(threshold: int) -> int:
-    if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 1:
-        raise ConfigError(f"is {threshold!r}; it must be a whole number of at least 1", "threshold")
-    return threshold

@@ -13,6 +13,7 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import GenerationTask, Task
@@ -147,8 +148,8 @@ def _check_value(name: str, value: Any, key: str) -> None:
         _type_of(name).validate_python(value, strict=True)
     except ValidationError as error:
         raise ConfigError(f"is {value!r}: {error.errors()[0]['msg'].lower()}", key) from error
-    if name == "max_tokens" and value is not None and value < 1:
-        raise ConfigError(f"is {value}; it must be at least 1, or absent to leave it to the worker", key)
+    if name == "max_tokens" and value is not None:
+        require.whole(key, value)
 
 
 @functools.cache

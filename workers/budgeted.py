@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
-from scaffolding_ext.errors import ConfigError
+from scaffolding_ext import require
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import StreamGenerationTask, Task, TaskStatus, Worker
 from scaffolding_ext.tasks import priority_of
@@ -62,15 +62,10 @@ class BudgetedWorker(Worker):
         patience: int = 32,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        for key, value, least in (
-            ("max_calls", max_calls, 1),
-            ("max_tokens", max_tokens, 1),
-            ("patience", patience, 0),
-        ):
-            if value is not None and value < least:
-                raise ConfigError(f"is {value}; it must be at least {least}", key)
         self.worker = worker
-        self.max_calls, self.max_tokens, self.patience = max_calls, max_tokens, patience
+        self.max_calls = require.whole("max_calls", max_calls)
+        self.max_tokens = None if max_tokens is None else require.whole("max_tokens", max_tokens)
+        self.patience = require.whole("patience", patience, least=0)
         self.model = getattr(worker, "model", None)
         self.max_seq_len = getattr(worker, "max_seq_len", None)
         self.tokenizer_fingerprint = getattr(worker, "tokenizer_fingerprint", None)

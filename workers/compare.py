@@ -6,10 +6,10 @@ import asyncio
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from scaffolding_ext import require
 from scaffolding_ext.answers.classes import Pair, grouping
 from scaffolding_ext.answers.equality import Equality
 from scaffolding_ext.answers.verdict import Verdict
-from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import TaskStatus, Worker
 from scaffolding_ext.tasks import CompareTask
 
@@ -42,18 +42,11 @@ class CompareWorker(Worker):
         num_processes: int = 2,
         max_remembered: int = 10_000,
     ) -> None:
-        for key, value in (
-            ("deadline_seconds", deadline_seconds),
-            ("num_processes", num_processes),
-            ("max_remembered", max_remembered),
-        ):
-            if value <= 0:
-                raise ConfigError(f"is {value}; it must be above 0", key)
         self._equality = Equality(
-            deadline_seconds,
+            require.number("deadline_seconds", deadline_seconds, above=0),
             units_implied=units_implied,
-            num_processes=num_processes,
-            max_remembered=max_remembered,
+            num_processes=require.whole("num_processes", num_processes),
+            max_remembered=require.whole("max_remembered", max_remembered),
         )
 
     def shutdown(self) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import operator
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.maths import checks
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.tasks import ScoreTask, VerifyTask
 
@@ -170,12 +170,9 @@ def integer(name: str, value: Any, low: int | None, default: int) -> int:
     if value is None:
         return default
     try:
-        parsed = operator.index(value)
-    except TypeError:
-        raise InvalidTaskError(f"{name} is {value!r}; it must be an integer") from None
-    if low is not None and parsed < low:
-        raise InvalidTaskError(f"{name} is {value!r}; it must be at least {low}")
-    return parsed
+        return checks.whole(name, value, low)
+    except checks.WrongValueError as error:
+        raise InvalidTaskError(str(error)) from None
 
 
 def number(name: str, value: Any, default: float) -> float:
@@ -187,12 +184,9 @@ def number(name: str, value: Any, default: float) -> float:
     if value is None:
         return default
     try:
-        parsed = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidTaskError(f"{name} is {value!r}; it must be a number") from None
-    if not math.isfinite(parsed):
-        raise InvalidTaskError(f"{name} is {value!r}; it must be finite")
-    return parsed
+        return checks.number(name, value)
+    except checks.WrongValueError as error:
+        raise InvalidTaskError(str(error)) from None
 
 
 def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
-from scaffolding_ext.errors import ConfigError
 
 Aggregator = Callable[[DraftTargetChain], float]
 
@@ -34,8 +34,6 @@ def aggregator_from(aggregator: str | Aggregator) -> Aggregator:
     Raises:
         ConfigError: No weight has that name, or it cannot be called.
     """
-    if isinstance(aggregator, str) and aggregator in _NAMED:
-        return _NAMED[aggregator]
-    if isinstance(aggregator, str) or not callable(aggregator):
-        raise ConfigError(f"is {aggregator!r}; choose one of {', '.join(_NAMED)}, or give a function", "aggregator")
-    return aggregator
+    if callable(aggregator):
+        return aggregator
+    return _NAMED[require.one_of("aggregator", aggregator, _NAMED, instead="a function")]

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.ledger import Ledger, Meter
 from scaffolding_ext.program import derive_seed, discard, enter_part, next_seed, record
 from scaffolding_ext.protocol import (
@@ -181,14 +180,3 @@ class Sampler:
         if still_open:
             yield still_open
         return False
-
-
-def checked_sample_num(sample_num: int, key: str) -> int:
-    """A number of samples, if it is one.
-
-    Raises:
-        ConfigError: It is no integer of at least 1.
-    """
-    if isinstance(sample_num, bool) or not isinstance(sample_num, int) or sample_num < 1:
-        raise ConfigError(f"is {sample_num!r}; it must be an integer of at least 1", key)
-    return sample_num

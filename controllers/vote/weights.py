@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.samples import Sample
-from scaffolding_ext.errors import ConfigError, NoOutputError
+from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.maths.voting import Aggregate, trace_confidence
 from scaffolding_ext.protocol import GenerationTask
 
@@ -72,11 +73,9 @@ class ConfidenceWeight(Weight):
     """
 
     def __init__(self, top_k: int = 20, aggregate: Aggregate = "lowest_group", group_size: int = 2048) -> None:
-        if top_k < 1:
-            raise ConfigError(f"is {top_k}; it must be at least 1", "top_k")
-        self.top_k = top_k
-        self.aggregate: Aggregate = aggregate
-        self.group_size = group_size
+        self.top_k = require.whole("top_k", top_k)
+        self.aggregate: Aggregate = require.one_of("aggregate", aggregate, get_args(Aggregate))
+        self.group_size = require.whole("group_size", group_size)
 
     def prepare(self, task: GenerationTask) -> None:
         task.num_logprobs = max(self.top_k, task.num_logprobs or 0)
@@ -111,13 +110,9 @@ def weight_from(weight: str | Weight | Callable[[Sample], float]) -> Weight:
     """
     if isinstance(weight, Weight):
         return weight
-    if isinstance(weight, str):
-        if weight not in _NAMED:
-            raise ConfigError(f"is {weight!r}; choose one of {', '.join(_NAMED)}, or give a function", "weight")
-        return _NAMED[weight]()
-    if not callable(weight):
-        raise ConfigError(f"is {weight!r}; choose one of {', '.join(_NAMED)}, or give a function", "weight")
-    return FunctionWeight(weight)
+    if callable(weight):
+        return FunctionWeight(weight)
+    return _NAMED[require.one_of("weight", weight, _NAMED, instead="a function")]()
 
 
 def logprobs_of(task: GenerationTask) -> list[dict[int, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaffolding_ext import plain_yaml
+from scaffolding_ext import plain_yaml, require
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
 from scaffolding_ext.maths.allocation.policies import rule_from, settings_of
@@ -127,8 +127,7 @@ class CalibratedRule(AllocationRule):
     """
 
     def __init__(self, path: str, model: str, window: int = 100) -> None:
-        if window < 2:
-            raise ConfigError(f"is {window}; it must be at least 2", "window")
+        require.whole("window", window, least=2)
         self.calibration = load_calibration(path)
         self.rule = self.calibration.rule_for(model)
         self._recent: deque[float] = deque(maxlen=window)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from scaffolding_ext import require
 from scaffolding_ext.answers import extract
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.records import Record, RecordError, prompt_hash
@@ -67,8 +68,7 @@ async def evaluate_async(
     units_implied: bool = False,
 ) -> list[Record]:
     """As `evaluate`, for callers on an event loop. Cancelling it cancels the requests in flight."""
-    if epochs < 1:
-        raise ValueError(f"epochs is {epochs}; it must be at least 1")
+    require.whole("epochs", epochs)
     if len({sample.id for sample in samples}) < len(samples):
         raise ValueError("an id names two samples; ids must be unique, since seeds derive from them")
     pairs = [(sample, epoch) for sample in samples for epoch in range(epochs)]

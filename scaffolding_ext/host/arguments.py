@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from numbers import Integral, Real
 from typing import Any
 
-from scaffolding_ext.errors import ArgumentTypeError, ConfigError
+from scaffolding_ext import require
+from scaffolding_ext.errors import ArgumentTypeError
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.worker_tags import tag_name
 
@@ -42,20 +41,6 @@ def checked_workers(workers: Any) -> dict[Any, Worker]:
     return dict(workers)
 
 
-def checked_count(value: Any, name: str) -> int:
-    """The value, if it is a whole number of at least 1.
-
-    Raises:
-        ArgumentTypeError: It is no whole number.
-        ConfigError: It is below 1.
-    """
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise ArgumentTypeError(f"is {_described(value)}; it must be a whole number of at least 1", name)
-    if value < 1:
-        raise ConfigError(f"is {value}; it must be at least 1", name)
-    return int(value)
-
-
 def checked_timeout(timeout: Any) -> float | None:
     """The time-out, if it is None or a number of seconds above 0.
 
@@ -65,12 +50,7 @@ def checked_timeout(timeout: Any) -> float | None:
     """
     if timeout is None:
         return None
-    if not isinstance(timeout, Real) or isinstance(timeout, bool):
-        raise ArgumentTypeError(f"is {_described(timeout)}; pass a number of seconds above 0, or None", "timeout")
-    seconds = float(timeout)
-    if not (seconds > 0 and math.isfinite(seconds)):
-        raise ConfigError(f"is {timeout}; pass a number of seconds above 0, or None for no time-out", "timeout")
-    return seconds
+    return require.number("timeout", timeout, above=0)
 
 
 def checked_prompt(prompt: Any) -> str:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, overload
 
+from scaffolding_ext import require
 from scaffolding_ext.errors import RequestCancelledError, RequestError, RequestTimeoutError, ShutdownError
 from scaffolding_ext.host import arguments
 from scaffolding_ext.host.dispatch import Dispatcher
@@ -56,7 +57,7 @@ class ScaffoldingLlm:
     ) -> None:
         self.prototype_controller = arguments.checked_controller(prototype_controller, workers)
         self.workers = arguments.checked_workers(workers)
-        self.max_parallel_requests = arguments.checked_count(max_parallel_requests, "max_parallel_requests")
+        self.max_parallel_requests = require.whole("max_parallel_requests", max_parallel_requests)
         self.owns_workers = owns_workers
         self._dispatcher = Dispatcher(self.workers)
         self._seeds = RequestSeeds(seed)

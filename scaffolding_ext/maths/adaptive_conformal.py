@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from scaffolding_ext.maths import checks
+
 _NUM_CELLS = 1024  # of [0, 1]: what regret keeps of the p-values
 
 
@@ -33,13 +35,8 @@ class AdaptiveLevel:
     """
 
     def __init__(self, alpha: float, step_len: float = 0.005) -> None:
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha is {alpha}; a rate to keep must lie strictly between 0 and 1.")
-        if not step_len > 0:
-            raise ValueError(f"step_len is {step_len}; it must be above 0, for example 0.005.")
-        self.alpha = alpha
-        self.step_len = step_len
-        self.level = alpha
+        self.alpha = self.level = checks.number("alpha", alpha, above=0, below=1)
+        self.step_len = checks.number("step_len", step_len, above=0)
         self.num_decisions = 0
         self.num_fired = 0
         self._loss = 0.0  # of the levels used

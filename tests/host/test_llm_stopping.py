@@ -100,7 +100,7 @@ def test_a_bad_timeout_is_refused_in_the_call_and_harms_no_other_request(timeout
     gate = Gate()
     with host(worker=echo(gate)) as llm:
         before = llm.generate_async("before")
-        with pytest.raises(error, match=r"timeout: is .*; pass a number of seconds above 0, or None"):
+        with pytest.raises(error, match=r"timeout: is .*; it must be .*above 0"):
             llm.generate_async("x", timeout=timeout)
         gate.open()
         assert before.result(WAIT).outputs[0].text == "BEFORE"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import (
     GenerationTask,
@@ -98,7 +98,8 @@ class HuggingFaceWorker(Worker):
             ("kv_cache_bytes", kv_cache_bytes, 1),
             ("seed", seed, 0),
         ):
-            _check_integer(key, value, low)
+            if value is not None:
+                require.whole(key, value, low)
         network, tokenizer, chat_template, end_ids, attends_to_rows = load_model(
             model, dtype, device, attn_implementation
         )
@@ -237,13 +238,3 @@ class HuggingFaceWorker(Worker):
             set_token_counts(task, request.counts)  # a request that fails has cost something, too
         if request.error is not None:
             raise request.error
-
-
-def _check_integer(key: str, value: object, low: int) -> None:
-    """Refuse what is neither None nor an integer of at least `low`."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ConfigError(f"is {value!r}; it must be an integer", key)
-    if value < low:
-        raise ConfigError(f"is {value}; it must be at least {low}", key)

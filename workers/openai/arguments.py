@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.parse
 from collections.abc import Mapping
 
+from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
 
 ENDPOINTS = ("completions", "chat")
@@ -34,12 +35,10 @@ def check_arguments(
         raise ConfigError(f"is {base_url!r}; give an address such as http://localhost:8000/v1", "base_url")
     if parts.username or parts.password:
         raise ConfigError("holds a user name or password, which errors would show; use api_key_env", "base_url")
-    if endpoint not in ENDPOINTS:
-        raise ConfigError(f"is {endpoint!r}; choose one of {', '.join(ENDPOINTS)}", "endpoint")
+    require.one_of("endpoint", endpoint, ENDPOINTS)
     for lowest, arguments in ((1, whole), (0, counts)):
         for key, value in arguments.items():
-            if value is not None and value < lowest:
-                raise ConfigError(f"is {value}; it must be at least {lowest}", key)
+            if value is not None:
+                require.whole(key, value, lowest)
     for key, duration in seconds.items():
-        if duration <= 0:
-            raise ConfigError(f"is {duration}; it must be above 0", key)
+        require.number(key, duration, above=0)

@@ -6,6 +6,7 @@ import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.lowering import lower_branch, lower_verify, write_back_branch, write_back_verify
 from scaffolding_ext.protocol import (
@@ -90,10 +91,10 @@ class TRTLLMWorker(Worker):
         request_timeout: float | None = None,
         llm_args: dict[str, Any] | None = None,
     ) -> None:
-        if kv_cache_fraction is not None and not 0 < kv_cache_fraction <= 1:
-            raise ConfigError(f"is {kv_cache_fraction!r}; it must be above 0 and at most 1", "kv_cache_fraction")
-        if request_timeout is not None and request_timeout <= 0:
-            raise ConfigError(f"is {request_timeout!r}; it must be above 0, in seconds", "request_timeout")
+        if kv_cache_fraction is not None:
+            require.share("kv_cache_fraction", kv_cache_fraction)
+        if request_timeout is not None:
+            require.number("request_timeout", request_timeout, above=0)
         own_args = llm_args or {}
         if isinstance(model, str | os.PathLike):
             needs = EngineNeeds(

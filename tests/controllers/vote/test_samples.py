@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController, finish
-from scaffolding_ext.controllers.vote.samples import Sampler, checked_sample_num
-from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.controllers.vote.samples import Sampler
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.program import current_program, next_seed
 from scaffolding_ext.protocol import GenerationTask, ParallelProcess, StreamGenerationTask, current_scope
@@ -138,9 +137,3 @@ def test_a_round_started_after_the_stop_does_nothing():
     result, worker = request(Rounds(Reading([]), (1, 2), stop))
     assert samples_of(result)["ended"] == [True, False, False]
     assert len(worker.tasks) == 1
-
-
-@pytest.mark.parametrize("number", [0, -1, 2.0, True, "3"])
-def test_a_number_of_samples_is_an_integer_of_at_least_one(number):
-    with pytest.raises(ConfigError, match=r"sample_num: is .*at least 1"):
-        checked_sample_num(number, "sample_num")

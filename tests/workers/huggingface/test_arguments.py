@@ -35,7 +35,8 @@ def test_it_says_which_model_it_serves(worker):
 @pytest.mark.parametrize("value", ["1", 1.5, True, [1]])
 def test_a_number_that_is_none(key, value):
     error = refusal(MODEL, **{key: value})
-    assert (error.key, error.message) == (key, f"is {value!r}; it must be an integer")
+    least = 0 if key == "prefix_cache_bytes" else 1
+    assert (error.key, error.message) == (key, f"is {value!r}; it must be a whole number of at least {least}")
 
 
 def test_a_seed_below_zero():

@@ -1,0 +1,81 @@
+"""Checks of what a controller, a worker or the host is given: the same sentence for the same mistake everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, SupportsIndex, TypeVar
+
+from scaffolding_ext.errors import ArgumentTypeError, ConfigError
+from scaffolding_ext.maths import checks
+
+T = TypeVar("T")
+
+
+@contextmanager
+def config_errors(path: str = "") -> Iterator[None]:
+    """Make ConfigErrors of what the checks of `maths` refuse in this block.
+
+    Args:
+        path: Key of the object whose arguments are checked; empty where their names are keys themselves.
+
+    Raises:
+        ConfigError: A value is outside its range (ArgumentTypeError: of another type); `key` names it.
+    """
+    try:
+        yield
+    except checks.WrongValueError as error:
+        kind = ArgumentTypeError if isinstance(error, checks.WrongTypeError) else ConfigError
+        raise kind(error.message, f"{path}.{error.name}" if path else error.name) from None
+
+
+def whole(key: str, value: SupportsIndex, least: int | None = 1, most: int | None = None) -> int:
+    """The value, if it is a whole number within its bounds; True and False are none.
+
+    Raises:
+        ConfigError: It is not; an ArgumentTypeError where it is no whole number at all.
+    """
+    with config_errors():
+        return checks.whole(key, value, least, most)
+
+
+def number(key: str, value: float, **bounds: float) -> float:
+    """The value, if it is a finite number within its bounds; texts, True and False are none.
+
+    Args:
+        key: Name of the argument.
+        value: What was given.
+        **bounds: Of `maths.checks.number`: `least`, `above`, `most`, `below`.
+
+    Raises:
+        ConfigError: It is not; an ArgumentTypeError where it is no number at all.
+    """
+    with config_errors():
+        return checks.number(key, value, **bounds)
+
+
+def share(key: str, value: float) -> float:
+    """The value, if it is a number above 0 and at most 1.
+
+    Raises:
+        ConfigError: It is not; an ArgumentTypeError where it is no number at all.
+    """
+    return number(key, value, above=0, most=1)
+
+
+def one_of(key: str, value: T, choices: Collection[Any], instead: str = "") -> T:
+    """The value, if it is one of the choices.
+
+    Args:
+        key: Name of the argument.
+        value: What was given.
+        choices: What may be chosen.
+        instead: What else may be given, such as `"a function"`, for the message.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if isinstance(value, str) and value in choices:
+        return value
+    names = ", ".join(map(str, choices))
+    raise ConfigError(f"is {value!r}; choose one of {names}{', or give ' if instead else ''}{instead}", key)

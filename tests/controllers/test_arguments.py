@@ -1,0 +1,79 @@
+"""Every number that a controller or a stopping rule is given is checked when it is built."""
+
+import inspect
+import typing
+from collections.abc import Callable
+
+import pytest
+
+from scaffolding_ext import registry
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.best_of_n import BestOfNController
+from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.stopping import PatternStop
+from scaffolding_ext.controllers.vote.weights import ConfidenceWeight
+from scaffolding_ext.errors import ConfigError
+
+NEEDED = {
+    BestOfNController: {"generation_controller": NativeGenerationController(), "reward_controller": BaseController()},
+    BudgetForcingController: {"max_thinking_tokens": 8},
+    ConformalDraftTargetController: {"coverage": "conditional"},
+    MajorityVoteController: {"generation_controller": NativeGenerationController()},
+    PatternStop: {"pattern": "so"},
+}
+OWN = [
+    factory
+    for kind in (registry.controllers, registry.stopping_rules)
+    for factory in map(kind.resolve, kind.names())
+    if factory.__module__.startswith("scaffolding_ext.")
+]
+WHOLE, REAL = (False, "8", 2.5, float("nan"), -1), (True, "0.5", float("nan"), float("inf"), -1)
+
+
+def numbers(factory: Callable[..., object]) -> list[tuple[str, tuple[object, ...]]]:
+    """The names of a factory's whole and real arguments, each with what it must refuse."""
+    hints = typing.get_type_hints(factory.__init__)
+    kinds = {name: {hint, *typing.get_args(hint)} for name, hint in hints.items()}
+    return [
+        (name, WHOLE if int in kinds[name] else REAL)
+        for name in inspect.signature(factory).parameters
+        if {int, float} & kinds.get(name, set())
+    ]
+
+
+CASES = [
+    pytest.param(factory, name, value, id=f"{factory.__name__}-{name}-{value!r}")
+    for factory in dict.fromkeys([*OWN, ConfidenceWeight])
+    for name, values in numbers(factory)
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("factory", "name", "value"), CASES)
+def test_a_wrong_number_is_refused_by_name(factory, name, value):
+    with pytest.raises(ConfigError) as caught:
+        factory(**NEEDED.get(factory, {}) | {name: value})
+    assert caught.value.key == name
+    assert f"is {value!r}; it must be " in str(caught.value)
+
+
+def test_the_arguments_of_the_controllers_are_found():
+    found = {(case.values[0].__name__, case.values[1]) for case in CASES}
+    assert {
+        ("DynasorCoTController", "chunk_size"),
+        ("DynasorCoTController", "first_probe"),
+        ("ConformalDraftTargetController", "num_chains"),
+        ("ConformalDraftTargetController", "adaptive_step"),
+        ("DeepConfController", "keep_share"),
+        ("ProcessRewardController", "max_steps"),
+        ("TotalVariation", "tolerance"),
+    } <= found
+
+
+def test_an_adaptive_level_needs_a_rate_that_it_can_keep():
+    for alpha in (0, 1):
+        with pytest.raises(ConfigError, match=f"^alpha: is {alpha}; it must be above 0 and below 1$"):
+            ConformalDraftTargetController(coverage="conditional", alpha=alpha, adaptive_step=0.005)
