@@ -7,6 +7,7 @@ ScaffoldingExtError
 ├── MissingDependencyError      an optional package is not installed; says how to install it
 ├── UnsupportedHostError        the installed TensorRT-LLM cannot serve as the protocol
 ├── DatasetError                a dataset row is unusable; names file, line and field
+├── OutputError                 a file cannot be written (also an OSError); names the file
 ├── WorkerError                 a worker could not do what a task asks
 │   ├── InvalidTaskError        a field of the task is unusable; names the field
 │   ├── EngineError             the engine behind the worker failed or is gone
@@ -89,6 +90,10 @@ class UnsupportedHostError(ScaffoldingExtError):
 
 class DatasetError(ScaffoldingExtError, ValueError):
     """A dataset row is unusable."""
+
+
+class OutputError(ScaffoldingExtError, OSError):
+    """A file cannot be written."""
 
 
 class WorkerError(ScaffoldingExtError):

@@ -20,6 +20,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 # folder of the package; the longest name that fits a module is its room.
 LAYERS = (
     ("errors", "maths", "standins", "configs"),
+    ("documents",),
     ("protocol", "answers", "plain_yaml", "require"),
     ("tasks", "worker_tags", "calibration"),
     ("ledger", "prompting", "lowering", "registry", "testing"),

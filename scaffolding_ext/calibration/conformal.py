@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from scaffolding_ext.documents import decoded, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.conformal_pools import PoolKey, ScorePool, TurnPools, pool_key
 
@@ -97,9 +98,7 @@ class ConformalCalibration(_Frozen):
             ConfigError: It is not there, or no such file.
         """
         try:
-            return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror}", "calibration") from error
+            return cls.model_validate_json(decoded(Path(path).read_bytes()))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
@@ -108,10 +107,16 @@ class ConformalCalibration(_Frozen):
                 "`scaffolding-ext calibrate conformal`",
                 "calibration",
             ) from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read {path}: {error}", "calibration") from error
 
     def save(self, path: str | Path) -> None:
-        """Write the file."""
-        Path(path).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        """Write the file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        write_text(path, self.model_dump_json(indent=1) + "\n")
 
     def pools(self, alpha: float) -> TurnPools:
         """The pools for decisions at a level.

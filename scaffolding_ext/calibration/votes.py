@@ -7,9 +7,9 @@ import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from scaffolding_ext import plain_yaml, require
+from scaffolding_ext.documents import write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
 from scaffolding_ext.maths.allocation.policies import rule_from, settings_of
@@ -63,7 +63,11 @@ class Calibration:
         return certaindex_drift(self.certaindex, recent, level)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the YAML file."""
+        """Write the YAML file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
         document = {
             "kind": KIND,
             "version": VERSION,
@@ -76,7 +80,7 @@ class Calibration:
             "knob": self.knob,
             "certaindex": [round(float(value), 6) for value in self.certaindex],
         }
-        Path(path).write_text(plain_yaml.dump(document, short_lists_inline=True), encoding="utf-8")
+        write_text(path, plain_yaml.dump(document, short_lists_inline=True))
 
 
 def load_calibration(path: str | os.PathLike[str]) -> Calibration:
@@ -87,8 +91,8 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
     """
     name = os.fspath(path)
     try:
-        document = plain_yaml.parse(Path(path).read_text(encoding="utf-8"), name)
-    except (OSError, UnicodeDecodeError) as error:
+        document = plain_yaml.read(path)
+    except OSError as error:
         raise ConfigError(f"cannot read the calibration: {error}", name) from error
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise ConfigError(f"is no calibration of kind {KIND!r}; make one: scaffolding-ext calibrate certaindex", name)

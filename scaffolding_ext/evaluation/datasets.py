@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
 import re
-from pathlib import Path
+import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.jsonl import Row, read_rows
 from scaffolding_ext.tinylm.grammar import KINDS, sample_problem
 
 EMBEDDED = "tinylm:held_out"
-PROMPT_FIELDS = ("problem", "question", "prompt")
-TARGET_FIELDS = ("answer", "target")
+FIELDS = {
+    "prompt": ("problem", "question", "prompt"),
+    "target": ("answer", "target"),
+    "id": ("id",),
+    "kind": ("kind",),
+}  # by what names a dataset's rows may have them
 _DEFAULT_NUM_SAMPLES = 100
+_MAX_NUM_SAMPLES = 100_000  # of embedded problems; drawing as many takes a minute
 _MAX_DRAWS_PER_SAMPLE = 100  # draws that may repeat an earlier problem
+_MAX_PROBLEMS = 20  # that an error lists
+_SHOWN_CHARACTERS = 60
 
 
 class Sample(NamedTuple):
@@ -50,6 +59,8 @@ def load_dataset(
     seed: int = 0,
     kind: str | None = None,
     limit: str | None = None,
+    columns: Mapping[str, str | None] | None = None,
+    skip_bad_rows: bool = False,
 ) -> list[Sample]:
     """Load a dataset.
 
@@ -59,6 +70,8 @@ def load_dataset(
         seed: Which embedded problems to draw.
         kind: Draw embedded problems of this kind only.
         limit: `"N"`, the first N samples, or `"A-B"`, those from the A-th to the B-th.
+        columns: As in `read_jsonl`, for a file.
+        skip_bad_rows: As in `read_jsonl`, for a file.
 
     Raises:
         DatasetError: The source, a row, or the limit is unusable.
@@ -72,7 +85,7 @@ def load_dataset(
     elif num_samples is not None or kind is not None:
         raise DatasetError(f"num_samples and kind are for {EMBEDDED}; {name} is a file: choose its rows with limit")
     else:
-        samples = read_jsonl(name)
+        samples = read_jsonl(name, columns, skip_bad_rows=skip_bad_rows)
     if wanted is None:
         return samples
     if wanted.first > len(samples):
@@ -86,7 +99,7 @@ def parse_limit(limit: str) -> Limit:
     Raises:
         DatasetError: It is neither, or it is empty.
     """
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)", limit.strip())
+    match = re.fullmatch(r"(?:(\d{1,18})-)?(\d{1,18})", limit.strip(), re.ASCII)
     parsed = Limit(int(match[1] or 1), int(match[2])) if match else Limit(0, 0)
     if not 1 <= parsed.first <= parsed.last:
         raise DatasetError(f"limit is {limit!r}; write N for the first N samples, or A-B with 1 <= A <= B")
@@ -101,6 +114,8 @@ def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) 
     """
     if kind is not None and kind not in KINDS:
         raise DatasetError(f"unknown kind {kind!r} of {EMBEDDED}; known: {', '.join(KINDS)}")
+    if not 1 <= num_samples <= _MAX_NUM_SAMPLES:
+        raise DatasetError(f"num_samples is {num_samples}; {EMBEDDED} gives 1 to {_MAX_NUM_SAMPLES:,} problems")
     rng = random.Random(seed)
     problems: dict[str, Sample] = {}
     for _ in range(num_samples * _MAX_DRAWS_PER_SAMPLE):
@@ -114,63 +129,108 @@ def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) 
     return list(problems.values())
 
 
-def read_jsonl(path: str | os.PathLike[str]) -> list[Sample]:
-    """Read a JSONL file with one object a line.
+def read_jsonl(
+    path: str | os.PathLike[str], columns: Mapping[str, str | None] | None = None, *, skip_bad_rows: bool = False
+) -> list[Sample]:
+    """Read a JSONL file (or .jsonl.gz) with one object a line.
 
     Its fields: `problem`, `question` or `prompt`; `answer` or `target` (text or a number); `id` (the line's number
     where there is none); `kind`. Other fields are left alone; empty lines are skipped.
 
+    Args:
+        path: The file.
+        columns: The file's own names of `prompt`, `target`, `id` and `kind`, for those that it calls otherwise.
+        skip_bad_rows: Leave unusable rows out, with a warning, instead of refusing the file.
+
     Raises:
-        DatasetError: The file cannot be read or is empty, or a row is unusable; it names file, line and field.
+        DatasetError: The file cannot be read, has no usable rows, or a row is unusable; it names file, line and field
+            of all such rows, 20 at most.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"cannot read the dataset {os.fspath(path)}: {error}") from error
+    name = os.fspath(path)
+    fields = _fields_of(columns or {})
     samples: dict[str, Sample] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        place = f"{os.fspath(path)}, line {number}"
-        sample = _read_row(line, number, place)
-        if sample.id in samples:
-            raise DatasetError(f"{place}, field 'id': {sample.id!r} names an earlier row already; ids must be unique")
-        samples[sample.id] = sample
+    places: dict[str, str] = {}
+    problems = []
+    num_rows = 0
+    for num_rows, row in enumerate(read_rows(path), 1):
+        try:
+            sample = _sample(row, fields)
+            written = _optional(row.value, fields["id"]) is not None
+            if sample.id in samples:
+                raise DatasetError(_clash(sample.id, written, fields["id"][0], places[sample.id]))
+            samples[sample.id] = sample
+            places[sample.id] = f"line {row.number}" + ("" if written else ", which has no id and goes by its number")
+        except DatasetError as error:
+            problems.append(f"line {row.number}{error}")
+            if len(problems) == _MAX_PROBLEMS and not skip_bad_rows:
+                break
+    if problems and not skip_bad_rows:
+        more = "; no more were looked for" if len(problems) == _MAX_PROBLEMS else ""
+        raise DatasetError(f"{name}, {'; '.join(problems)}{more}")
     if not samples:
-        raise DatasetError(f"the dataset {os.fspath(path)} has no rows")
+        raise DatasetError(f"the dataset {name} has no rows" + (f" that can be used: {problems[0]}" if problems else ""))
+    if problems:
+        shown = "; ".join(problems[:_MAX_PROBLEMS])
+        warnings.warn(f"{name}: {len(problems)} of {num_rows} rows are left out: {shown}", stacklevel=2)
     return list(samples.values())
 
 
-def _read_row(line: str, number: int, place: str) -> Sample:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DatasetError(f"{place}: no valid JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise DatasetError(f"{place}: a {type(row).__name__}; a row is an object with a question and an answer")
-    prompt_field, target_field = _present(row, PROMPT_FIELDS, place), _present(row, TARGET_FIELDS, place)
-    prompt = row[prompt_field]
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise DatasetError(f"{place}, field {prompt_field!r}: {prompt!r}; it must be text that is not empty")
-    name = _as_text(row["id"], "id", place) if row.get("id") is not None else str(number)
-    kind = _as_text(row["kind"], "kind", place) if row.get("kind") is not None else None
-    return Sample(name, prompt, _as_text(row[target_field], target_field, place), kind)
+def _fields_of(columns: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
+    """By what names a row's fields go."""
+    unknown = ", ".join(sorted(set(columns) - set(FIELDS)))
+    if unknown:
+        raise DatasetError(f"columns has {unknown}; it may have {', '.join(FIELDS)}")
+    return {role: (own,) if (own := columns.get(role)) else known for role, known in FIELDS.items()}
 
 
-def _present(row: dict[str, Any], fields: tuple[str, ...], place: str) -> str:
-    for field in fields:
-        if field in row:
-            return field
-    raise DatasetError(
-        f"{place}: none of the fields {', '.join(map(repr, fields))}; it has: {', '.join(row) or 'none'}"
-    )
+def _sample(row: Row, fields: Mapping[str, tuple[str, ...]]) -> Sample:
+    """The sample of a row; errors begin behind the line's number."""
+    if row.problem is not None:
+        raise DatasetError(f": {row.problem}")
+    prompt, target = (_present(row.value, fields[role]) for role in ("prompt", "target"))
+    question = row.value[prompt]
+    if not isinstance(question, str):
+        raise DatasetError(f", field {prompt!r}: {question!r}; it must be text that is not empty")
+    _as_text(question, prompt)
+    name, kind = (_optional(row.value, fields[role]) for role in ("id", "kind"))
+    return Sample(name or str(row.number), question, _as_text(row.value[target], target), kind)
 
 
-def _as_text(value: Any, field: str, place: str) -> str:
-    if isinstance(value, str) and value.strip():
+def _present(row: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """The one of the names that the row has."""
+    found = [name for name in names if name in row]
+    if not found:
+        one = f"no field {names[0]!r}" if len(names) == 1 else f"none of the fields {', '.join(map(repr, names))}"
+        raise DatasetError(f": {one}; it has: {', '.join(row) or 'none'}; dataset.columns says which is meant")
+    if any(row[name] != row[found[0]] for name in found[1:]):
+        raise DatasetError(f": has both {' and '.join(map(repr, found))}; say by dataset.columns which is meant")
+    return found[0]
+
+
+def _optional(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    name = next((name for name in names if row.get(name) is not None), None)
+    return None if name is None else _as_text(row[name], name)
+
+
+def _clash(name: str, written: bool, field: str, earlier: str) -> str:
+    if written:
+        return f", field {field!r}: {name!r} names an earlier row already ({earlier}); ids must be unique"
+    return f": has no {field!r} and goes by its number, but {name!r} is the id of an earlier row ({earlier}): give it one"
+
+
+def _as_text(value: Any, field: str) -> str:
+    if isinstance(value, str) and value.strip() and not has_surrogate(value):
         return value.strip()
     if isinstance(value, float) and math.isfinite(value):
         return str(int(value)) if value.is_integer() else repr(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise DatasetError(f"{place}, field {field!r}: {value!r}; it must be text that is not empty, or a finite number")
+    allowed = "it must be text that is not empty, or a finite number"
+    if isinstance(value, str) and value.strip():
+        allowed = "half of a surrogate pair is no text"
+    raise DatasetError(f", field {field!r}: {_shortened(value)}; {allowed}")
+
+
+def _shortened(value: Any) -> str:
+    shown = ascii(value)
+    return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}..."

@@ -6,13 +6,15 @@ import dataclasses
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.errors import DatasetError, OutputError
+from scaffolding_ext.evaluation.jsonl import read_rows
 
 
 class RecordError(NamedTuple):
@@ -81,30 +83,44 @@ def prompt_hash(prompt: str) -> str:
 
 @contextmanager
 def record_writer(path: str | os.PathLike[str]) -> Iterator[Callable[[Record], None]]:
-    """A function that appends a record to a JSONL file, flushed at once: a run that dies leaves what it had done."""
-    with Path(path).open("a", encoding="utf-8") as file:
+    """A function that appends a record to a JSONL file, whole and at once: a run that dies leaves what it had done.
+
+    Raises:
+        OutputError: The file cannot take a record (a full disk, say); the records before it are kept.
+    """
+    with Path(path).open("ab", buffering=0) as file:
 
         def write(record: Record) -> None:
-            file.write(json.dumps(record.to_json()) + "\n")
-            file.flush()
+            line = memoryview((json.dumps(record.to_json()) + "\n").encode())
+            end = file.tell()
+            try:
+                while line:
+                    line = line[file.write(line) :]
+            except OSError as error:
+                file.truncate(end)  # a full disk takes a part of it first
+                raise OutputError(f"cannot write to {os.fspath(path)}: {error}; the records before are kept") from error
 
         yield write
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """Read what a `record_writer` wrote.
+    """Read what a `record_writer` wrote, one record a line.
+
+    A last line that no line break ends, which a run leaves that was stopped while it wrote, is left out with a warning.
 
     Raises:
         DatasetError: The file cannot be read, or a line is no record; it names file and line.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"cannot read the records {os.fspath(path)}: {error}") from error
     records = []
-    for number, line in enumerate(lines, 1):
+    for row in read_rows(path, "records"):
         try:
-            records.append(Record.from_json(json.loads(line)))
+            if row.problem is not None:
+                raise ValueError(row.problem)
+            records.append(Record.from_json(row.value))
         except (ValueError, TypeError, AttributeError) as error:
-            raise DatasetError(f"{os.fspath(path)}, line {number}: no evaluation record: {error}") from error
+            place = f"{os.fspath(path)}, line {row.number}"
+            if not row.is_whole:
+                warnings.warn(f"{place}: left out, since it was not written to its end", stacklevel=2)
+                continue
+            raise DatasetError(f"{place}: no evaluation record: {error}") from error
     return records

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -13,7 +11,9 @@ from typing import Any
 
 from scaffolding_ext.answers import extract, group
 from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.jsonl import read_rows
 from scaffolding_ext.evaluation.records import read_records
+from scaffolding_ext.evaluation.scoring import answer_of_target
 from scaffolding_ext.maths.allocation.replay import LabelledVote
 from scaffolding_ext.maths.certaindex import entropy_certaindex
 
@@ -84,21 +84,16 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
 
 def _rows(name: str) -> list[dict[str, Any]]:
     rows = []
-    try:
-        with gzip.open(name, "rt", encoding="utf-8") if name.endswith(".gz") else open(name, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise DatasetError(f"{name}, line {number}: is a {type(row).__name__}; it must be an object")
-                rows.append(row)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DatasetError(f"cannot read the samples {name}: {error}") from error
+    for row in read_rows(name, "samples"):
+        if row.problem is not None:
+            raise DatasetError(f"{name}, line {row.number}: {row.problem}")
+        rows.append(row.value)
     return rows
 
 
 def _graded(answers: Sequence[str | None], target: str) -> tuple[list[int], list[bool]]:
     """The class of each answer, and whether it is the target's."""
-    *classes, right = group([*answers, target])
+    *classes, right = group([*answers, answer_of_target(target)])
     return classes, [number == right for number in classes]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scaffolding_ext.answers import Verdict, equal
+from scaffolding_ext.answers import Verdict, equal, extract
 
 
 class Score(NamedTuple):
@@ -19,10 +19,15 @@ class Score(NamedTuple):
     verdict: str | None
 
 
+def answer_of_target(target: str) -> str:
+    """What a target says, read as an answer is: "The answer is 11" says 11, and what states nothing says all of it."""
+    return extract(target) or target
+
+
 def score(answer: str | None, target: str, *, units_implied: bool = False) -> Score:
     """Score an answer; no answer is wrong, and so is one that nothing here can tell to be equal. It may block.
 
-    What `answers.equal` leaves undetermined is right only where both are the same string; the verdict of the others
+    The target is read as answers are (`answer_of_target`). What `answers.equal` leaves undetermined is right only where both are the same string; the verdict of the others
     stays `"undetermined"`, so that a report can say how many there are.
 
     Args:
@@ -32,6 +37,7 @@ def score(answer: str | None, target: str, *, units_implied: bool = False) -> Sc
     """
     if answer is None:
         return Score(False, None)
+    target = answer_of_target(target)
     verdict = equal(answer, target, units_implied=units_implied)
     if verdict is Verdict.UNDETERMINED and answer.strip() == target.strip():
         verdict = Verdict.EQUAL

@@ -71,12 +71,16 @@ class DatasetConfig(_Section):
         num_samples: How many embedded problems are drawn; None means 100.
         seed: Which embedded problems are drawn.
         kind: One kind of the embedded problems only.
+        columns: A file's own names of `prompt`, `target`, `id` and `kind`, for those that it calls otherwise.
+        skip_bad_rows: Whether a file's unusable rows are left out with a warning, instead of refusing the file.
     """
 
     source: str
     num_samples: int | None = Field(default=None, ge=1)
     seed: int = 0
     kind: str | None = None
+    columns: dict[str, str] = Field(default_factory=dict)
+    skip_bad_rows: bool = False
 
 
 class StackConfig(_Section):

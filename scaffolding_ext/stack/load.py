@@ -28,7 +28,10 @@ def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
     Raises:
         ConfigError: The file cannot be read, or a key or value in it is wrong; `key` holds the dotted path.
     """
-    stack = _containers_copied(source) if isinstance(source, Mapping) else _read(source)
+    try:
+        stack = _containers_copied(source) if isinstance(source, Mapping) else _read(source)
+    except RecursionError as error:
+        raise ConfigError("the mapping holds itself, or is nested too deeply") from error
     for override in overrides:
         _override(stack, override)
     return validated(StackConfig, stack)
@@ -47,13 +50,12 @@ def _read(source: str | os.PathLike[str]) -> dict[str, Any]:
     else:
         path = Path(name)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        stack = plain_yaml.read(path)
+    except OSError as error:
         message = f"cannot read the stack file {name}: {error}"
         close = difflib.get_close_matches(path.stem, packaged_stacks(), n=1)
         hint = f" (did you mean {_PACKAGED}{close[0]}?)" if close and isinstance(error, FileNotFoundError) else ""
         raise ConfigError(message + hint) from error
-    stack = plain_yaml.parse(text, name)
     if not isinstance(stack, dict):
         raise ConfigError(f"{name} holds no mapping; a stack file has the keys {', '.join(StackConfig.model_fields)}")
     return stack

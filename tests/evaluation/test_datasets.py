@@ -75,6 +75,95 @@ def test_a_file_without_rows_or_no_file_is_refused(tmp_path: Path) -> None:
         load_dataset(tmp_path / "none.jsonl")
 
 
+def problem_of(path: Path, **options: Any) -> str:
+    with pytest.raises(DatasetError) as caught:
+        load_dataset(path, **options)
+    return str(caught.value).removeprefix(str(path))
+
+
+GOOD = {"question": "a", "answer": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"question": "a", "prompt": "b", "answer": 1}], "has both 'question' and 'prompt'; say by dataset.columns"),
+        ([{"question": "a", "answer": 1, "target": 2}], "has both 'answer' and 'target'"),
+        (['{"question": "a", "answer": 1, "answer": 2}'], "the key 'answer' stands twice; keep one of the two"),
+        ([r'{"question": "half \ud83d of it", "answer": 1}'], "half of a surrogate pair is no text"),
+        ([r'{"question": "a", "answer": "\udc00"}'], "field 'answer': '\\udc00'; half of a surrogate pair"),
+        (["[" * 100_000], "no valid JSON: it is nested too deeply"),
+        (['{"question": "a", "answer": ' + "9" * 5000 + "}"], "Exceeds the limit"),
+        ([[GOOD, GOOD]], "a list; the file must be JSONL"),
+        (["question,answer", "a,1"], "a row of JSONL is one JSON object"),
+        ([GOOD, GOOD, {"id": "2", **GOOD}], "line 3, field 'id': '2' names an earlier row already (line 2, which has no"),
+        ([{"id": 2, **GOOD}, GOOD], "line 2: has no 'id' and goes by its number, but '2' is the id of an earlier row (l"),
+    ],
+)
+def test_a_row_that_could_mean_two_things_or_nothing_is_refused(tmp_path: Path, rows: list[Any], message: str) -> None:
+    assert message in problem_of(write(tmp_path / "bad.jsonl", *rows))
+
+
+def test_the_same_question_under_two_names_means_one_thing(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", {"question": "1+1?", "prompt": "1+1?", "answer": 2})
+    assert load_dataset(path) == [Sample("1", "1+1?", "2")]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"question": "a", "answer": 1}\n{"question": "caf\xe9", "answer": 1}\n', ", line 2: the byte 0xe9 is no UTF-8"),
+        ('{"question": "a", "answer": 1}\n'.encode("utf-16"), "it is UTF-16; save it as UTF-8"),
+    ],
+)
+def test_another_encoding_is_told_with_its_line(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(data)
+    assert message in problem_of(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode())
+    assert load_dataset(path) == [Sample("1", "a", "1")]
+
+
+def test_a_file_without_end_is_refused() -> None:
+    assert "is longer than" in problem_of(Path("/dev/zero"))
+
+
+def test_all_bad_rows_are_told_at_once_twenty_at_most(tmp_path: Path) -> None:
+    rows = ["{", {"question": 3, "answer": 1}, GOOD, {"question": "a"}]
+    told = problem_of(write(tmp_path / "a.jsonl", *rows))
+    assert [part.split(":")[0] for part in told.removeprefix(", ").split("; line")] == [
+        "line 1",
+        " 2, field 'question'",
+        " 4",
+    ]
+    many = problem_of(write(tmp_path / "b.jsonl", *["{"] * 50))
+    assert many.count("no valid JSON") == 20
+    assert many.endswith("; no more were looked for")
+
+
+def test_bad_rows_can_be_left_out_with_a_warning(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", "{", GOOD, {"id": "2", **GOOD}, {"question": "b", "answer": 2})
+    with pytest.warns(UserWarning, match=r"2 of 4 rows are left out: line 1: no valid JSON.*; line 3, field 'id'"):
+        samples = load_dataset(path, skip_bad_rows=True)
+    assert samples == [Sample("2", "a", "1"), Sample("4", "b", "2")]
+    with pytest.raises(DatasetError, match="no rows that can be used: line 1"):
+        load_dataset(write(tmp_path / "b.jsonl", "{"), skip_bad_rows=True)
+
+
+def test_columns_say_what_a_file_calls_its_fields(tmp_path: Path) -> None:
+    row = {"prompt": "system text", "text": "1+1?", "solution": 2, "answer": "as shown", "uid": 7, "level": "easy"}
+    columns = {"prompt": "text", "target": "solution", "id": "uid", "kind": "level"}
+    path = write(tmp_path / "a.jsonl", row)
+    assert load_dataset(path, columns=columns) == [Sample("7", "1+1?", "2", "easy")]
+    assert load_dataset(path) == [Sample("1", "system text", "as shown")]
+    assert "no field 'txt'; it has: prompt, text" in problem_of(path, columns={"prompt": "txt"})
+    assert "columns has promt; it may have prompt, target, id, kind" in problem_of(path, columns={"promt": "text"})
+
+
 # ---- limits
 
 
@@ -91,7 +180,7 @@ def test_a_limit_that_leaves_nothing_is_refused(tmp_path: Path) -> None:
         load_dataset(write(tmp_path / "a.jsonl", {"question": "a", "answer": 1}), limit="2-3")
 
 
-@pytest.mark.parametrize("limit", ["", "0", "-3", "3-2", "0-2", "a", "1-2-3", "1.5"])
+@pytest.mark.parametrize("limit", ["", "0", "-3", "3-2", "0-2", "a", "1-2-3", "1.5", "9" * 5000])
 def test_a_limit_of_another_form_is_refused(limit: str) -> None:
     with pytest.raises(DatasetError, match="write N for the first N"):
         parse_limit(limit)
@@ -127,6 +216,7 @@ def test_a_hundred_embedded_problems_unless_told_otherwise() -> None:
     ("source", "options", "message"),
     [
         (EMBEDDED, {"kind": "prime"}, "known: sum, walk"),
+        (EMBEDDED, {"num_samples": 10**9}, "num_samples is 1000000000; tinylm:held_out gives 1 to 100,000"),
         ("tinylm:train", {}, "known: tinylm:held_out"),
         ("a.jsonl", {"num_samples": 3}, "choose its rows with limit"),
     ],

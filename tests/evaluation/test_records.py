@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,7 @@ def test_the_writer_appends_and_each_line_is_there_at_once(tmp_path: Path) -> No
     assert read_records(path) == [make(), FAILED, make(id="b")]
 
 
-@pytest.mark.parametrize("line", ["{", "3", "{}", '{"id": "a"}'])
+@pytest.mark.parametrize("line", ["{", "3", "{}", '{"id": "a"}', "[" * 100_000])
 def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "samples.jsonl"
     with record_writer(path) as write:
@@ -73,6 +75,45 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
         file.write(line + "\n")
     with pytest.raises(DatasetError, match=r"samples\.jsonl, line 2"):
         read_records(path)
+
+
+def test_a_last_line_that_was_cut_off_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    with record_writer(path) as write:
+        write(make())
+        write(FAILED)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.warns(UserWarning, match=r"samples\.jsonl, line 2: left out, since it was not written to its end"):
+        assert read_records(path) == [make()]
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from scaffolding_ext.errors import OutputError
+from scaffolding_ext.evaluation.records import Record, read_records, record_writer
+record = Record.from_json(__import__("json").loads(sys.argv[2]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
+with record_writer(sys.argv[1]) as write:
+    write(record)
+    try:
+        write(record)
+    except OutputError as error:
+        print(error)
+print(read_records(sys.argv[1]) == [record])
+"""
+
+
+def test_a_full_disk_is_an_error_and_leaves_whole_records(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    text = json.dumps(make().to_json())
+    command = [sys.executable, "-c", FULL_DISK, str(path), text, str(len(text) * 3 // 2)]  # room for one and a half
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    error, readable = done.stdout.splitlines()
+    assert error.startswith(f"cannot write to {path}: ")
+    assert error.endswith("; the records before are kept")
+    assert readable == "True"
+    assert path.read_text() == text + "\n"
 
 
 def test_the_prompt_hash_tells_prompts_apart() -> None:

@@ -97,7 +97,7 @@ def test_chains_of_drafts(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         ([], "is empty"),
-        ([[1]], "line 1: is a list"),
+        ([[1]], "line 1: a list; the file must be JSONL"),
         ([{"prompt": "x"}], "line 1: no evaluation record, no samples, no turns"),
         ([{"turns": []}, {"samples": []}], "line 2: has no 'turns'"),
         ([{"samples": [{"text": "x"}], "id": "q", "answer": "1"}], "lacks a field"),

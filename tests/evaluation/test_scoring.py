@@ -20,6 +20,9 @@ from scaffolding_ext.evaluation.scoring import Score, score
         ("no idea", "(1,2)", Score(False, "undetermined")),
         ("5 cm", "5", Score(False, "undetermined")),
         (None, "3", Score(False, None)),
+        ("11", "The answer is 11", Score(True, "equal")),
+        ("11", r"6 + 5 = \boxed{11}", Score(True, "equal")),
+        ("12", "The answer is 11.", Score(False, "different")),
     ],
 )
 def test_scores(answer: str | None, target: str, expected: Score) -> None:

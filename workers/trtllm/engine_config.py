@@ -5,11 +5,11 @@ No TensorRT-LLM and no GPU are needed to read it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from scaffolding_ext.documents import decoded, parse_json
 from scaffolding_ext.errors import ConfigError
 
 _LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
@@ -73,7 +73,7 @@ class EngineConfig(NamedTuple):
         """
         path = Path(folder) / "config.json"
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = parse_json(decoded(path.read_bytes()))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{folder} is no TensorRT engine: {path} cannot be read ({error})") from error
         if not isinstance(document, Mapping) or not isinstance(document.get("build_config"), Mapping):
@@ -164,6 +164,6 @@ def is_engine(folder: str | Path) -> bool:
     """Whether a folder holds an engine rather than a checkpoint."""
     path = Path(folder) / "config.json"
     try:
-        return "build_config" in json.loads(path.read_text(encoding="utf-8"))
+        return "build_config" in parse_json(decoded(path.read_bytes()))
     except (OSError, ValueError):
         return False

@@ -1,0 +1,85 @@
+"""Files: text and JSON that others wrote, which cannot hurt who reads them, and text that is written whole or not.
+
+What cannot be read is a `ValueError` that says where and why; callers put the file's name before it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from scaffolding_ext.errors import OutputError
+
+UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how a file in it begins
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def decoded(data: bytes, first_line: int = 1) -> str:
+    """The text of UTF-8, without a byte order mark.
+
+    Raises:
+        ValueError: It is another encoding; the line is named.
+    """
+    if data.startswith(UTF16):
+        raise ValueError("is UTF-16; save it as UTF-8")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = first_line + data.count(b"\n", 0, error.start)
+        raise ValueError(
+            f"line {line}: the byte 0x{data[error.start]:02x} is no UTF-8 (Latin-1, perhaps); save it as UTF-8"
+        ) from error
+
+
+def has_surrogate(text: str) -> bool:
+    """Whether a text holds half of a surrogate pair: no file, no tokenizer and no terminal takes that."""
+    return _SURROGATE.search(text) is not None
+
+
+def parse_json(text: str) -> Any:
+    """What a JSON text says.
+
+    Raises:
+        ValueError: It is no JSON, an object has a key twice, or it is nested too deeply.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no valid JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError("no valid JSON: it is nested too deeply") from error
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file; one of that name is replaced once the new one is whole. A link's target is written.
+
+    Raises:
+        OutputError: It cannot be written; an older file is as it was.
+    """
+    target = os.path.realpath(path)
+    is_special = os.path.exists(target) and not os.path.isfile(target)  # a device, or a pipe
+    partial = target if is_special else os.path.join(os.path.dirname(target), f".{os.getpid()}.part")
+    try:
+        try:
+            with open(partial, "w", encoding="utf-8") as file:
+                file.write(text)
+            if not is_special:
+                os.replace(partial, target)
+        except OSError:
+            if not is_special and os.path.exists(partial):
+                os.unlink(partial)
+            raise
+    except OSError as error:
+        raise OutputError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice; keep one of the two")
+    return found

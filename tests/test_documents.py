@@ -1,0 +1,47 @@
+"""What others wrote is bounded before it is built, and what is written is written whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scaffolding_ext.documents import parse_json, write_text
+from scaffolding_ext.errors import OutputError
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "no valid JSON"), ("[" * 100_000, "nested too deeply"), ('{"a": {"b": 1, "b": 1}}', "the key 'b' stands twice")],
+)
+def test_json_that_would_hurt_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_json(text)
+
+
+# ---- writing
+
+
+def test_a_file_is_replaced_once_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_text(path, "one")
+    write_text(path, "two")
+    assert (path.read_text(), os.listdir(tmp_path)) == ("two", ["a"])
+
+
+def test_a_link_stays_and_its_target_is_written(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("target")
+    write_text(link, "one")
+    assert link.is_symlink()
+    assert (tmp_path / "target").read_text() == "one"
+
+
+@pytest.mark.parametrize("name", ["/dev/full", "folder", "none/a", "n" * 300])
+def test_what_cannot_be_written_is_named_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OutputError, match=f"cannot write .*{name}: "):
+        write_text(tmp_path / name, "text")
+    assert os.listdir(tmp_path) == ["folder"]
+    assert not Path("/dev/full").is_file()
