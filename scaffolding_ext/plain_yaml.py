@@ -19,7 +19,9 @@ from scaffolding_ext.errors import ConfigError
 _MAX_BYTES = 2**20  # of a file
 _MAX_VALUES = 100_000  # of a document, what its aliases stand for counted each time
 _MAX_DEPTH = 64
-_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq", "merge"))
+_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq", "merge")
+)
 
 
 def read(path: str | os.PathLike[str]) -> Any:

@@ -13,7 +13,11 @@ from scaffolding_ext.errors import OutputError
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "no valid JSON"), ("[" * 100_000, "nested too deeply"), ('{"a": {"b": 1, "b": 1}}', "the key 'b' stands twice")],
+    [
+        ("{", "no valid JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a": {"b": 1, "b": 1}}', "the key 'b' stands twice"),
+    ],
 )
 def test_json_that_would_hurt_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):

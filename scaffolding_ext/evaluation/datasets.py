@@ -168,7 +168,9 @@ def read_jsonl(
         more = "; no more were looked for" if len(problems) == _MAX_PROBLEMS else ""
         raise DatasetError(f"{name}, {'; '.join(problems)}{more}")
     if not samples:
-        raise DatasetError(f"the dataset {name} has no rows" + (f" that can be used: {problems[0]}" if problems else ""))
+        raise DatasetError(
+            f"the dataset {name} has no rows" + (f" that can be used: {problems[0]}" if problems else "")
+        )
     if problems:
         shown = "; ".join(problems[:_MAX_PROBLEMS])
         warnings.warn(f"{name}: {len(problems)} of {num_rows} rows are left out: {shown}", stacklevel=2)
@@ -215,7 +217,9 @@ def _optional(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 def _clash(name: str, written: bool, field: str, earlier: str) -> str:
     if written:
         return f", field {field!r}: {name!r} names an earlier row already ({earlier}); ids must be unique"
-    return f": has no {field!r} and goes by its number, but {name!r} is the id of an earlier row ({earlier}): give it one"
+    return (
+        f": has no {field!r} and goes by its number, but {name!r} is the id of an earlier row ({earlier}): give it one"
+    )
 
 
 def _as_text(value: Any, field: str) -> str:

@@ -96,8 +96,14 @@ GOOD = {"question": "a", "answer": 1}
         (['{"question": "a", "answer": ' + "9" * 5000 + "}"], "Exceeds the limit"),
         ([[GOOD, GOOD]], "a list; the file must be JSONL"),
         (["question,answer", "a,1"], "a row of JSONL is one JSON object"),
-        ([GOOD, GOOD, {"id": "2", **GOOD}], "line 3, field 'id': '2' names an earlier row already (line 2, which has no"),
-        ([{"id": 2, **GOOD}, GOOD], "line 2: has no 'id' and goes by its number, but '2' is the id of an earlier row (l"),
+        (
+            [GOOD, GOOD, {"id": "2", **GOOD}],
+            "line 3, field 'id': '2' names an earlier row already (line 2, which has no",
+        ),
+        (
+            [{"id": 2, **GOOD}, GOOD],
+            "line 2: has no 'id' and goes by its number, but '2' is the id of an earlier row (l",
+        ),
     ],
 )
 def test_a_row_that_could_mean_two_things_or_nothing_is_refused(tmp_path: Path, rows: list[Any], message: str) -> None:
@@ -112,7 +118,10 @@ def test_the_same_question_under_two_names_means_one_thing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b'{"question": "a", "answer": 1}\n{"question": "caf\xe9", "answer": 1}\n', ", line 2: the byte 0xe9 is no UTF-8"),
+        (
+            b'{"question": "a", "answer": 1}\n{"question": "caf\xe9", "answer": 1}\n',
+            ", line 2: the byte 0xe9 is no UTF-8",
+        ),
         ('{"question": "a", "answer": 1}\n'.encode("utf-16"), "it is UTF-16; save it as UTF-8"),
     ],
 )
