@@ -151,8 +151,7 @@ def read_jsonl(
     samples: dict[str, Sample] = {}
     places: dict[str, str] = {}
     problems = []
-    num_rows = 0
-    for num_rows, row in enumerate(read_rows(path), 1):
+    for row in read_rows(path):
         try:
             sample = _sample(row, fields)
             written = _optional(row.value, fields["id"]) is not None
@@ -173,7 +172,9 @@ def read_jsonl(
         )
     if problems:
         shown = "; ".join(problems[:_MAX_PROBLEMS])
-        warnings.warn(f"{name}: {len(problems)} of {num_rows} rows are left out: {shown}", stacklevel=2)
+        warnings.warn(
+            f"{name}: {len(problems)} of {len(problems) + len(samples)} rows are left out: {shown}", stacklevel=2
+        )
     return list(samples.values())
 
 

@@ -27,8 +27,9 @@ def answer_of_target(target: str) -> str:
 def score(answer: str | None, target: str, *, units_implied: bool = False) -> Score:
     """Score an answer; no answer is wrong, and so is one that nothing here can tell to be equal. It may block.
 
-    The target is read as answers are (`answer_of_target`). What `answers.equal` leaves undetermined is right only where both are the same string; the verdict of the others
-    stays `"undetermined"`, so that a report can say how many there are.
+    The target is read as answers are (`answer_of_target`). What `answers.equal` leaves undetermined is right only where
+    both are the same string; the verdict of the others stays `"undetermined"`, so that a report can say how many there
+    are.
 
     Args:
         answer: What was answered.
