@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import scaffolding_ext.worker_tags
+from scaffolding_ext.completion import Completion
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.program import Program, current_program, in_program, record
 from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, family_named
@@ -23,7 +24,6 @@ from scaffolding_ext.protocol import (
     Task,
     Worker,
 )
-from scaffolding_ext.results import Completion
 from scaffolding_ext.tasks import CONTINUED_TURNS
 from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 

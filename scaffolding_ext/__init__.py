@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scaffolding_ext.completion import Completion
     from scaffolding_ext.controllers.base import BaseController
     from scaffolding_ext.controllers.best_of_n import BestOfNController
     from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from scaffolding_ext.ledger import Ledger
     from scaffolding_ext.program import Program, current_program
     from scaffolding_ext.prompting import Prompting
-    from scaffolding_ext.results import Completion, ScaffoldingResult, completion_of
+    from scaffolding_ext.results import ScaffoldingResult, completion_of
     from scaffolding_ext.stack.build import build_stack, load_stack
     from scaffolding_ext.stack.config import StackConfig
     from scaffolding_ext.stack.load import load_config
@@ -113,7 +114,7 @@ _MODULES = {
     "BestOfNController": "controllers.best_of_n",
     "BudgetForcingController": "controllers.budget_forcing",
     "CompareWorker": "workers.compare",
-    "Completion": "results",
+    "Completion": "completion",
     "DeepConfController": "controllers.deepconf",
     "DynasorCoTController": "controllers.dynasor_cot",
     "HuggingFaceWorker": "workers.huggingface.worker",

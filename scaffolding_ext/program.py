@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import hashlib
 import itertools
 import time
 import weakref
@@ -19,6 +18,7 @@ import numpy as np
 
 from scaffolding_ext.ledger import Ledger, Meter
 from scaffolding_ext.protocol import ControllerGenerator, current_scope
+from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import Purpose
 
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
@@ -58,12 +58,6 @@ def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerG
         opened.has_returned = True
         if current_program() is opened.program:  # a generator that is freed late may end in another's context
             _program.set(None)
-
-
-def derive_seed(*parts: object) -> int:
-    """A 63-bit seed from any parts; equal parts give equal seeds, whatever ran before."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 class _Opened:

@@ -19,13 +19,13 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 # The rooms from the ground up: a module may import its own room and those of lower layers. A room is a module or a
 # folder of the package; the longest name that fits a module is its room.
 LAYERS = (
-    ("errors", "maths", "standins", "configs"),
+    ("errors", "maths", "standins", "configs", "seeds"),
     ("documents",),
     ("protocol", "answers", "plain_yaml", "require"),
-    ("tasks", "worker_tags", "calibration"),
+    ("tasks", "worker_tags", "calibration", "completion"),
     ("ledger", "prompting", "lowering", "registry", "testing"),
     ("program", "tinylm"),
-    ("sampling_params", "seeds", "results"),
+    ("sampling_params", "results"),
     ("scheduling",),
     ("controllers", "workers"),
     ("host",),

@@ -15,7 +15,6 @@ from scaffolding_ext.program import (
     Ledger,
     Program,
     current_program,
-    derive_seed,
     enter_program,
     in_program,
     next_seed,
@@ -31,6 +30,7 @@ from scaffolding_ext.protocol import (
     current_scope,
     with_task_collection,
 )
+from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import (
     CHAIN,
     PROBE,

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 from scaffolding_ext import HuggingFaceWorker, Prompting
 from scaffolding_ext.answers import extract, up_to_brace
 from scaffolding_ext.evaluation.datasets import Sample
-from scaffolding_ext.program import derive_seed
 from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, Task
+from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import ScoreTask, VerifyTask
 from scaffolding_ext.tinylm.grammar import CLOSE, NO, PROBE, VERDICT, YES
 

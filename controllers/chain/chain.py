@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.controllers.chain.chunk_text import ChunkText
-from scaffolding_ext.program import derive_seed, discard
+from scaffolding_ext.program import discard
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.sampling_params import apply_sampling_params, inherit_sampling_params
+from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import Purpose
 
 

@@ -13,10 +13,11 @@ from scaffolding_ext.controllers.on_worker import OnWorker, on_worker
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.ledger import Ledger, Meter
 from scaffolding_ext.maths.nonconformity import NonconformityScore
-from scaffolding_ext.program import derive_seed, discard, elapsed, record
+from scaffolding_ext.program import discard, elapsed, record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.sampling_params import inherit_sampling_params
+from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import (
     CHAIN,
     CHAIN_START,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from scaffolding_ext.ledger import Ledger, Meter
-from scaffolding_ext.program import derive_seed, discard, enter_part, next_seed, record
+from scaffolding_ext.program import discard, enter_part, next_seed, record
 from scaffolding_ext.protocol import (
     Controller,
     ControllerGenerator,
@@ -22,6 +22,7 @@ from scaffolding_ext.protocol import (
     current_scope,
 )
 from scaffolding_ext.sampling_params import SAMPLE_TEMPERATURE, vary
+from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import Purpose, purpose_of
 
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.answers import extract
+from scaffolding_ext.completion import Completion
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.records import Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.scoring import score
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.results import Completion
 
 OnRecord = Callable[[Record], None]
 
