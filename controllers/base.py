@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
 
 import scaffolding_ext.worker_tags
 from scaffolding_ext.completion import Completion
@@ -24,6 +24,7 @@ from scaffolding_ext.protocol import (
     Task,
     Worker,
 )
+from scaffolding_ext.registry import Registry
 from scaffolding_ext.tasks import CONTINUED_TURNS
 from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 
@@ -69,6 +70,7 @@ class BaseController(Controller):
         WorkerTag: The roles of workers, where upstream's controllers have theirs.
         required_tags: The workers that this controller itself sends tasks to; a stack without them is refused.
         required_tasks: Task types that must be served natively, because nothing can take their place.
+        registries: By argument, where the types of components are found that are no controllers: a rule, for instance.
         continues_answers: Whether it has workers go on with an unfinished answer, which not every chat server can.
         prompting: Of the outermost controller of a stack: applied to the prompt when a request starts. Where it was
             never set, our host takes that of the generation worker's model; None sends prompts as they are.
@@ -77,6 +79,7 @@ class BaseController(Controller):
     WorkerTag: TypeAlias = scaffolding_ext.worker_tags.WorkerTag
     required_tags: tuple[WorkerTag, ...] = (WorkerTag.GENERATION,)
     required_tasks: tuple[type[Task], ...] = ()
+    registries: ClassVar[Mapping[str, Registry]] = {}
     continues_answers: bool = False
     prompting: Prompting | None = None
 

@@ -9,7 +9,7 @@ name their own sources.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
@@ -23,6 +23,7 @@ from scaffolding_ext.maths.allocation.policies import rule_from
 from scaffolding_ext.maths.voting import vote
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
+from scaffolding_ext.registry import allocation_rules
 from scaffolding_ext.worker_tags import WorkerTag
 
 
@@ -52,6 +53,7 @@ class MajorityVoteController(BaseController):
     """
 
     required_tags: tuple[WorkerTag, ...] = ()
+    registries: ClassVar = {"allocation": allocation_rules}
 
     def __init__(
         self,

@@ -12,34 +12,13 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.total_variation import has_stabilised
 from scaffolding_ext.registry import import_target, stopping_rules
-
-
-class Probe(NamedTuple):
-    """A look at an unfinished chain.
-
-    Attributes:
-        prefix: The chain as it stood: its tokens, their text, and their log-probabilities where the chain's sampling
-            fields ask for `num_logprobs`.
-        answer: The answer that it gave when it was asked; None where it gave none, or was not asked.
-        answer_class: Number of the class of equal answers among the chain's probes, in order of first appearance; -1
-            for no answer.
-        hedged: Whether the response contains a hedge word.
-        response: All that the chain responded; None where it was not asked.
-    """
-
-    prefix: Prefix
-    answer: str | None = None
-    answer_class: int = -1
-    hedged: bool = False
-    response: str | None = None
-
 
 Rule = Callable[[Sequence[Probe]], bool]
 
@@ -166,36 +145,35 @@ class PatternStop(StoppingRule):
         return self.pattern.search(probes[-1].prefix.text, max(0, num_seen - self.max_match_len)) is not None
 
 
-def make_rule(rule: str | Rule, threshold: int, share: float) -> Rule:
+def make_rule(rule: str | Rule, threshold: int | None = None) -> Rule:
     """The rule of a name, or the rule itself.
 
     Args:
-        rule: `"consecutive"`, `"window"`, another registered name, `"module:name"` of a function whose argument is
-            called `probes` or of a StoppingRule that is built without arguments, or a rule itself.
-        threshold: Of the two built-in names.
-        share: Of `"window"`.
+        rule: A registered name, `"module:name"` of a function whose argument is called `probes` or of a StoppingRule
+            that is built without arguments, or a rule itself.
+        threshold: Of a named rule that has one; None takes the rule's own.
 
     Raises:
-        ConfigError: It is none of these.
+        ConfigError: It is none of these, or has no threshold to set.
     """
-    if rule == "consecutive":
-        return Consecutive(threshold)
-    if rule == "window":
-        return Window(threshold, share)
+    found: Any = rule
     if isinstance(rule, str):
-        found: Any = _checked_target(rule) if ":" in rule else stopping_rules.resolve(rule)
-        if not (isinstance(found, type) and issubclass(found, StoppingRule)):
-            return make_rule(found, threshold, share)
-        try:
-            built: Rule = found()
-        except TypeError as error:
-            raise ConfigError(f"{rule!r} needs arguments ({error}); give {{type: {rule}, args: {{...}}}}") from error
-        return built
-    if isinstance(rule, type) or not callable(rule):
+        found = _checked_target(rule) if ":" in rule else stopping_rules.resolve(rule)
+    elif isinstance(rule, type) or not callable(rule):
         raise ConfigError(
             f"is {rule!r}; give a name, or a function (or object) that takes the probes and returns a bool"
         )
-    return rule
+    is_class = isinstance(found, type) and issubclass(found, StoppingRule)
+    if threshold is not None and not (is_class and "threshold" in inspect.signature(found).parameters):
+        raise ConfigError(f"is {rule!r}, which takes no certainty_threshold; leave that out, or give it to the rule")
+    if not is_class:
+        decides: Rule = found
+        return decides
+    try:
+        built: Rule = found() if threshold is None else found(threshold=threshold)
+    except TypeError as error:
+        raise ConfigError(f"{rule!r} needs arguments ({error}); give {{type: {rule}, args: {{...}}}}") from error
+    return built
 
 
 def _checked_target(name: str) -> Any:

@@ -184,6 +184,18 @@ stopping_rules = Registry(
     "scaffolding_ext.stopping_rules",
     base="scaffolding_ext.controllers.stopping:StoppingRule",
 )
+probe_schedules = Registry(
+    "probe schedule",
+    {"ProbeSchedule": "scaffolding_ext.controllers.chain.schedule:ProbeSchedule"},
+    "scaffolding_ext.probe_schedules",
+    base="scaffolding_ext.controllers.chain.schedule:ProbeSchedule",
+)
+answer_probes = Registry(
+    "answer probe",
+    {"AnswerProbe": "scaffolding_ext.controllers.chain.probe:AnswerProbe"},
+    "scaffolding_ext.answer_probes",
+    base="scaffolding_ext.controllers.chain.probe:AnswerProbe",
+)
 allocation_rules = Registry(
     "allocation rule",
     {

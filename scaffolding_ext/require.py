@@ -79,3 +79,14 @@ def one_of(key: str, value: T, choices: Collection[Any], instead: str = "") -> T
         return value
     names = ", ".join(map(str, choices))
     raise ConfigError(f"is {value!r}; choose one of {names}{', or give ' if instead else ''}{instead}", key)
+
+
+def alone(key: str, value: object, **others: object) -> None:
+    """Refuse others beside an argument that sets what they would set; None stands for what is not given.
+
+    Raises:
+        ConfigError: Both are given.
+    """
+    for name, other in others.items():
+        if value is not None and other is not None:
+            raise ConfigError(f"sets what {name} sets, too; give one of the two", key)

@@ -26,6 +26,7 @@ from scaffolding_ext import (
     OpenAIWorker,
     ScaffoldingLlm,
 )
+from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.maths.statistics import wilson_interval
 from scaffolding_ext.protocol import Controller, Worker
@@ -58,11 +59,8 @@ def stacks() -> dict[str, Controller]:
     plain = NativeGenerationController({**SAMPLING, "max_tokens": MAX_TOKENS})
     dynasor = DynasorCoTController(
         MAX_TOKENS,
-        chunk_size=32,
-        probe_spacing="geometric",
-        spacing_growth=1.2,
-        probe_tokens=8,
-        probe_sampling_params={"temperature": 1.0},
+        schedule=ProbeSchedule(32, growth=1.2),
+        probe=AnswerProbe(8, {"temperature": 1.0}),
         sampling_params=SAMPLING,
     )
     return {"plain": plain, "DynasorCoT": dynasor, "vote of 4": MajorityVoteController(plain, 4, allocation=None)}

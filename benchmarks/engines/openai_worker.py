@@ -26,6 +26,7 @@ import click
 
 from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext import DynasorCoTController, OpenAIWorker, ScaffoldingLlm
+from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
 from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker
@@ -36,13 +37,13 @@ EMBEDDED = "tinylm/draft"
 LENGTHS = (300, 2_000, 8_000)
 PROBE_TOKENS = 7  # no chunk has as few
 MODES: dict[str, dict[str, Any]] = {
-    "stream, geometric 3": {"probe_spacing": "geometric", "spacing_growth": 3.0},
-    "stream, geometric 3, own end": {"probe_spacing": "geometric", "spacing_growth": 3.0, "insist_on_answer": False},
-    "stream, geometric 2": {"probe_spacing": "geometric", "spacing_growth": 2.0},
-    "stream, geometric 2, own end": {"probe_spacing": "geometric", "spacing_growth": 2.0, "insist_on_answer": False},
-    "stream, geometric 1.5": {"probe_spacing": "geometric", "spacing_growth": 1.5},
+    "stream, geometric 3": {"schedule": ProbeSchedule(growth=3.0)},
+    "stream, geometric 3, own end": {"schedule": ProbeSchedule(growth=3.0), "insist_on_answer": False},
+    "stream, geometric 2": {"schedule": ProbeSchedule(growth=2.0)},
+    "stream, geometric 2, own end": {"schedule": ProbeSchedule(growth=2.0), "insist_on_answer": False},
+    "stream, geometric 1.5": {"schedule": ProbeSchedule(growth=1.5)},
     "stream, fixed 64": {},
-    "chunk, geometric 2": {"mode": "chunk", "probe_spacing": "geometric", "spacing_growth": 2.0},
+    "chunk, geometric 2": {"mode": "chunk", "schedule": ProbeSchedule(growth=2.0)},
     "chunk, fixed 64": {"mode": "chunk"},
 }
 BARRED = ("stream, geometric 3", "stream, geometric 2")  # and with an own end
@@ -162,7 +163,7 @@ def record_chain(tokenizer: str, texts: Iterator[tuple[str, str]], num_tokens: i
 def traffic(recording: Recording, num_tokens: int, mode: dict[str, Any], as_ids: bool, seed: int) -> Traffic:
     """Run one chain and count."""
     budget = num_tokens if mode.get("insist_on_answer", True) else 2 * num_tokens
-    controller = DynasorCoTController(max_tokens=budget, probe_tokens=PROBE_TOKENS, overlap=False, **mode)
+    controller = DynasorCoTController(max_tokens=budget, probe=AnswerProbe(PROBE_TOKENS), overlap=False, **mode)
     model = recording.model
     with (
         OpenAIServer(RecordedWorker(recording, num_tokens), model) as server,

@@ -25,9 +25,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks._lib.lab import Chain, Lab, Response
 from benchmarks._lib.report import Bar, Report, report_options
 from benchmarks.studies.demo import CUT, DYNASOR, PLAIN, Run, matching_budget, run_method
-from scaffolding_ext.controllers.chain import Prefix
-from scaffolding_ext.controllers.dynasor_cot import HEDGE_WORDS
-from scaffolding_ext.controllers.stopping import Consecutive, Probe, Rule, Window
+from scaffolding_ext.controllers.chain import Prefix, Probe
+from scaffolding_ext.controllers.chain.probe import HEDGE_WORDS
+from scaffolding_ext.controllers.stopping import Consecutive, Rule, Window
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.maths.statistics import (
     Estimate,
@@ -293,9 +293,9 @@ def main(
     samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
     arguments = load_config("configs:dynasor_cot").controller.args
     threshold = int(arguments["certainty_threshold"])
-    gap, growth = int(arguments["chunk_size"]), float(arguments.get("spacing_growth", 1.0))
-    base = Schedule(int(arguments.get("first_probe", gap)), gap, growth, Consecutive(threshold))
-    temperature = float(arguments["probe_sampling_params"]["temperature"])
+    gap = int(arguments["chunk_size"])
+    base = Schedule(gap, gap, 1.0, Consecutive(threshold))
+    temperature = float(arguments["probe"]["args"]["sampling_params"]["temperature"])
     columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         runs = run_live(samples, seed, model, progress)

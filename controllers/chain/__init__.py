@@ -7,8 +7,9 @@
 
 `start_chain` takes a `StreamChain` where the worker streams and a `ChunkChain` elsewhere; a controller may also make
 one of the two itself. `chain.prefix` is a snapshot, which `asking` turns into a task that asks for the answer so far (a
-probe); `asked_answer` reads it. `conclude` ends the request with the chain's own answer or one that it asks for, and
-`close_with` with an answer that the controller has already.
+probe); `asked_answer` reads it. A `ProbeSchedule` says where that is done, and an `AnswerProbe` how. `conclude` ends
+the request with the chain's own answer or one that it asks for, and `close_with` with an answer that the controller has
+already.
 """
 
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking
@@ -16,13 +17,18 @@ from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.chain.continuation import continuation
 from scaffolding_ext.controllers.chain.ending import close_with, conclude
+from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
+from scaffolding_ext.controllers.chain.schedule import ProbeSchedule
 from scaffolding_ext.controllers.chain.start import start_chain
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 
 __all__ = [
+    "AnswerProbe",
     "Chain",
     "ChunkChain",
     "Prefix",
+    "Probe",
+    "ProbeSchedule",
     "StreamChain",
     "asked_answer",
     "asking",

@@ -21,10 +21,6 @@ from scaffolding_ext.stack.placement import check_placement
 from scaffolding_ext.stack.signature import Arguments
 
 _NOT_BUILT = object()
-_REGISTRIES = {
-    "rule": registry.stopping_rules,
-    "allocation": registry.allocation_rules,
-}  # of components that are arguments of that name
 # What the package's own classes import when they are built, by the extra of the package that brings it.
 _NEEDED = {
     "scaffolding_ext.workers.huggingface.worker.HuggingFaceWorker": ("hf", ("torch", "transformers")),
@@ -115,13 +111,14 @@ class _Builder:
         self._num_components = 0
 
     def component(self, component: ComponentConfig, known: Registry, path: str) -> Any:
-        """The component, with everything in its arguments; a nested one is of the same registry unless its key says."""
+        """The component, with everything in its arguments; a nested one is of its registry unless its owner says."""
         with _located(f"{path}.type"):
             factory = known.resolve(component.type)
         accepted = Arguments.of(factory)
         num_before = self._num_components
+        registries = getattr(factory, "registries", {})
         args = {
-            name: self._value(value, _REGISTRIES.get(name, known), f"{path}.args.{name}")
+            name: self._value(value, registries.get(name, known), f"{path}.args.{name}")
             for name, value in component.args.items()
         }
         innermost = self._num_components == num_before

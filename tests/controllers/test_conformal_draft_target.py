@@ -353,7 +353,7 @@ def test_models_with_different_chat_templates_are_refused_unless_they_are_to_sha
 def test_dynasor_drafts_and_a_chunk_that_its_budget_cuts_off_is_no_end() -> None:
     """Its probes agree in the second chunk, on 7; in the first there is room for one probe."""
     draft = ScriptedWorker(lambda task: "7}" if task.input_str.endswith("{") else "d" * 100)
-    dynasor = DynasorCoTController(chunk_size=3, first_probe=3, certainty_threshold=2, mode="chunk", overlap=False)
+    dynasor = DynasorCoTController(chunk_size=3, certainty_threshold=2, mode="chunk", overlap=False)
     made = controller(
         NINE,
         draft_controller=dynasor,

@@ -6,6 +6,7 @@ from scaffolding_ext import registry
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.best_of_n import BestOfNController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.chain import ProbeSchedule
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.deepconf import DeepConfController
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController, DynasorGenerationController
@@ -13,6 +14,7 @@ from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.reward import RewardController
+from scaffolding_ext.controllers.stopping import Window
 from scaffolding_ext.maths.allocation.curtailment import Curtailment
 from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS
 
@@ -37,8 +39,8 @@ CONTROLLERS = {
     "dynasor_streaming": lambda: DynasorCoTController(chunk_size=24, streaming=True),
     "dynasor_chunk": lambda: DynasorCoTController(chunk_size=24, mode="chunk"),
     "dynasor_chunk_in_turn": lambda: DynasorCoTController(chunk_size=24, mode="chunk", overlap=False),
-    "dynasor_window": lambda: DynasorCoTController(chunk_size=24, rule="window", window_share=0.5),
-    "dynasor_geometric": lambda: DynasorCoTController(chunk_size=8, probe_spacing="geometric"),
+    "dynasor_window": lambda: DynasorCoTController(chunk_size=24, rule=Window(share=0.5)),
+    "dynasor_geometric": lambda: DynasorCoTController(schedule=ProbeSchedule(8, growth=1.5)),
     "dynasor_to_the_end": lambda: DynasorCoTController(chunk_size=24, certainty_threshold=99),
     "dynasor_out_of_budget": lambda: DynasorCoTController(max_tokens=60, chunk_size=24, certainty_threshold=99),
     "dynasor_alias": lambda: DynasorGenerationController(chunk_size=24),

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
 from scaffolding_ext.controllers.dynasor_cot import EFFORTS, DynasorCoTController, DynasorGenerationController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.stopping import Window
 from scaffolding_ext.errors import ConfigError, EngineError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import Prompting, family_named
@@ -56,7 +58,7 @@ def request(controller, chain, probes, worker_type=ScriptedWorker, **options):
 
 def controller(mode="chunk_in_turn", **arguments):
     return DynasorCoTController(
-        **({"max_tokens": 1000, "chunk_size": 10, "family": "tinylm"} | arguments | MODES[mode])
+        **({"max_tokens": 1000, "schedule": ProbeSchedule(10), "family": "tinylm"} | arguments | MODES[mode])
     )
 
 
@@ -138,6 +140,7 @@ def test_agreement(mode, responses, stops_at):
     ("response", "options", "hedged"),
     [
         ("5} I know, it is denoted", {}, False),
+        ("5} I know, it is denoted", {"hedge_match": "word"}, False),
         ("5} I know, it is denoted", {"hedge_match": "substring"}, True),
         ("5} no", {}, True),
         ("5} NO!", {}, True),
@@ -151,7 +154,8 @@ def test_agreement(mode, responses, stops_at):
     ],
 )
 def test_hedging(response, options, hedged):
-    result, _ = request(controller(certainty_threshold=1, probe_tokens=99, **options), ENDLESS[:25], [response])
+    probe = AnswerProbe(99, **options)
+    result, _ = request(controller(certainty_threshold=1, probe=probe), ENDLESS[:25], [response])
     assert events(result, "probe")[0]["hedged"] is hedged
     assert (result.exit_reason == "certain") is not hedged
 
@@ -177,8 +181,7 @@ def window_exit(responses, threshold, share):
 )
 def test_the_window_rule_is_the_papers(responses, threshold, share):
     """C_k is the share of the last w answers that equal the newest; hedged answers are left out; stop at C_k >= tau."""
-    rule = {"rule": "window", "window_share": share, "certainty_threshold": threshold, "max_tokens": 100}
-    result, _ = request(controller(**rule), ENDLESS, responses)
+    result, _ = request(controller(rule=Window(threshold, share), max_tokens=100), ENDLESS, responses)
     expected = window_exit(responses, threshold, share)
     stops = [event["position"] for event in events(result, "stop")]
     assert stops == ([] if expected is None else [10 * (expected + 1)])
@@ -186,8 +189,7 @@ def test_the_window_rule_is_the_papers(responses, threshold, share):
 
 def test_a_share_that_is_reached_exactly_is_enough():
     responses = ["6}"] * 9 + ["5}"] * 11  # 11 of 20, and 0.55 * 20 is above 11 in floating point
-    rule = {"rule": "window", "window_share": 0.55, "certainty_threshold": 20}
-    result, _ = request(controller(**rule), ENDLESS, responses)
+    result, _ = request(controller(rule=Window(20, 0.55)), ENDLESS, responses)
     assert result.exit_reason == "certain"
 
 
@@ -198,42 +200,82 @@ def test_a_share_that_is_reached_exactly_is_enough():
 def test_presets(effort):
     chosen = DynasorCoTController(effort=effort)
     figures = {"mild": (8, 64), "low": (5, 64), "mid": (3, 64), "high": (2, 64), "crazy": (2, 32)}[effort]
-    assert (chosen.certainty_threshold, chosen.chunk_size) == figures
-    assert chosen.first_probe == chosen.chunk_size
+    assert (chosen.rule.threshold, chosen.schedule.chunk_size) == figures
+    assert chosen.schedule.first_probe == chosen.schedule.chunk_size
 
 
 def test_the_defaults_are_the_middle_preset():
     chosen = DynasorCoTController()
-    assert (chosen.certainty_threshold, chosen.chunk_size) == EFFORTS["mid"]
-    assert chosen.probe_sampling_params == {"temperature": 0.6, "top_p": 0.95, "max_tokens": 20}
+    assert (chosen.rule.threshold, chosen.schedule.chunk_size) == EFFORTS["mid"]
+    assert chosen.probe.sampling_params == {"temperature": 0.6, "top_p": 0.95, "max_tokens": 20}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "key"),
+    ("build", "arguments", "key"),
     [
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"certainty_threshold": 0}, "certainty_threshold"),
-        ({"chunk_size": 0}, "chunk_size"),
-        ({"first_probe": 0}, "first_probe"),
-        ({"probe_tokens": 0}, "probe_tokens"),
-        ({"mode": "both"}, "mode"),
-        ({"rule": "majority"}, "rule"),
-        ({"probe_spacing": "random"}, "probe_spacing"),
-        ({"hedge_match": "regex"}, "hedge_match"),
-        ({"window_share": 0.0}, "window_share"),
-        ({"window_share": 1.1}, "window_share"),
-        ({"spacing_growth": 1.0}, "spacing_growth"),
-        ({"streaming": True, "mode": "chunk"}, "streaming"),
-        ({"effort": "huge"}, "effort"),
-        ({"sampling_params": {"max_tokens": 5}}, "sampling_params"),
-        ({"probe_sampling_params": {"max_tokens": 5}}, "probe_sampling_params"),
-        ({"probe_sampling_params": {"tempreature": 5}}, "probe_sampling_params"),
+        (DynasorCoTController, {"max_tokens": 0}, "max_tokens"),
+        (DynasorCoTController, {"certainty_threshold": 0}, "certainty_threshold"),
+        (DynasorCoTController, {"chunk_size": 0}, "chunk_size"),
+        (DynasorCoTController, {"chunk_size": 2.5}, "chunk_size"),
+        (DynasorCoTController, {"mode": "both"}, "mode"),
+        (DynasorCoTController, {"rule": "majority"}, "rule"),
+        (DynasorCoTController, {"hedge_match": "regex"}, "hedge_match"),
+        (DynasorCoTController, {"streaming": True, "mode": "chunk"}, "streaming"),
+        (DynasorCoTController, {"effort": "huge"}, "effort"),
+        (DynasorCoTController, {"sampling_params": {"max_tokens": 5}}, "sampling_params"),
+        (ProbeSchedule, {"first_probe": 0}, "first_probe"),
+        (ProbeSchedule, {"chunk_size": 0}, "chunk_size"),
+        (ProbeSchedule, {"growth": 0.5}, "growth"),
+        (AnswerProbe, {"max_tokens": 0}, "max_tokens"),
+        (AnswerProbe, {"hedge_match": "regex"}, "hedge_match"),
+        (AnswerProbe, {"sampling_params": {"max_tokens": 5}}, "sampling_params"),
+        (AnswerProbe, {"sampling_params": {"tempreature": 5}}, "sampling_params"),
+        (Window, {"share": 0.0}, "share"),
+        (Window, {"share": 1.1}, "share"),
     ],
 )
-def test_bad_arguments_name_their_key(arguments, key):
+def test_bad_arguments_name_their_key(build, arguments, key):
     with pytest.raises(ConfigError) as caught:
+        build(**arguments)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "name"),
+    [
+        ({"effort": "mid", "chunk_size": 16}, "effort", "chunk_size"),
+        ({"effort": "mid", "chunk_size": 64}, "effort", "chunk_size"),
+        ({"effort": "mid", "certainty_threshold": 3}, "effort", "certainty_threshold"),
+        ({"effort": "mid", "schedule": ProbeSchedule(8)}, "schedule", "chunk_size"),
+        ({"effort": "mid", "rule": Window(4)}, "rule", "certainty_threshold"),
+        ({"chunk_size": 64, "schedule": ProbeSchedule(8)}, "schedule", "chunk_size"),
+        ({"hedge_match": "word", "probe": AnswerProbe()}, "probe", "hedge_match"),
+    ],
+)
+def test_what_an_object_makes_meaningless_is_refused_beside_it(arguments, key, name):
+    with pytest.raises(ConfigError, match=name) as caught:
         DynasorCoTController(**arguments)
     assert caught.value.key == key
+
+
+PLAIN = {"max_tokens": 100, "certainty_threshold": 2, "chunk_size": 16, "hedge_match": "substring"}
+OBJECTS = {
+    "max_tokens": 100,
+    "rule": {"type": "consecutive", "args": {"threshold": 2}},
+    "schedule": {"type": "ProbeSchedule", "args": {"chunk_size": 16}},
+    "probe": {"type": "AnswerProbe", "args": {"hedge_match": "substring"}},
+}
+
+
+@pytest.mark.parametrize("arguments", [PLAIN, OBJECTS])
+def test_a_stack_file_says_it_plainly_or_by_objects(arguments):
+    worker = {"type": "ScriptedWorker", "args": {"respond": "5} so I know. " * 20}}
+    stack = {"controller": {"type": "DynasorCoTController", "args": arguments}, "workers": {"generation": worker}}
+    with load_stack(stack) as llm:
+        result = llm.generate(PROMPT)
+    assert positions(result) == [16, 32, 48, 64, 80, 96]
+    assert [event["hedged"] for event in events(result, "probe")] == [True] * 6
+    assert result.exit_reason == "length"
 
 
 # ---- where it probes, and what it sends
@@ -244,12 +286,12 @@ def test_bad_arguments_name_their_key(arguments, key):
     ("arguments", "expected"),
     [
         ({}, [10, 20, 30, 40, 50, 60, 70, 80, 90]),
-        ({"first_probe": 35}, [35, 45, 55, 65, 75, 85, 95]),
-        ({"first_probe": 1, "chunk_size": 40}, [1, 41, 81]),
-        ({"probe_spacing": "geometric"}, [10, 20, 35, 58, 92]),  # gaps 10, 15, 22.5 and 33.75, rounded up
-        ({"probe_spacing": "geometric", "spacing_growth": 2, "first_probe": 7}, [7, 17, 37, 77]),
-        ({"first_probe": 100}, []),
-        ({"first_probe": 500}, []),
+        ({"schedule": ProbeSchedule(10, 35)}, [35, 45, 55, 65, 75, 85, 95]),
+        ({"schedule": ProbeSchedule(40, first_probe=1)}, [1, 41, 81]),
+        ({"schedule": ProbeSchedule(10, growth=1.5)}, [10, 20, 35, 58, 92]),  # gaps 10, 15, 22.5 and 33.75, rounded up
+        ({"schedule": ProbeSchedule(10, 7, growth=2)}, [7, 17, 37, 77]),
+        ({"schedule": ProbeSchedule(10, 100)}, []),
+        ({"schedule": ProbeSchedule(10, 500)}, []),
     ],
 )
 def test_probe_positions(mode, arguments, expected):
@@ -306,7 +348,9 @@ def test_with_prompting_a_certain_output_has_the_ids_of_its_closing():
 
 def test_sampling_fields_reach_chain_and_probes():
     chosen = controller(
-        max_tokens=25, sampling_params={"temperature": 0.7, "stop": ["END"]}, probe_sampling_params={"top_k": 4}
+        max_tokens=25,
+        sampling_params={"temperature": 0.7, "stop": ["END"]},
+        probe=AnswerProbe(sampling_params={"top_k": 4}),
     )
     _, worker = request(chosen, ENDLESS, [])
     for task in worker.tasks:
@@ -519,7 +563,7 @@ prompt: null
         loaded = llm.prototype_controller
         result = llm.generate(PROMPT)
     assert type(loaded) is DynasorGenerationController
-    assert (loaded.max_tokens, loaded.certainty_threshold, loaded.chunk_size) == (100, 2, 16)
+    assert (loaded.max_tokens, loaded.rule.threshold, loaded.schedule.chunk_size) == (100, 2, 16)
     assert loaded.sampling_params == {"temperature": 0.6, "top_p": 0.95}
     assert (result.answer, result.exit_reason) == ("7", "certain")
 
@@ -578,8 +622,8 @@ def embedded(worker, controller, **options):
 
 
 def eager(**arguments):
-    defaults = {"max_tokens": 300, "certainty_threshold": 2, "chunk_size": 16, "probe_tokens": 8}
-    probing = {"probe_sampling_params": {"temperature": 0.0}, "sampling_params": {"temperature": 0.7}}
+    defaults = {"max_tokens": 300, "certainty_threshold": 2, "chunk_size": 16}
+    probing = {"probe": AnswerProbe(8, {"temperature": 0.0}), "sampling_params": {"temperature": 0.7}}
     return DynasorCoTController(**(defaults | probing | arguments))
 
 
@@ -656,7 +700,7 @@ def test_cancelling_a_request_frees_its_rows(worker):
 
 @pytest.mark.parametrize("mode", ["stream", "chunk"])
 def test_the_budget_is_lowered_to_the_workers_context(mode):
-    controller = DynasorCoTController(mode=mode, probe_tokens=8, certainty_threshold=50)  # wants 8,192
+    controller = DynasorCoTController(mode=mode, probe=AnswerProbe(8), certainty_threshold=50)  # wants 8,192
     controller.prompting = Prompting.for_model("tinylm/draft")
     worker = HuggingFaceWorker("tinylm/draft", max_seq_len=150)
     with ScaffoldingLlm(controller, {"generation": worker}, seed=0, owns_workers=True) as llm:
@@ -673,11 +717,6 @@ def test_a_request_brings_sampling_fields_and_nothing_unknown():
         assert (worker.tasks[0].temperature, worker.tasks[0].max_tokens) == (0.2, 5)
         with pytest.raises(ConfigError, match="'temprature' is no sampling field"):
             llm.generate("q", temprature=0.2)
-
-
-def test_an_effort_goes_with_nothing_that_it_sets():
-    with pytest.raises(ConfigError, match="give either it or them"):
-        DynasorCoTController(effort="mid", chunk_size=16)
 
 
 def test_probes_are_compared_by_the_stacks_compare_worker():

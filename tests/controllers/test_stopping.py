@@ -4,12 +4,11 @@ import re
 
 import pytest
 
-from scaffolding_ext.controllers.chain import Prefix
+from scaffolding_ext.controllers.chain import AnswerProbe, Prefix, Probe
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.stopping import (
     Consecutive,
     PatternStop,
-    Probe,
     StoppingRule,
     TotalVariation,
     Window,
@@ -101,13 +100,21 @@ def test_a_rule_decides_on_what_was_seen(rule, given, stops):
 
 
 def test_rules_by_name():
-    assert make_rule("consecutive", 4, 1.0).threshold == 4
-    window = make_rule("window", 5, 0.6)
-    assert (window.threshold, window.share) == (5, 0.6)
-    assert isinstance(make_rule("total_variation", 3, 1.0), TotalVariation)
-    assert make_rule(most_agree, 3, 1.0) is most_agree
-    assert make_rule(f"{__name__}:most_agree", 3, 1.0).__name__ == "most_agree"
-    assert isinstance(make_rule(f"{__name__}:LongEnough", 3, 1.0), LongEnough)
+    assert make_rule("consecutive").threshold == 3
+    assert make_rule("consecutive", 4).threshold == 4
+    window = make_rule("window", 5)
+    assert (window.threshold, window.share) == (5, 1.0)
+    assert isinstance(make_rule("total_variation"), TotalVariation)
+    assert make_rule(most_agree) is most_agree
+    assert make_rule(f"{__name__}:most_agree").__name__ == "most_agree"
+    assert isinstance(make_rule(f"{__name__}:LongEnough"), LongEnough)
+
+
+@pytest.mark.parametrize("rule", ["total_variation", "pattern", most_agree, f"{__name__}:most_agree", Window(4, 0.5)])
+def test_a_rule_without_a_threshold_of_the_controllers_is_given_none(rule):
+    with pytest.raises(ConfigError, match="takes no certainty_threshold") as caught:
+        DynasorCoTController(rule=rule, certainty_threshold=4)
+    assert caught.value.key == "rule"
 
 
 @pytest.mark.parametrize(
@@ -254,5 +261,5 @@ def test_a_wrong_rule_in_a_stack_file_names_its_key(rule, key, message):
 @pytest.mark.parametrize("words", ["wait", ["wait", 5]])
 def test_hedge_words_are_a_list_of_words(words):
     with pytest.raises(ConfigError, match=re.escape("give a list of words, such as ['wait', 'but']")) as caught:
-        DynasorCoTController(hedge_words=words)
+        AnswerProbe(hedge_words=words)
     assert caught.value.key == "hedge_words"

@@ -28,6 +28,7 @@ from scaffolding_ext import (
     OpenAIWorker,
     ScaffoldingLlm,
 )
+from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.tasks import ScoreTask, set_turn_start, token_counts_of
@@ -101,7 +102,10 @@ def solves(worker: Worker, make: Callable[[], Any]) -> list[Any]:
 
 def dynasor() -> Any:
     return DynasorCoTController(
-        max_tokens=700, chunk_size=48, sampling_params={"temperature": 0.0}, probe_sampling_params={"temperature": 0.0}
+        max_tokens=700,
+        chunk_size=48,
+        sampling_params={"temperature": 0.0},
+        probe=AnswerProbe(sampling_params={"temperature": 0.0}),
     )
 
 

@@ -123,7 +123,7 @@ def test_controllers_nest(helpers: Any) -> None:
     with load_stack(source) as llm:
         outer: Any = llm.prototype_controller
         assert isinstance(outer.generation_controller, DynasorCoTController)
-        assert outer.generation_controller.chunk_size == 32
+        assert outer.generation_controller.schedule.chunk_size == 32
         assert [type(other) for other in outer.others] == [NativeGenerationController] * 2
         assert outer.options["plain"]["type_of"] == "x"
         assert isinstance(outer.options["plain"]["deep"]["generation_controller"], NativeGenerationController)
@@ -179,8 +179,7 @@ def test_wrong_arguments_list_the_accepted_ones() -> None:
         ("max_tokens", True, "int"),
         ("max_tokens", None, "int"),
         ("max_tokens", [8], "int"),
-        ("first_probe", "8", "int | None"),
-        ("window_share", "half", "float"),
+        ("chunk_size", "8", "int | None"),
         ("streaming", 1, "bool"),
         ("effort", 3, "str | None"),
     ],
@@ -194,7 +193,8 @@ def test_a_scalar_argument_of_a_wrong_type_is_named(key: str, value: Any, expect
 
 
 def test_an_integer_is_a_float_and_what_is_no_scalar_is_left_to_the_constructor(helpers: Any) -> None:
-    args = {"window_share": 1, "first_probe": None, "effort": "mild", "sampling_params": {"temperature": 1}}
+    schedule = {"type": "ProbeSchedule", "args": {"growth": 2, "first_probe": None}}
+    args = {"chunk_size": None, "schedule": schedule, "sampling_params": {"temperature": 1}}
     check_stack(load_config(stack(controller={"type": "DynasorCoTController", "args": args})))
     args = {"generation_controller": native(), "others": 3, "more": "x"}
     check_stack(load_config(stack(controller={"type": f"{HERE}:Outer", "args": args})))
@@ -208,7 +208,18 @@ def test_an_integer_is_a_float_and_what_is_no_scalar_is_left_to_the_constructor(
 @pytest.mark.parametrize(
     ("controller", "args", "key", "message"),
     [
-        ("DynasorCoTController", {"hedge_words": "wait"}, "hedge_words", "must be of type Sequence"),
+        (
+            "DynasorCoTController",
+            {"probe": {"type": "AnswerProbe", "args": {"hedge_words": "wait"}}},
+            "probe.args.hedge_words",
+            "must be of type Sequence",
+        ),
+        (
+            "DynasorCoTController",
+            {"schedule": {"type": "ProbeSchedule", "args": {"growth": "half"}}},
+            "schedule.args.growth",
+            "must be of type float",
+        ),
         ("DynasorCoTController", {"mode": "strem"}, "mode", "stream"),
         (NATIVE, {"sampling_params": ["temperature"]}, "sampling_params", "dict"),
         (

@@ -2,6 +2,7 @@
 
 import pytest
 
+from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -12,7 +13,7 @@ from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 def run(num_problems, concurrency):
     """Text, answer and trace of each problem, so many at once."""
     controller = DynasorCoTController(
-        max_tokens=30, certainty_threshold=2, chunk_size=8, probe_tokens=4, sampling_params={"temperature": 0.7}
+        max_tokens=30, certainty_threshold=2, chunk_size=8, probe=AnswerProbe(4), sampling_params={"temperature": 0.7}
     )
     controller.prompting = Prompting.for_model("tinylm/draft")
     samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=3)

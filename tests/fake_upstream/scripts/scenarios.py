@@ -9,6 +9,7 @@ import sys
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
@@ -235,9 +236,9 @@ def embedded(host):
     for name, controller in {
         "native": NativeGenerationController({"max_tokens": 60}),
         "dynasor": DynasorCoTController(
-            90, 2, 16, mode="chunk", overlap=False, probe_tokens=6, probe_sampling_params={"temperature": 0.0}
+            90, 2, 16, mode="chunk", overlap=False, probe=AnswerProbe(6, {"temperature": 0.0})
         ),
-        "dynasor_stream": DynasorCoTController(90, 2, 16, probe_tokens=6, probe_sampling_params={"temperature": 0.0}),
+        "dynasor_stream": DynasorCoTController(90, 2, 16, probe=AnswerProbe(6, {"temperature": 0.0})),
     }.items():
         controller.prompting = Prompting.for_model("tinylm/draft")
         seen = []

@@ -1,0 +1,82 @@
+"""A look at an unfinished chain of thought, and how it is asked for its answer there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.chain.asking import asked_answer, asking
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.sampling_params import checked_sampling_params
+from scaffolding_ext.tasks import output_of
+
+HEDGE_WORDS = ("wait", "hold", "but", "okay", "no", "hmm")
+
+
+class Probe(NamedTuple):
+    """A look at an unfinished chain.
+
+    Attributes:
+        prefix: The chain as it stood: its tokens, their text, and their log-probabilities where the chain's sampling
+            fields ask for `num_logprobs`.
+        answer: The answer that it gave when it was asked; None where it gave none, or was not asked.
+        answer_class: Number of the class of equal answers among the chain's probes, in order of first appearance; -1
+            for no answer.
+        hedged: Whether the response contains a hedge word.
+        response: All that the chain responded; None where it was not asked.
+    """
+
+    prefix: Prefix
+    answer: str | None = None
+    answer_class: int = -1
+    hedged: bool = False
+    response: str | None = None
+
+
+class AnswerProbe:
+    """Asks an unfinished chain for its answer, and reads the response.
+
+    Args:
+        max_tokens: Most tokens decoded for an answer.
+        sampling_params: Sampling fields of the answer.
+        hedge_words: Words that make a response uncertain.
+        hedge_match: `"word"` matches whole words, `"substring"` is upstream's rule (it takes "know" for "no").
+
+    Attributes:
+        sampling_params: All sampling fields of the answer, `max_tokens` among them.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+    """
+
+    def __init__(
+        self,
+        max_tokens: int = 20,
+        sampling_params: dict[str, Any] | None = None,
+        *,
+        hedge_words: Sequence[str] = HEDGE_WORDS,
+        hedge_match: Literal["word", "substring"] = "word",
+    ) -> None:
+        if isinstance(hedge_words, str) or not all(isinstance(word, str) for word in hedge_words):
+            raise ConfigError(f"is {hedge_words!r}; give a list of words, such as ['wait', 'but']", "hedge_words")
+        own = checked_sampling_params(sampling_params, reserved=("max_tokens",))
+        self.max_tokens = require.whole("max_tokens", max_tokens)
+        self.sampling_params = {"temperature": 0.6, "top_p": 0.95, **own, "max_tokens": max_tokens}
+        border = r"\b" if require.one_of("hedge_match", hedge_match, ("word", "substring")) == "word" else ""
+        words = "|".join(map(re.escape, hedge_words))
+        self._hedge = re.compile(f"{border}(?:{words}){border}", re.IGNORECASE) if words else None
+
+    def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> GenerationTask:
+        """The task that asks the chain on a prompt for its answer after a prefix."""
+        return asking(prompt, prefix, family.probe, self.sampling_params)
+
+    def read(self, prefix: Prefix, task: GenerationTask) -> Probe:
+        """What the task that asked after a prefix brought; the answer has no class yet."""
+        response = output_of(task)
+        hedged = self._hedge is not None and self._hedge.search(response) is not None
+        return Probe(prefix, asked_answer(task), -1, hedged, response)
