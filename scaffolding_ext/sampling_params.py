@@ -17,6 +17,7 @@ from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import GenerationTask, Task
+from scaffolding_ext.tasks import notes_of, set_notes
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -37,7 +38,6 @@ _DEFAULTS = {
     if field.name in SAMPLING_FIELDS
 }
 SAMPLE_TEMPERATURE = 0.7  # of one of several samples, where nobody says how to sample: greedy ones would all be alike
-_SET = "sampling_fields_set"  # key of custom_input_params: names that were set whatever their values
 
 
 def checked_sampling_params(
@@ -85,7 +85,7 @@ def set_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]
 
 def apply_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
     """Set every sampling field that the task's creator left alone, and a seed where the program has one."""
-    taken = _noted(task)
+    taken = notes_of(task).sampling_fields
     for name, value in sampling_params.items():
         if name not in taken and _is_default(task, name):
             setattr(task, name, value)
@@ -100,7 +100,7 @@ def inherit_sampling_params(piece: GenerationTask, task: GenerationTask) -> None
     for name in SAMPLING_FIELDS:
         if name != "max_tokens" and not _is_default(task, name):
             setattr(piece, name, getattr(task, name))
-    noted = _noted(task)
+    noted = notes_of(task).sampling_fields
     if noted:
         _note_as_set(piece, noted)
 
@@ -117,7 +117,7 @@ def vary(task: GenerationTask) -> bool:
             "one sample",
             "temperature",
         )
-    if not {"temperature", "top_p", "top_k"}.isdisjoint(_noted(task)):
+    if not {"temperature", "top_p", "top_k"}.isdisjoint(notes_of(task).sampling_fields):
         return False
     if task.temperature is not None or task.top_p is not None or task.top_k is not None:
         return False
@@ -130,15 +130,9 @@ def _is_default(task: GenerationTask, name: str) -> bool:
     return value is None or value == _DEFAULTS[name]
 
 
-def _noted(task: GenerationTask) -> tuple[str, ...]:
-    names: tuple[str, ...] = (task.custom_input_params or {}).get(_SET, ())
-    return names
-
-
 def _note_as_set(task: GenerationTask, names: Collection[str]) -> None:
-    if task.custom_input_params is None:
-        task.custom_input_params = {}
-    task.custom_input_params[_SET] = tuple({*_noted(task), *names})
+    notes = notes_of(task)
+    set_notes(task, notes._replace(sampling_fields=tuple({*notes.sampling_fields, *names})))
 
 
 def _check_value(name: str, value: Any, key: str) -> None:

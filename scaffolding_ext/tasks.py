@@ -13,11 +13,8 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask, Task
 
-_COUNTS = "token_counts"  # key of customized_result_fields
-# keys of custom_input_params
-_PURPOSE, _TURN_START = "token_purpose", "turn_start"
 CONTINUED_TURNS = "continued turns"  # in a worker's `refused`, beside the names of task types: see `set_turn_start`
-_PRIORITY, _CHUNK = "priority", "chunk_of_a_chain"
+_NOTES = "scaffolding_ext"  # key of custom_input_params
 
 
 class Purpose(str, Enum):
@@ -65,64 +62,61 @@ SCORE = PurposeOf(Purpose.SCORE, Purpose.SCORE)
 VERIFY = PurposeOf(Purpose.VERIFY, Purpose.VERIFY)
 
 
+class TaskNotes(NamedTuple):
+    """What the package notes on a task for itself, on any class of task and under either host.
+
+    Attributes:
+        purpose: What its tokens are for; None where nobody has said.
+        turn_start: Where in `input_str` the unfinished answer begins that it goes on with; None where it begins one.
+        priority: Its place among those that wait for one worker: the lower, the sooner.
+        is_chunk: Whether somebody goes on with the chain where its budget cuts it off.
+        counts: What it has cost so far; None where its worker has recorded nothing.
+        sampling_fields: Names of the sampling fields that were set, whatever their values.
+        host_seed: The seed that the host gave it.
+    """
+
+    purpose: PurposeOf | None = None
+    turn_start: int | None = None
+    priority: float = 0.0
+    is_chunk: bool = False
+    counts: TokenCounts | None = None
+    sampling_fields: tuple[str, ...] = ()
+    host_seed: int | None = None
+
+
+_NO_NOTES = TaskNotes()
+
+
+def notes_of(task: Task) -> TaskNotes:
+    """What is noted on the task."""
+    params = task.custom_input_params
+    notes: TaskNotes = _NO_NOTES if params is None else params.get(_NOTES, _NO_NOTES)
+    return notes
+
+
+def set_notes(task: Task, notes: TaskNotes) -> None:
+    """Put notes on the task, in the place of those that it has; its copies keep theirs."""
+    task.custom_input_params = {**(task.custom_input_params or {}), _NOTES: notes}
+
+
 def set_purpose(task: Task, purpose: PurposeOf) -> None:
     """Say what the task's tokens are for; the ledger counts them under it. Without it they count as `CHAIN_START`."""
-    if task.custom_input_params is None:
-        task.custom_input_params = {}
-    task.custom_input_params[_PURPOSE] = purpose
+    set_notes(task, notes_of(task)._replace(purpose=purpose))
 
 
 def purpose_of(task: Task) -> PurposeOf:
     """What the task's tokens are for."""
-    purpose: PurposeOf = (task.custom_input_params or {}).get(_PURPOSE) or _DEFAULT_PURPOSE.get(type(task), CHAIN_START)
-    return purpose
+    return notes_of(task).purpose or _DEFAULT_PURPOSE.get(type(task), CHAIN_START)
 
 
 def set_turn_start(task: GenerationTask, num_characters: int) -> None:
     """Say that the task goes on with an unfinished answer, and how many characters of `input_str` stand before it."""
-    if task.custom_input_params is None:
-        task.custom_input_params = {}
-    task.custom_input_params[_TURN_START] = num_characters
-
-
-def turn_start_of(task: GenerationTask) -> int | None:
-    """Where in `input_str` the unfinished answer begins that the task goes on with; None where it begins one."""
-    start: int | None = (task.custom_input_params or {}).get(_TURN_START)
-    return start
-
-
-def set_priority(task: Task, priority: float) -> None:
-    """Say which place the task has among those that wait for one worker: the lower, the sooner. Without it, 0."""
-    if task.custom_input_params is None:
-        task.custom_input_params = {}
-    task.custom_input_params[_PRIORITY] = priority
-
-
-def priority_of(task: Task) -> float:
-    """The task's place among those that wait for one worker."""
-    return float((task.custom_input_params or {}).get(_PRIORITY, 0.0))
-
-
-def mark_chunk(task: Task) -> None:
-    """Say that the task asks for a chunk of a chain: where its budget cuts it off, no answer is to be forced."""
-    if task.custom_input_params is None:
-        task.custom_input_params = {}
-    task.custom_input_params[_CHUNK] = True
-
-
-def is_chunk(task: Task) -> bool:
-    """Whether somebody goes on with the chain where the task's budget cuts it off."""
-    return bool((task.custom_input_params or {}).get(_CHUNK))
+    set_notes(task, notes_of(task)._replace(turn_start=num_characters))
 
 
 def set_token_counts(task: Task, counts: TokenCounts) -> None:
     """For workers: record what the task has cost so far (cumulative over the steps of a streaming task)."""
-    if isinstance(task, GenerationTask):
-        task.customized_result_fields[_COUNTS] = counts
-        return
-    if task.custom_output_params is None:
-        task.custom_output_params = {}
-    task.custom_output_params[_COUNTS] = counts
+    set_notes(task, notes_of(task)._replace(counts=counts))
 
 
 def token_counts_of(task: Task) -> TokenCounts | None:
@@ -131,10 +125,8 @@ def token_counts_of(task: Task) -> TokenCounts | None:
     The estimate, for workers that record nothing, counts every input token as prefilled and every output token as
     decoded.
     """
-    if not isinstance(task, GenerationTask):
-        return (task.custom_output_params or {}).get(_COUNTS)
-    counts: TokenCounts | None = task.customized_result_fields.get(_COUNTS)
-    if counts is None and task.output_tokens is not None:
+    counts = notes_of(task).counts
+    if counts is None and isinstance(task, GenerationTask) and task.output_tokens is not None:
         counts = TokenCounts(len(task.output_tokens), len(task.input_tokens or ()))
     return counts
 

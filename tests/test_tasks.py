@@ -1,5 +1,6 @@
 """Tags, purposes, token counts, and what the extra tasks become where a worker cannot serve them."""
 
+import copy
 import dataclasses
 import types
 from enum import Enum
@@ -18,13 +19,16 @@ from scaffolding_ext.tasks import (
     CompareTask,
     Purpose,
     ScoreTask,
+    TaskNotes,
     TokenCounts,
     VerifyTask,
     finish_reason_of,
+    notes_of,
     output_of,
     purpose_of,
     set_purpose,
     set_token_counts,
+    set_turn_start,
     token_counts_of,
 )
 from scaffolding_ext.worker_tags import WorkerTag, tag_names, worker_for, worker_key
@@ -96,6 +100,19 @@ def test_setting_a_purpose_keeps_other_parameters():
     set_purpose(task, PROBE)
     assert task.custom_input_params["other"] == 1
     assert purpose_of(GenerationTask(custom_input_params={"other": 1})) == CHAIN_START
+
+
+def test_notes_stand_under_one_key_and_a_copy_keeps_its_own():
+    task = StreamGenerationTask(custom_input_params={"other": 1})
+    set_purpose(task, PROBE)
+    set_turn_start(task, 7)
+    twin = copy.copy(task)
+    set_token_counts(task, TokenCounts(5, 3, 2))
+    assert notes_of(task) == TaskNotes(purpose=PROBE, turn_start=7, counts=TokenCounts(5, 3, 2))
+    assert notes_of(twin) == TaskNotes(purpose=PROBE, turn_start=7)
+    assert len(task.custom_input_params) == len(twin.custom_input_params) == 2
+    assert notes_of(copy.deepcopy(task)) == notes_of(task)
+    assert notes_of(GenerationTask()) == TaskNotes()
 
 
 def test_token_counts_subtract_and_know_what_was_computed():

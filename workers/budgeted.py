@@ -14,7 +14,7 @@ from sortedcontainers import SortedList
 from scaffolding_ext import require
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import StreamGenerationTask, Task, TaskStatus, Worker
-from scaffolding_ext.tasks import priority_of
+from scaffolding_ext.tasks import notes_of
 
 
 class _Waiting(NamedTuple):
@@ -26,7 +26,7 @@ class _Waiting(NamedTuple):
 
 
 class BudgetedWorker(Worker):
-    """Protects another worker's memory: tasks beyond the budget wait, the lowest `priority_of` first.
+    """Protects another worker's memory: tasks beyond the budget wait, the lowest priority in `TaskNotes` first.
 
     Tasks of one priority are served in the order they came in. Nothing is admitted before the first that waits, so that
     a large task is not passed over for ever by small ones; one larger than `max_tokens` is served alone. A task that
@@ -98,7 +98,7 @@ class BudgetedWorker(Worker):
         num_tokens = tokens_held(task)
         asked = self._clock()
         await self._wait(task, num_tokens)
-        record("waited", priority=priority_of(task), seconds_waited=round(self._clock() - asked, 6))
+        record("waited", priority=notes_of(task).priority, seconds_waited=round(self._clock() - asked, 6))
         try:
             return await self.worker.run_task(task)
         finally:
@@ -111,7 +111,7 @@ class BudgetedWorker(Worker):
         admitted = asyncio.get_running_loop().create_future()
         with self._lock:
             arrival = next(self._arrivals)
-            waiting = _Waiting(priority_of(task), num_tokens, admitted)
+            waiting = _Waiting(notes_of(task).priority, num_tokens, admitted)
             self._waiting[arrival] = waiting
             self._by_priority.add((waiting.priority, arrival))
             self._admit()

@@ -11,7 +11,7 @@ from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.tasks import is_chunk
+from scaffolding_ext.tasks import notes_of
 
 
 def conclude(
@@ -45,7 +45,7 @@ def conclude(
     record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason, answer=answer)
     if not ended_by_itself:
         yield from chain.leave()
-    if chain.ended and not ended_by_itself and is_chunk(task):
+    if chain.ended and not ended_by_itself and notes_of(task).is_chunk:
         finish(task, prefix.text, prefix.token_ids, None, reason)
         return
     is_answered = answer is not None and (ended_by_itself or closed)

@@ -23,12 +23,10 @@ from scaffolding_ext.tasks import (
     CHAIN_START,
     Purpose,
     ScoreTask,
+    TaskNotes,
     finish_reason_of,
-    mark_chunk,
     output_of,
-    set_priority,
-    set_purpose,
-    set_turn_start,
+    set_notes,
 )
 from scaffolding_ext.worker_tags import WorkerTag
 
@@ -206,12 +204,14 @@ class DraftTargetChain:
         text = None if self._prompt.input_str is None else self._prompt.input_str + self.text
         ids = None if self._ids is None else (self._prompt.input_tokens or []) + self._ids
         task = GenerationTask(worker_tag=WorkerTag.GENERATION, input_str=text, input_tokens=ids, max_tokens=asked)
-        set_purpose(task, CHAIN if self.num_tokens else CHAIN_START)
-        mark_chunk(task)
-        if self.num_tokens and self._prompt.input_str is not None:
-            set_turn_start(task, len(self._prompt.input_str))
-        if writer is self._target:
-            set_priority(task, self._priority)
+        is_continued = self.num_tokens and self._prompt.input_str is not None
+        notes = TaskNotes(
+            purpose=CHAIN if self.num_tokens else CHAIN_START,
+            turn_start=len(self._prompt.input_str or "") if is_continued else None,
+            priority=self._priority if writer is self._target else 0.0,
+            is_chunk=True,
+        )
+        set_notes(task, notes)
         inherit_sampling_params(task, self._prompt)
         if task.seed is not None:
             task.seed = derive_seed(task.seed, self.index, self.turn, writer.tag.value)
@@ -235,7 +235,7 @@ class DraftTargetChain:
         else:
             history_ids = (self._prompt.input_tokens or []) + self._ids
             task = ScoreTask(worker_tag=WorkerTag.TARGET, input_tokens=history_ids, continuation_tokens=chunk.token_ids)
-        set_priority(task, self._priority)
+        set_notes(task, TaskNotes(priority=self._priority))
         yield [task]
         if not task.logprobs:
             raise NoOutputError("the worker 'target' left no log-probabilities in a ScoreTask: read its log")

@@ -23,7 +23,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.sampling_params import SAMPLE_TEMPERATURE, vary
 from scaffolding_ext.seeds import derive_seed
-from scaffolding_ext.tasks import Purpose, purpose_of
+from scaffolding_ext.tasks import Purpose, notes_of, purpose_of, set_notes
 
 
 class Sample:
@@ -140,7 +140,7 @@ class Sampler:
         twin.__dict__.update(self._task.__dict__)
         twin.customized_result_fields = {}
         if twin.custom_input_params is not None:
-            twin.custom_input_params = dict(twin.custom_input_params)
+            set_notes(twin, notes_of(twin)._replace(counts=None))  # in a dict of its own
         twin.streaming_output_flag, twin.streaming_output_list = False, []  # no single sample is the request's output
         twin.seed = None if self._seed is None else derive_seed(self._seed, index)
         return twin

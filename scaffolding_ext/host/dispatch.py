@@ -18,12 +18,12 @@ from scaffolding_ext.protocol import (
     current_scope,
 )
 from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.tasks import notes_of, set_notes
 from scaffolding_ext.worker_tags import tag_name, tag_names, worker_for
 
 if TYPE_CHECKING:
     from scaffolding_ext.program import Program
 
-_HOST_SEED = "host_seed"  # key of custom_input_params: the seed that this module gave the task
 _MAX_TURNS = 256  # of one generator, until others get theirs: workers that answer at once never suspend it
 
 
@@ -174,12 +174,12 @@ def _seed(task: GenerationTask, program: Program) -> None:
     Sent again, or copied and sent, it gets another one: pieces of a chain, or samples of a vote, that shared a seed
     would repeat each other's luck.
     """
-    params = task.custom_input_params or {}
-    is_set_by_controller = task.seed is not None and params.get(_HOST_SEED) != task.seed
+    notes = notes_of(task)
+    is_set_by_controller = task.seed is not None and notes.host_seed != task.seed
     if is_set_by_controller or getattr(task, "request_handle", None) is not None:  # a stream goes on with its seed
         return
     task.seed = program.next_seed()
-    task.custom_input_params = {**params, _HOST_SEED: task.seed}
+    set_notes(task, notes._replace(host_seed=task.seed))
 
 
 async def _all_or_none(tasks: list[asyncio.Task[Any]]) -> None:

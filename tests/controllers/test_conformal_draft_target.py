@@ -25,7 +25,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import Purpose, ScoreTask, turn_start_of
+from scaffolding_ext.tasks import Purpose, ScoreTask, notes_of
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
 from scaffolding_ext.workers.budgeted import BudgetedWorker
 
@@ -109,7 +109,7 @@ def test_each_model_reads_the_chain_so_far_and_the_target_scores_the_chunk_behin
     drafts = [(task.input_str, task.max_tokens) for task in draft.tasks]
     assert drafts[:2] == [("question", 4), ("questionTTTTTT", 4)]
     assert drafts[2][0].startswith("questionTTTTTTdddd")  # asked for its answer
-    assert [turn_start_of(task) for task in draft.tasks[:2]] == [None, len("question")]
+    assert [notes_of(task).turn_start for task in draft.tasks[:2]] == [None, len("question")]
     scores = [(t.input_str, t.continuation_str) for t in target.tasks if isinstance(t, ScoreTask)]
     assert scores == [("question", "dddd"), ("questionTTTTTT", "dddd")]
     assert [(t.input_str, t.max_tokens) for t in target.tasks if not isinstance(t, ScoreTask)] == [("question", 6)]

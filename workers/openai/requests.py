@@ -10,7 +10,7 @@ from typing import Any
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import turn_start_of
+from scaffolding_ext.tasks import notes_of
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.task_fields import NEUTRAL, is_set, refuse
@@ -158,14 +158,14 @@ class RequestBodies:
     def _messages(self, task: GenerationTask) -> list[dict[str, str]]:
         if task.input_str is None:
             raise InvalidTaskError("input_str is None; a chat server takes text: set controller.prompting to None")
-        start = turn_start_of(task)
+        start = notes_of(task).turn_start
         messages = [{"role": "user", "content": task.input_str[:start]}]
         if start is not None:
             messages.append({"role": "assistant", "content": task.input_str[start:]})
         return messages
 
     def _turn(self, task: GenerationTask) -> Mapping[str, Any]:
-        if turn_start_of(task) is None:
+        if notes_of(task).turn_start is None:
             return {}
         if self.flavor.continue_turn is None:
             raise InvalidTaskError(

@@ -29,7 +29,7 @@ from scaffolding_ext.protocol import (
     with_task_collection,
 )
 from scaffolding_ext.results import completion_of
-from scaffolding_ext.tasks import ScoreTask, priority_of
+from scaffolding_ext.tasks import ScoreTask, notes_of
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
 from scaffolding_ext.worker_tags import WorkerTag
@@ -273,7 +273,7 @@ def budgeted(host):
             return await super().run_task(task)
 
     async def hold_the_second_turns_first(task):
-        if priority_of(task) and not held:
+        if notes_of(task).priority and not held:
             held.append(task)
             await all_wait.wait()
 
@@ -296,8 +296,8 @@ def budgeted(host):
         llm.generate("Question 17")
     decisions = [event for event in programs[0].trace if event["event"] in ("accept", "take_over")]
     return {
-        "first": [priority_of(task) for task in worker.worker.tasks[:num_chains]],
-        "second": list(dict.fromkeys(priority_of(task) for task in worker.worker.tasks[num_chains:])),
+        "first": [notes_of(task).priority for task in worker.worker.tasks[:num_chains]],
+        "second": list(dict.fromkeys(notes_of(task).priority for task in worker.worker.tasks[num_chains:])),
         "waited": [event["priority"] for event in programs[0].trace if event["event"] == "waited"],
         "p_values": [event["p_value"] for event in decisions if event["turn"] == 0],
     }

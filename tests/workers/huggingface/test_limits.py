@@ -11,6 +11,7 @@ from transformers import MistralConfig, MistralForCausalLM
 from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
+from scaffolding_ext.tasks import token_counts_of
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.kv_cache import KVRows, Slots
 from scaffolding_ext.workers.huggingface.model_limits import check_attention
@@ -100,7 +101,7 @@ def test_out_of_memory_fails_the_task_whose_fault_it_is_and_no_other(worker, mon
     assert str(bad) == "OutOfMemoryError: no room"
     assert [task.output_tokens for task in tasks[:3]] == expected
     assert max(num_passes) == 4  # they did run together
-    assert all(task.customized_result_fields["token_counts"].decoded == 30 for task in tasks[:3])
+    assert all(token_counts_of(task).decoded == 30 for task in tasks[:3])
     assert (worker.metrics.num_running, worker.metrics.num_waiting) == (0, 0)
 
 
