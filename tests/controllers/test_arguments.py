@@ -26,7 +26,7 @@ NEEDED = {
 }
 OWN = [
     factory
-    for kind in (registry.controllers, registry.stopping_rules)
+    for kind in (registry.controllers, registry.stopping_rules, registry.probe_schedules, registry.answer_probes)
     for factory in map(kind.resolve, kind.names())
     if factory.__module__.startswith("scaffolding_ext.")
 ]
@@ -64,7 +64,7 @@ def test_the_arguments_of_the_controllers_are_found():
     found = {(case.values[0].__name__, case.values[1]) for case in CASES}
     assert {
         ("DynasorCoTController", "chunk_size"),
-        ("DynasorCoTController", "first_probe"),
+        ("ProbeSchedule", "first_probe"),
         ("ConformalDraftTargetController", "num_chains"),
         ("ConformalDraftTargetController", "adaptive_step"),
         ("DeepConfController", "keep_share"),
