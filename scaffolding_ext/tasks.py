@@ -114,6 +114,11 @@ def set_turn_start(task: GenerationTask, num_characters: int) -> None:
     set_notes(task, notes_of(task)._replace(turn_start=num_characters))
 
 
+def set_priority(task: Task, priority: float) -> None:
+    """Say which place the task has among those that wait for one worker: the lower, the sooner. Without it, 0."""
+    set_notes(task, notes_of(task)._replace(priority=priority))
+
+
 def set_token_counts(task: Task, counts: TokenCounts) -> None:
     """For workers: record what the task has cost so far (cumulative over the steps of a streaming task)."""
     set_notes(task, notes_of(task)._replace(counts=counts))

@@ -27,6 +27,7 @@ from scaffolding_ext.tasks import (
     finish_reason_of,
     output_of,
     set_notes,
+    set_priority,
 )
 from scaffolding_ext.worker_tags import WorkerTag
 
@@ -235,7 +236,7 @@ class DraftTargetChain:
         else:
             history_ids = (self._prompt.input_tokens or []) + self._ids
             task = ScoreTask(worker_tag=WorkerTag.TARGET, input_tokens=history_ids, continuation_tokens=chunk.token_ids)
-        set_notes(task, TaskNotes(priority=self._priority))
+        set_priority(task, self._priority)
         yield [task]
         if not task.logprobs:
             raise NoOutputError("the worker 'target' left no log-probabilities in a ScoreTask: read its log")
