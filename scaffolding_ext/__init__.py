@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from scaffolding_ext.stack.config import StackConfig
     from scaffolding_ext.stack.load import load_config
     from scaffolding_ext.tasks import TokenCounts
+    from scaffolding_ext.worker import BaseWorker, WrappingWorker
     from scaffolding_ext.worker_tags import WorkerTag
     from scaffolding_ext.workers.compare import CompareWorker
     from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -61,6 +62,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentTypeError",
     "BaseController",
+    "BaseWorker",
     "BestOfNController",
     "BudgetForcingController",
     "CloneError",
@@ -101,6 +103,7 @@ __all__ = [
     "WorkerError",
     "WorkerShutdownError",
     "WorkerTag",
+    "WrappingWorker",
     "__version__",
     "build_stack",
     "completion_of",
@@ -111,6 +114,7 @@ __all__ = [
 
 _MODULES = {
     "BaseController": "controllers.base",
+    "BaseWorker": "worker",
     "BestOfNController": "controllers.best_of_n",
     "BudgetForcingController": "controllers.budget_forcing",
     "CompareWorker": "workers.compare",
@@ -132,6 +136,7 @@ _MODULES = {
     "TokenCounts": "tasks",
     "TRTLLMWorker": "workers.trtllm.worker",
     "WorkerTag": "worker_tags",
+    "WrappingWorker": "worker",
     "build_stack": "stack.build",
     "completion_of": "results",
     "current_program": "program",

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from scaffolding_ext import require
+from scaffolding_ext import require, standins
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import GenerationTask, Task
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 _RESULT_FIELDS = frozenset(
     (
         *("output_str", "output_tokens", "finish_reason", "context_logits", "logprobs", "customized_result_fields"),
-        *("ttft_s", "latency_s", "usage_prompt_tokens", "usage_completion_tokens", "request_id"),
+        *("ttft_s", "latency_s", "usage_prompt_tokens", "usage_completion_tokens", "request_id", "llm_request_params"),
     )
 )
 _REQUEST_FIELDS = frozenset(("input_str", "input_tokens", *(field.name for field in dataclasses.fields(Task))))
+# What the stand-in has as well: of a field that a release adds nobody here knows what it is, a result or a request.
 SAMPLING_FIELDS = (
-    frozenset(field.name for field in dataclasses.fields(GenerationTask)) - _RESULT_FIELDS - _REQUEST_FIELDS
-)
+    frozenset(field.name for field in dataclasses.fields(GenerationTask))
+    & frozenset(field.name for field in dataclasses.fields(standins.GenerationTask))
+) - (_RESULT_FIELDS | _REQUEST_FIELDS)
 _DEFAULTS = {
     field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     for field in dataclasses.fields(GenerationTask)
@@ -150,4 +152,5 @@ def _check_value(name: str, value: Any, key: str) -> None:
 def _type_of(name: str) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(typing.get_type_hints(GenerationTask)[name])
+    # Upstream's own hints cannot be resolved: they name a class that its module imports for type checkers alone.
+    return TypeAdapter(typing.get_type_hints(standins.GenerationTask)[name])

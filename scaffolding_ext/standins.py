@@ -37,6 +37,11 @@ class ExecutionScope:
         """A globally unique key for the scope."""
         return f"{self.request_id}:{'.'.join(map(str, self.branch_path))}" if self.branch_path else self.request_id
 
+    @property
+    def branch_path_list(self) -> list[int]:
+        """The branch path as a list, for JSON."""
+        return list(self.branch_path)
+
     def child(self, branch_index: int) -> ExecutionScope:
         """The scope of one branch of a fork."""
         return ExecutionScope(self.request_id, (*self.branch_path, branch_index))
@@ -116,6 +121,7 @@ class GenerationTask(Task):
     usage_prompt_tokens: int | None = None
     usage_completion_tokens: int | None = None
     request_id: str | None = None
+    llm_request_params: dict[str, Any] | None = None
 
     @staticmethod
     def create_from_prompt(prompt: str) -> GenerationTask:
@@ -207,8 +213,8 @@ class Worker(ABC):  # noqa: B024  (upstream's is an ABC without abstract methods
         type(self).task_handlers[task_cls] = handler
 
     async def run_task(self, task: Task) -> TaskStatus | None:
-        """Run one task."""
-        handler = self.task_handlers.get(type(task))
+        """Run one task; handlers set on an instance are not seen (see `scaffolding_ext.worker`)."""
+        handler = type(self).task_handlers.get(type(task))
         if handler is None:
             return TaskStatus.WORKER_NOT_SUPPORTED
         status: TaskStatus | None = await handler(self, task)

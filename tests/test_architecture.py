@@ -22,7 +22,7 @@ LAYERS = (
     ("errors", "maths", "standins", "configs", "seeds"),
     ("documents",),
     ("protocol", "answers", "plain_yaml", "require"),
-    ("tasks", "worker_tags", "calibration", "completion"),
+    ("tasks", "worker_tags", "worker", "calibration", "completion"),
     ("ledger", "prompting", "lowering", "registry", "testing"),
     ("program", "tinylm"),
     ("sampling_params", "results"),

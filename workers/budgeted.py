@@ -15,6 +15,7 @@ from scaffolding_ext import require
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import StreamGenerationTask, Task, TaskStatus, Worker
 from scaffolding_ext.tasks import notes_of
+from scaffolding_ext.worker import WrappingWorker
 
 
 class _Waiting(NamedTuple):
@@ -25,7 +26,7 @@ class _Waiting(NamedTuple):
     admitted: asyncio.Future[None]
 
 
-class BudgetedWorker(Worker):
+class BudgetedWorker(WrappingWorker):
     """Protects another worker's memory: tasks beyond the budget wait, the lowest priority in `TaskNotes` first.
 
     Tasks of one priority are served in the order they came in. Nothing is admitted before the first that waits, so that
@@ -62,16 +63,11 @@ class BudgetedWorker(Worker):
         patience: int = 32,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.worker = worker
+        super().__init__(worker)
+        self.task_handlers.pop(StreamGenerationTask, None)
         self.max_calls = require.whole("max_calls", max_calls)
         self.max_tokens = None if max_tokens is None else require.whole("max_tokens", max_tokens)
         self.patience = require.whole("patience", patience, least=0)
-        self.model = getattr(worker, "model", None)
-        self.max_seq_len = getattr(worker, "max_seq_len", None)
-        self.tokenizer_fingerprint = getattr(worker, "tokenizer_fingerprint", None)
-        self.chat_template = getattr(worker, "chat_template", None)
-        kinds = set(worker.task_handlers) - {StreamGenerationTask}
-        self.task_handlers = dict.fromkeys(kinds, BudgetedWorker._serve)  # type: ignore[misc]  # read from the instance
         self.num_calls = self.most_calls = self.most_tokens = 0
         self._num_tokens = 0
         self._clock = clock
@@ -86,21 +82,13 @@ class BudgetedWorker(Worker):
         """Tasks that wait."""
         return len(self._waiting)
 
-    async def on_scope_end(self, scope_id: str) -> None:
-        """Pass it on."""
-        await self.worker.on_scope_end(scope_id)
-
-    def shutdown(self) -> None:
-        """Shut the worker down; what waits fails with it, once its turn comes."""
-        self.worker.shutdown()
-
-    async def _serve(self, task: Any) -> TaskStatus | None:
+    async def _hand_on(self, task: Any) -> TaskStatus | None:
         num_tokens = tokens_held(task)
         asked = self._clock()
         await self._wait(task, num_tokens)
         record("waited", priority=notes_of(task).priority, seconds_waited=round(self._clock() - asked, 6))
         try:
-            return await self.worker.run_task(task)
+            return await super()._hand_on(task)
         finally:
             with self._lock:
                 self._give_back(num_tokens)

@@ -10,14 +10,15 @@ from scaffolding_ext import require
 from scaffolding_ext.answers.classes import Pair, grouping
 from scaffolding_ext.answers.equality import Equality
 from scaffolding_ext.answers.verdict import Verdict
-from scaffolding_ext.protocol import TaskStatus, Worker
+from scaffolding_ext.protocol import TaskStatus
 from scaffolding_ext.tasks import CompareTask
+from scaffolding_ext.worker import BaseWorker
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
 
 
-class CompareWorker(Worker):
+class CompareWorker(BaseWorker):
     """Serves `CompareTask` with processes that can be killed; give it the tag `compare`.
 
     What the text of two answers does not tell is decided symbolically in another process, under a deadline, and

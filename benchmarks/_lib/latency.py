@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.protocol import StreamGenerationTask, TaskStatus, Worker
 from scaffolding_ext.tasks import TokenCounts, token_counts_of
-
-PASSED_ON = ("model", "max_seq_len", "tokenizer_fingerprint", "chat_template")
+from scaffolding_ext.worker import WrappingWorker
 
 
 class Latency(NamedTuple):
@@ -29,7 +28,7 @@ class Latency(NamedTuple):
         return self.pass_s * max(1, counts.decoded) + self.token_s * counts.prefilled
 
 
-class SetLatency(Worker):
+class SetLatency(WrappingWorker):
     """Another worker whose calls take at least as long as those of a model of a given latency.
 
     Args:
@@ -42,20 +41,17 @@ class SetLatency(Worker):
     """
 
     def __init__(self, worker: Worker, latency: Latency) -> None:
-        self.worker, self.latency = worker, latency
-        for name in PASSED_ON:
-            setattr(self, name, getattr(worker, name, None))
-        kinds = set(worker.task_handlers) - {StreamGenerationTask}
-        self.task_handlers = dict.fromkeys(kinds, SetLatency._serve)  # type: ignore[misc]  # read from the instance
+        super().__init__(worker)
+        self.task_handlers.pop(StreamGenerationTask, None)
+        self.latency = latency
         self.set_s = self.late_s = 0.0
 
-    async def on_scope_end(self, scope_id: str) -> None:
-        """Pass it on."""
-        await self.worker.on_scope_end(scope_id)
+    def shutdown(self) -> None:
+        """Leave the worker to the caller."""
 
-    async def _serve(self, task: Any) -> TaskStatus | None:
+    async def _hand_on(self, task: Any) -> TaskStatus | None:
         started = time.monotonic()
-        status = await self.worker.run_task(task)
+        status = await super()._hand_on(task)
         seconds = self.latency.of(token_counts_of(task) or TokenCounts())
         rest = seconds - (time.monotonic() - started)
         self.set_s += seconds

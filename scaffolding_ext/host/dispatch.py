@@ -19,6 +19,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.results import ScaffoldingResult
 from scaffolding_ext.tasks import notes_of, set_notes
+from scaffolding_ext.worker import BaseWorker
 from scaffolding_ext.worker_tags import tag_name, tag_names, worker_for
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def each_once(workers: Mapping[Any, Worker]) -> list[Worker]:
 
 def _listens_to_scopes(worker: Worker) -> bool:
     handler = getattr(type(worker), "on_scope_end", None)  # younger than 1.2
-    return handler is not None and handler is not getattr(Worker, "on_scope_end", None)
+    return handler not in (None, BaseWorker.on_scope_end, getattr(Worker, "on_scope_end", None))
 
 
 def _seed(task: GenerationTask, program: Program) -> None:

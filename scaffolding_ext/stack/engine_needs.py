@@ -11,6 +11,7 @@ from scaffolding_ext.registry import unknown_name
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.tasks import BranchTask, CompareTask, ScoreTask, VerifyTask
+from scaffolding_ext.worker import BaseWorker
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 
 _TASKS: tuple[type[Task], ...] = (
@@ -19,7 +20,7 @@ _TASKS: tuple[type[Task], ...] = (
 )
 
 
-class _Probe(Worker):
+class _Probe(BaseWorker):
     """Stands for a worker that serves every task but one."""
 
     def __init__(self, without: type[Task] | None = None) -> None:

@@ -13,9 +13,10 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, Task, TaskStatus, Worker
+from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, Task, TaskStatus
 from scaffolding_ext.standins import TaskHandler
 from scaffolding_ext.tasks import ScoreTask, TokenCounts, set_token_counts
+from scaffolding_ext.worker import BaseWorker
 
 Reply = str | Sequence[float] | Exception
 """A scripted answer: text (each character is a token), token ids, a score's log-probabilities, or an error to raise."""
@@ -31,7 +32,7 @@ class _Generation(NamedTuple):
         return "".join(map(chr, self.token_ids[:num_tokens]))
 
 
-class ScriptedWorker(Worker):
+class ScriptedWorker(BaseWorker):
     """Answers every task from a function; no model, no randomness, no waiting.
 
     One token is one character, and its id is the character's code point: `"ab"` and `[97, 98]` are the same reply. A

@@ -37,7 +37,7 @@ upstream = pytest.importorskip("tensorrt_llm.scaffolding")
 # Fields that releases after 1.2 added: the stand-ins have them, an older host may not.
 NEWEST = {
     *("finish_reason", "reasoning_effort", "min_tokens", "ignore_eos", "ttft_s", "latency_s"),
-    *("usage_prompt_tokens", "usage_completion_tokens", "request_id"),
+    *("usage_prompt_tokens", "usage_completion_tokens", "request_id", "llm_request_params"),
 }
 CONTROLLERS: dict[str, Callable[[], BaseController]] = {
     "native": lambda: NativeGenerationController({"max_tokens": 90}),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from scaffolding_ext import protocol
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.tasks import ScoreTask, token_counts_of
 from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
+from scaffolding_ext.worker import WrappingWorker
 
 MODEL = os.environ.get("SCAFFOLDING_TRTLLM_MODEL", "")
 PROMPT = "The capital of France is Paris. The capital of Italy is"
@@ -36,16 +36,11 @@ def worker() -> Iterator[Worker]:
         yield made
 
 
-class Kept(Worker):
+class Kept(WrappingWorker):
     """The one worker under each check: loading the model for each would take minutes."""
 
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.model, self.max_seq_len = inner.model, inner.max_seq_len
-        self.task_handlers = inner.task_handlers
-
-    async def run_task(self, task: Any) -> Any:
-        return await self.inner.run_task(task)
+    def shutdown(self) -> None:
+        """Leave the worker to the fixture."""
 
 
 @pytest.mark.parametrize("check", [check for check in WORKER_CHECKS if check.__name__ != "check_shutdown_ends_it"])

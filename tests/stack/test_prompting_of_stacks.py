@@ -13,6 +13,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import Prompting, family_named
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.worker import BaseWorker
 from scaffolding_ext.worker_tags import WorkerTag
 
 TARGET = "tinylm/target"
@@ -29,7 +30,7 @@ class Serving(ScriptedWorker):
         self.model = model
 
 
-class Around(Worker):
+class Around(BaseWorker):
     """Hands on to other workers, and says nothing itself."""
 
     def __init__(self, *workers: Worker) -> None:

@@ -13,9 +13,9 @@ from scaffolding_ext.protocol import (
     StreamGenerationTask,
     Task,
     TaskStatus,
-    Worker,
 )
 from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_counts
+from scaffolding_ext.worker import BaseWorker
 from scaffolding_ext.workers.huggingface.model_loading import load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill, probability_of_first
 from scaffolding_ext.workers.huggingface.waiter import NEVER, Waiter
@@ -35,7 +35,7 @@ class _Stream(NamedTuple):
     waiter: Waiter
 
 
-class HuggingFaceWorker(Worker):
+class HuggingFaceWorker(BaseWorker):
     """Serves generation, streaming, scoring and verification from a transformers model in this process.
 
     It has a thread, which ends with `shutdown()`, with a `with` block, or once nobody holds the worker any more.

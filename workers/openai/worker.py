@@ -15,9 +15,9 @@ from scaffolding_ext.protocol import (
     GenerationTask,
     StreamGenerationTask,
     TaskStatus,
-    Worker,
 )
 from scaffolding_ext.tasks import ScoreTask, set_token_counts
+from scaffolding_ext.worker import BaseWorker
 from scaffolding_ext.workers.openai.arguments import check_arguments
 from scaffolding_ext.workers.openai.circuit import Circuit
 from scaffolding_ext.workers.openai.connection import Connection
@@ -42,7 +42,7 @@ class _Stream(NamedTuple):
     started_at: float
 
 
-class OpenAIWorker(Worker):
+class OpenAIWorker(BaseWorker):
     """Serves generation, streaming and scoring from a server with OpenAI's HTTP interface.
 
     With `flavor="auto"` the server is asked what it is when the worker is made, and tested for what its kind is known
@@ -175,7 +175,7 @@ class OpenAIWorker(Worker):
         self._scores_tested = tested
         served = type(self).task_handlers
         handlers = {kind: served[kind] for kind in served if kind.__name__ not in self.refused}
-        self.task_handlers = handlers  # type: ignore[misc]  # read from the instance, see `Worker`
+        self.task_handlers = handlers  # type: ignore[misc]  # read from the instance, see `BaseWorker`
         for name, reason in self.refused.items():
             _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
 

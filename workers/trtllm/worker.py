@@ -12,15 +12,14 @@ from scaffolding_ext.lowering import lower_branch, lower_verify, write_back_bran
 from scaffolding_ext.protocol import (
     GenerationTask,
     StreamGenerationTask,
-    Task,
     TaskStatus,
-    Worker,
 )
 from scaffolding_ext.tasks import (
     BranchTask,
     ScoreTask,
     VerifyTask,
 )
+from scaffolding_ext.worker import BaseWorker
 from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
 from scaffolding_ext.workers.task_reading import TaskReader
 from scaffolding_ext.workers.trtllm.call import Call
@@ -42,7 +41,7 @@ _REFUSED = MappingProxyType(
 )
 
 
-class TRTLLMWorker(Worker):
+class TRTLLMWorker(BaseWorker):
     """Serves generation, streaming, scoring, branches and verification from a TensorRT-LLM `LLM`.
 
     Where a task gives neither temperature, top-p nor top-k, it is decoded greedily. `input_tokens` go before
@@ -162,21 +161,6 @@ class TRTLLMWorker(Worker):
     def tokenizer_fingerprint(self) -> str:
         """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
         return self._reader.tokenizer_fingerprint
-
-    async def run_task(self, task: Task) -> TaskStatus | None:
-        """Run one task; a type that is not served says why.
-
-        Raises:
-            InvalidTaskError: The task's type is refused.
-        """
-        name = type(task).__name__
-        if name in self.refused:
-            raise InvalidTaskError(f"TRTLLMWorker does not serve {name}: {self.refused[name]}")
-        handler = self.task_handlers.get(type(task))
-        if handler is None:
-            return TaskStatus.WORKER_NOT_SUPPORTED
-        status: TaskStatus = await handler(self, task)
-        return status
 
     def shutdown(self) -> None:
         """End the tasks in flight with an EngineError, and an LLM that was loaded here."""

@@ -1,17 +1,24 @@
 """A small fake of TensorRT-LLM, with the part of Scaffolding and of the LLM API that controllers and workers meet.
 
-It behaves as its releases do where that matters to them, shortcomings included. Its `LLM` serves a checkpoint of
-transformers' shape for real, on the CPU. The environment's FAKE_UPSTREAM_RELEASE says which release it is: `1.2` knows
-no finish reasons and no execution scopes, `1.2.1` both, `newest` has the task fields and the keywords that came after
-it, and no TensorRT engines any more.
+It declares what the releases declare (`tests/test_upstream_table.py` compares them) and behaves as they do where that
+matters to controllers and workers, shortcomings included. Its `LLM` serves a checkpoint of transformers' shape for
+real, on the CPU. The environment's FAKE_UPSTREAM_RELEASE says which release it is:
+
+- `1.2`: the first with results on the task; no finish reasons.
+- `1.2.1`: finish reasons.
+- `1.3.0rc`: execution scopes, of their first shape; no TensorRT engines any more.
+- `newest`: the task fields and the keywords that came after it.
 """
 
 import importlib
 import os
 
 __version__ = os.environ.get("FAKE_UPSTREAM_RELEASE", "1.2.1")
-HAS_FINISH_REASON = HAS_SCOPES = __version__ != "1.2"
-HAS_NEWEST_FIELDS = __version__ == "newest"
+_NUMBER = ("1.2", "1.2.1", "1.3.0rc", "newest").index(__version__)
+HAS_FINISH_REASON = _NUMBER >= 1
+HAS_SCOPES = _NUMBER >= 2
+HAS_ENGINES = not HAS_SCOPES
+HAS_NEWEST_FIELDS = _NUMBER >= 3
 _HOMES = {"LLM": "tensorrt_llm.llmapi.llm", "SamplingParams": "tensorrt_llm.sampling_params"}
 
 

@@ -6,6 +6,7 @@ import re
 from abc import ABC
 from enum import Enum
 
+from tensorrt_llm import HAS_NEWEST_FIELDS
 from tensorrt_llm.scaffolding.task import GenerationTask
 
 
@@ -26,21 +27,43 @@ class Controller(ABC):  # noqa: B024  (as the real one)
 
 
 class ParallelProcess:
-    def __init__(self, controllers, tasks_list, kwargs_list, branch_paths=None):
-        forks = zip(controllers, tasks_list, kwargs_list, strict=True)
-        self.sub_gens = [controller.process(tasks, **kwargs) for controller, tasks, kwargs in forks]
-        self.branch_paths = branch_paths
+    if HAS_NEWEST_FIELDS:
+
+        def __init__(self, controllers, tasks_list, kwargs_list, branch_paths=None):
+            self.sub_gens = _generators(controllers, tasks_list, kwargs_list)
+            self.branch_paths = branch_paths
+
+    else:
+
+        def __init__(self, controllers, tasks_list, kwargs_list):
+            self.sub_gens = _generators(controllers, tasks_list, kwargs_list)
+
+
+def _generators(controllers, tasks_list, kwargs_list):
+    forks = zip(controllers, tasks_list, kwargs_list, strict=False)
+    return [controller.process(tasks, **kwargs) for controller, tasks, kwargs in forks]
 
 
 class NativeGenerationController(Controller):
-    """Asks the worker of its own tag, and sets no seed."""
+    """Asks the worker of its own tag, sets what the task has as None alone, and no seed of its own."""
 
     class WorkerTag(Enum):
         GENERATION = "generation"
 
+    def __init__(self, sampling_params: dict = None, streaming: bool = False):  # noqa: RUF013  (as the real one)
+        super().__init__()
+        self.sampling_params = {
+            key: value for key, value in (sampling_params or {}).items() if key in GenerationTask.__annotations__
+        }
+        self.streaming = streaming
+
     def process(self, tasks, **kwargs):
         for task in tasks:
             task.worker_tag = self.WorkerTag.GENERATION
+            for key, value in self.sampling_params.items():
+                if getattr(task, key) is None:
+                    setattr(task, key, value)
+            task.streaming_output_flag = self.streaming
         yield tasks
 
 

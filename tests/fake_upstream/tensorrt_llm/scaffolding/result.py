@@ -4,12 +4,15 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from tensorrt_llm import HAS_SCOPES
+
 
 @dataclass
 class ScaffoldingOutput:
-    text: str | None
-    token_ids: list[int] | None
-    data: Any = None
+    text: str
+    token_ids: list[int]
+    if HAS_SCOPES:
+        data: Any = None
 
 
 class ScaffoldingResult:

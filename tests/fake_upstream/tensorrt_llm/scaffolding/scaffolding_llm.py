@@ -9,6 +9,7 @@ import itertools
 import threading
 from collections import deque
 
+from tensorrt_llm import HAS_NEWEST_FIELDS, HAS_SCOPES
 from tensorrt_llm.scaffolding.controller import ParallelProcess
 from tensorrt_llm.scaffolding.execution_scope import ExecutionScope, current_scope
 from tensorrt_llm.scaffolding.result import ScaffoldingResult
@@ -67,7 +68,7 @@ class ScaffoldingLlm:
             task.add_done_callback(self._background.discard)
 
     async def _run(self, controller, prompt, result):
-        scope = ExecutionScope(f"request-{next(self._ids)}")
+        scope = ExecutionScope(f"request-{next(self._ids)}") if HAS_SCOPES else None
         current_scope.set(scope)
 
         def request():
@@ -99,7 +100,9 @@ class ScaffoldingLlm:
 
     async def _fork(self, process, result):
         scope = current_scope.get()
-        paths = process.branch_paths or [scope.child(index).branch_path for index in range(len(process.sub_gens))]
+        scopes = [scope.child(index) if HAS_SCOPES else None for index in range(len(process.sub_gens))]
+        if HAS_NEWEST_FIELDS and process.branch_paths:
+            scopes = map(scope.with_branch_path, process.branch_paths)
 
         async def branch(generator, branch_scope):
             current_scope.set(branch_scope)
@@ -108,9 +111,8 @@ class ScaffoldingLlm:
             finally:
                 await self._end_scope(branch_scope)
 
-        scopes = map(scope.with_branch_path, paths)
         await asyncio.gather(*map(branch, process.sub_gens, scopes))
 
     async def _end_scope(self, scope):
-        for worker in set(self.workers.values()):
+        for worker in set(self.workers.values()) if HAS_SCOPES else ():
             await worker.on_scope_end(scope.scope_id)

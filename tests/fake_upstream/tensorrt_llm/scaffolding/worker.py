@@ -1,23 +1,23 @@
 """Workers: dispatch by the exact type of the task, from a dict of the class."""
 
 from abc import ABC
+from collections.abc import Callable
 
-from tensorrt_llm.scaffolding.task import TaskStatus
+from tensorrt_llm import HAS_SCOPES
+from tensorrt_llm.scaffolding.task import Task, TaskStatus
 
 
 class Worker(ABC):  # noqa: B024  (as the real one)
     task_handlers = {}  # noqa: RUF012  (as the real one)
 
-    def register_task_handler(self, task_cls, handler):
+    def register_task_handler(self, task_cls: type[Task], handler: Callable[[object, Task], TaskStatus]):
         type(self).task_handlers[task_cls] = handler
 
-    async def run_task(self, task):
-        if type(task) not in self.task_handlers:
+    async def run_task(self, task: Task) -> TaskStatus:
+        worker_cls = type(self)
+        if type(task) not in worker_cls.task_handlers:
             return TaskStatus.WORKER_NOT_SUPPORTED
-        return await self.task_handlers[type(task)](self, task)
-
-    async def on_scope_end(self, scope_id):  # noqa: B027  (a hook)
-        pass
+        return await worker_cls.task_handlers[type(task)](self, task)
 
     def shutdown(self):  # noqa: B027  (a hook)
         pass
@@ -25,5 +25,18 @@ class Worker(ABC):  # noqa: B024  (as the real one)
     def __enter__(self):
         return self
 
-    def __exit__(self, exc_type, exc_val, exc_tb):
-        self.shutdown()
+    if HAS_SCOPES:
+
+        async def on_scope_end(self, scope_id: str) -> None:
+            pass
+
+        async def async_shutdown(self):
+            pass
+
+        def __exit__(self, exc_type, exc_val, exc_tb):
+            self.shutdown()
+
+    else:
+
+        def __exit__(self):  # no `with` statement can end with it
+            self.shutdown()
