@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias
 
 import scaffolding_ext.worker_tags
 from scaffolding_ext.completion import Completion
+from scaffolding_ext.controllers.capabilities import UNBOUND, Capabilities, Requests, joined
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.program import Program, current_program, in_program, record
 from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, family_named
@@ -31,36 +32,6 @@ from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_f
 _PLAIN_TYPES = frozenset({type(None), bool, int, float, str, tuple, list, dict})  # skips a slower isinstance in clone()
 
 
-class Capabilities(NamedTuple):
-    """What a controller knows of a worker.
-
-    Attributes:
-        tasks: Task types that it serves natively.
-        context_len: Prompt and generated tokens that one of its tasks may have; None where it does not say.
-        streamed_tasks: Those of the task types whose output it can stream to the caller.
-    """
-
-    tasks: frozenset[type[Any]]
-    context_len: int | None
-    streamed_tasks: frozenset[type[Any]]
-
-    @classmethod
-    def of(cls, worker: Worker) -> Capabilities:
-        """A worker's, read from the instance: one that wraps another worker passes on what that one serves."""
-        handlers = worker.task_handlers
-        streamed = (task_type for task_type, handler in handlers.items() if not _asks_for_a_queue(task_type, handler))
-        return cls(frozenset(handlers), getattr(worker, "max_seq_len", None), frozenset(streamed))
-
-
-_UNBOUND = Capabilities(frozenset({GenerationTask}), None, frozenset({GenerationTask}))
-
-
-def _asks_for_a_queue(task_type: type[Any], handler: Any) -> bool:
-    """Whether streaming to the caller fails: upstream's handler of streams reads a field that its task lacks."""
-    field = "streaming_output_queue"
-    return field in getattr(getattr(handler, "__code__", None), "co_names", ()) and not hasattr(task_type(), field)
-
-
 class BaseController(Controller):
     """A controller with a program, prompting, capabilities, and a clone that copies nothing large.
 
@@ -71,6 +42,8 @@ class BaseController(Controller):
         required_tags: The workers that this controller itself sends tasks to; a stack without them is refused.
         required_tasks: Task types that must be served natively, because nothing can take their place.
         registries: By argument, where the types of components are found that are no controllers: a rule, for instance.
+        longest_request: Most tokens behind the prompt that one of its requests reads and writes, as far as its
+            arguments say; None where they do not.
         continues_answers: Whether it has workers go on with an unfinished answer, which not every chat server can.
         prompting: Of the outermost controller of a stack: applied to the prompt when a request starts. Where it was
             never set, our host takes that of the generation worker's model; None sends prompts as they are.
@@ -80,6 +53,7 @@ class BaseController(Controller):
     required_tags: tuple[WorkerTag, ...] = (WorkerTag.GENERATION,)
     required_tasks: tuple[type[Task], ...] = ()
     registries: ClassVar[Mapping[str, Registry]] = {}
+    longest_request: int | None = None
     continues_answers: bool = False
     prompting: Prompting | None = None
 
@@ -98,6 +72,15 @@ class BaseController(Controller):
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
 
+    def own_requests(self) -> Mapping[WorkerTag, Requests]:
+        """What this controller itself sends, by tag; override it where the workers are not all sent the same."""
+        return {tag: Requests(frozenset(self.required_tasks), self.longest_request) for tag in self.required_tags}
+
+    def requests(self) -> dict[str, Requests]:
+        """What the controller and its sub-controllers send, by the name of the worker's tag."""
+        inner = (value.requests() for value in self.__dict__.values() if isinstance(value, BaseController))
+        return joined([{tag_name(tag): sent for tag, sent in self.own_requests().items()}, *inner])
+
     def check_roles(self, workers: Mapping[Any, Any]) -> None:
         """Refuse a stack without the workers that the controller and its sub-controllers send tasks to.
 
@@ -107,7 +90,7 @@ class BaseController(Controller):
         Raises:
             ConfigError: A worker is missing.
         """
-        for tag in self.required_tags:
+        for tag in self.own_requests():
             if worker_key(workers, tag) is None:
                 raise ConfigError(
                     f"{type(self).__name__} needs a worker {tag.value!r}; the stack has: {tag_names(workers)}",
@@ -131,12 +114,11 @@ class BaseController(Controller):
         """
         self.check_roles(workers)
         capabilities = {}
-        for tag in self.required_tags:
+        for tag, sent in self.own_requests().items():
             worker: Any = worker_for(workers, tag)
             capabilities[tag.value] = served = Capabilities.of(worker)
-            for task_type in self.required_tasks:
-                if task_type not in served.tasks:
-                    self._refuse(worker, tag, f"serve {task_type.__name__}", task_type.__name__)
+            for name in sorted(task_type.__name__ for task_type in sent.required - served.tasks):
+                self._refuse(worker, tag, f"serve {name}", name)
             if self.continues_answers and CONTINUED_TURNS in getattr(worker, "refused", ()):
                 self._refuse(worker, tag, "go on with an unfinished answer", CONTINUED_TURNS)
         compare = worker_for(workers, WorkerTag.COMPARE)
@@ -150,18 +132,19 @@ class BaseController(Controller):
                 bind(workers)
 
     def _refuse(self, worker: Worker, tag: WorkerTag, what: str, name: str) -> NoReturn:
+        why = getattr(worker, "refused", {}).get(name)
         raise ConfigError(
-            f"{type(worker).__name__} cannot {what}, which {type(self).__name__} needs{refusal(worker, name)}",
+            f"{type(worker).__name__} cannot {what}, which {type(self).__name__} needs{f': {why}' if why else ''}",
             f"workers.{tag.value}",
         )
 
     def can_serve(self, tag: WorkerTag, task_type: type[Task]) -> bool:
         """Whether the worker of that tag serves the task type natively; unbound, plain generation alone is assumed."""
-        return task_type in self._capabilities.get(tag.value, _UNBOUND).tasks
+        return task_type in self._capabilities.get(tag.value, UNBOUND).tasks
 
     def can_stream_output(self, tag: WorkerTag, task_type: type[Task]) -> bool:
         """Whether the worker of that tag can stream the output of a task of that type to the caller."""
-        return task_type in self._capabilities.get(tag.value, _UNBOUND).streamed_tasks
+        return task_type in self._capabilities.get(tag.value, UNBOUND).streamed_tasks
 
     def budget_within_context(self, tag: WorkerTag, task: GenerationTask, budget: int, reserved: int) -> int:
         """The budget, lowered to what the worker's context leaves after the prompt and some reserved tokens.
@@ -175,7 +158,7 @@ class BaseController(Controller):
         Raises:
             ConfigError: The prompt leaves no room at all.
         """
-        context_len = self._capabilities.get(tag.value, _UNBOUND).context_len
+        context_len = self._capabilities.get(tag.value, UNBOUND).context_len
         if context_len is None or task.input_tokens is None:
             return budget
         room = context_len - len(task.input_tokens) - reserved
@@ -227,12 +210,6 @@ def _addressed(work: Iterable[Any], keys: Mapping[str, Any]) -> ControllerGenera
             for task in step:
                 task.worker_tag = keys.get(tag_name(task.worker_tag), task.worker_tag)
         yield step
-
-
-def refusal(worker: Worker | None, name: str) -> str:
-    """Why a worker does not do something, where it says that in its `refused`, to put behind a sentence."""
-    reason: str | None = getattr(worker, "refused", {}).get(name)
-    return f": {reason}" if reason else ""
 
 
 def finish(

@@ -49,6 +49,7 @@ class BudgetForcingController(BaseController):
         super().__init__()
         self.max_thinking_tokens = require.whole("max_thinking_tokens", max_thinking_tokens)
         self.max_answer_tokens = require.whole("max_answer_tokens", max_answer_tokens)
+        self.longest_request = self.max_thinking_tokens + self.max_answer_tokens
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
         self.answer_sampling_params = {"temperature": 0.0} | checked_sampling_params(
             answer_sampling_params, "answer_sampling_params", reserved=("max_tokens",)

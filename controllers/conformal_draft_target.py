@@ -21,7 +21,8 @@ from scaffolding_ext import require
 from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting, OnReject
 from scaffolding_ext.calibration.votes import CalibrationWarning
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import BaseController, finish, longest_len, prompt_family, refusal
+from scaffolding_ext.controllers.base import BaseController, finish, longest_len, prompt_family
+from scaffolding_ext.controllers.capabilities import Requests
 from scaffolding_ext.controllers.draft_target.aggregators import aggregator_from
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConditionalRule, MarginalRule
@@ -160,18 +161,17 @@ class ConformalDraftTargetController(BaseController):
         pools = self.calibration.pools(self.alpha)
         return MarginalRule(self.alpha, pools, self.setting.on_reject, self.ties, adaptive)
 
+    def own_requests(self) -> dict[WorkerTag, Requests]:
+        """Chunks and answers of both models, and the scores that the rule asks the target for."""
+        longest = self.max_tokens + self.answer_sampling_params["max_tokens"]
+        scores = frozenset({ScoreTask}) if self.rule.scores_chunks else frozenset()
+        return {WorkerTag.DRAFT: Requests(max_tokens=longest), WorkerTag.TARGET: Requests(scores, longest)}
+
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """As every controller's; the target must serve ScoreTask, and the models must be those of the calibration."""
+        """As every controller's; the models must be those of the calibration."""
         super().bind(workers)
-        if self.rule.scores_chunks and not self.can_serve(WorkerTag.TARGET, ScoreTask):
-            raise ConfigError(
-                f"the worker cannot serve ScoreTask, by which {type(self).__name__} decides"
-                f"{refusal(worker_for(workers, WorkerTag.TARGET), ScoreTask.__name__)}",
-                "workers.target",
-            )
         draft, target = worker_for(workers, WorkerTag.DRAFT), worker_for(workers, WorkerTag.TARGET)
-        names = {"draft_model": model_name(draft), "target_model": model_name(target)}
-        self.setting = self.setting.model_copy(update=names)
+        self.setting = self.setting.of_models(model_name(draft), model_name(target))
         if self.calibration is not None and self.coverage == "marginal":
             self.calibration.check(self.setting)
         templates = [getattr(worker, "chat_template", None) for worker in (draft, target)]

@@ -164,6 +164,7 @@ class _TraceController(BaseController):
         self.check_every = require.whole("check_every", check_every)
         self.max_tokens = require.whole("max_tokens", max_tokens)
         self.answer_tokens = require.whole("answer_tokens", answer_tokens)
+        self.longest_request = self.max_tokens + self.answer_tokens
         self.threshold = -math.inf
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens", "num_logprobs"))
         self.family = None if family is None else family_named(family)

@@ -95,6 +95,7 @@ class DynasorCoTController(BaseController):
         self.max_tokens = require.whole("max_tokens", max_tokens)
         self.schedule = schedule or (ProbeSchedule() if chunk_size is None else ProbeSchedule(chunk_size))
         self.probe = probe or AnswerProbe(hedge_match=hedge_match or "word")
+        self.longest_request = self.max_tokens + self.probe.max_tokens
         try:
             self.rule = make_rule(rule, certainty_threshold)
         except ConfigError as error:

@@ -28,6 +28,7 @@ class NativeGenerationController(BaseController):
     def __init__(self, sampling_params: dict[str, Any] | None = None, streaming: bool = False) -> None:
         super().__init__()
         self.sampling_params = checked_sampling_params(sampling_params)
+        self.longest_request = self.sampling_params.get("max_tokens")
         self.streaming = streaming
 
     def process(self, tasks: list[Any], **sampling_params: Any) -> ControllerGenerator:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.capabilities import Requests, joined
 from scaffolding_ext.protocol import Controller, ControllerGenerator, ParallelProcess, Worker, close_generator
 from scaffolding_ext.worker_tags import WorkerTag, tag_name, worker_key
 
@@ -27,6 +28,12 @@ class OnWorker(BaseController):
     def clone(self) -> OnWorker:
         """A copy for one request, with a copy of the controller."""
         return OnWorker(self.controller.clone(), self.tag)
+
+    def requests(self) -> dict[str, Requests]:
+        """What the controller sends, its generation under the tag."""
+        inside = WorkerTag.GENERATION.value
+        sent = super().requests().items()
+        return joined({self.tag.value if name == inside else name: requests} for name, requests in sent)
 
     def check_roles(self, workers: Mapping[Any, Any]) -> None:
         """Refuse a stack without the worker of the tag, and without the others that the controller needs."""

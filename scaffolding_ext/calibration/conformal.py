@@ -40,6 +40,10 @@ class DraftTargetSetting(_Frozen):
     on_reject: OnReject
     score: str
 
+    def of_models(self, draft_model: str | None, target_model: str | None) -> DraftTargetSetting:
+        """The setting with these models."""
+        return self.model_copy(update={"draft_model": draft_model, "target_model": target_model})
+
 
 class TurnScores(_Frozen):
     """One turn of the calibration chains at one level.

@@ -50,7 +50,7 @@ def calibrate(
     with build_stack(_uncalibrated(config, alphas[0])) as llm:
         prompting = getattr(llm.prototype_controller, "prompting", None)
         for alpha in alphas:
-            controller = check_stack(_uncalibrated(config, alpha))
+            controller = check_stack(_uncalibrated(config, alpha)).controller
             if not isinstance(controller, ConformalDraftTargetController):
                 raise ConfigError(
                     f"is a {type(controller).__name__}; calibrate the ConformalDraftTargetController by itself",
@@ -62,13 +62,10 @@ def calibrate(
                 calibrating_llm.generate("", sample_id=f"alpha {alpha}")
             rng = np.random.default_rng(seed)
             levels.append(LevelScores(alpha=alpha, turns=[_turn_scores(turn, rng) for turn in calibrating.turns]))
-        names = {
-            "draft_model": model_name(worker_for(llm.workers, WorkerTag.DRAFT)),
-            "target_model": model_name(worker_for(llm.workers, WorkerTag.TARGET)),
-        }
+        models = [model_name(worker_for(llm.workers, tag)) for tag in (WorkerTag.DRAFT, WorkerTag.TARGET)]
     return ConformalCalibration(
         source=source,
-        setting=controller.setting.model_copy(update=names),
+        setting=controller.setting.of_models(*models),
         num_chains=controller.num_chains,
         seed=seed,
         questions=fingerprints(prompts),

@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaffolding_ext import registry
 from scaffolding_ext.controllers.base import BaseController
@@ -17,7 +17,7 @@ from scaffolding_ext.registry import Factory, Registry, unknown_name
 from scaffolding_ext.sampling_params import checked_sampling_params
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig, validated
 from scaffolding_ext.stack.load import Source, load_config
-from scaffolding_ext.stack.placement import check_placement
+from scaffolding_ext.stack.placement import PlannedWorker, check_placement
 from scaffolding_ext.stack.signature import Arguments
 
 _NOT_BUILT = object()
@@ -39,7 +39,7 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
         ConfigError: A name is unknown or an argument is wrong; `key` holds the dotted path.
         MissingDependencyError: A worker needs a package that is not installed.
     """
-    controller = check_stack(config, references)
+    controller = check_stack(config, references).controller
     with ExitStack() as undo:
         builder = _Builder(references, config.sampling, undo)
         workers = {tag: builder.component(worker, registry.workers, _at(tag)) for tag, worker in config.workers.items()}
@@ -48,11 +48,20 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
         return ScaffoldingLlm(controller, workers, config.max_parallel_requests, seed=config.seed, owns_workers=True)
 
 
-def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> Any:
-    """Check every name, argument and role, and build the controllers; no worker is built, and no model loaded.
+class CheckedStack(NamedTuple):
+    """A stack that was checked.
 
-    Returns:
-        The outermost controller.
+    Attributes:
+        controller: The outermost controller.
+        workers: All workers of the stack, none of them built; one that another wraps stands before that one.
+    """
+
+    controller: Any
+    workers: list[PlannedWorker]
+
+
+def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> CheckedStack:
+    """Check every name, argument and role, and build the controllers; no worker is built, and no model loaded.
 
     Raises:
         ConfigError: As `build_stack`, except for what only a worker's constructor finds wrong.
@@ -68,8 +77,8 @@ def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None
         builder.component(worker, registry.workers, _at(tag))
     if isinstance(controller, BaseController):
         controller.check_roles(config.workers)
-    check_placement(config.workers)
-    return controller
+    check_placement(builder.workers)
+    return CheckedStack(controller, builder.workers)
 
 
 def load_stack(
@@ -100,6 +109,9 @@ class _Builder:
         references: Live objects by name.
         sampling: Defaults for the `sampling_params` of innermost controllers.
         undo: Gets the shutdown of every worker built. None: workers are checked, not built.
+
+    Attributes:
+        workers: The workers that were checked.
     """
 
     def __init__(
@@ -108,6 +120,7 @@ class _Builder:
         self._references = references or {}
         self._sampling = sampling
         self._undo = undo
+        self.workers: list[PlannedWorker] = []
         self._num_components = 0
 
     def component(self, component: ComponentConfig, known: Registry, path: str) -> Any:
@@ -129,6 +142,7 @@ class _Builder:
         accepted.check(component.type, args, f"{path}.args")
         _check_packages(factory)
         if known is registry.workers and self._undo is None:
+            self.workers.append(PlannedWorker(path, factory, args))
             return _NOT_BUILT
         built = _constructed(component.type, factory, args, f"{path}.args")
         if known is registry.workers and self._undo is not None:

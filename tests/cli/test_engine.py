@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.stack.build import check_stack
-from scaffolding_ext.stack.engine_needs import engine_needs
 from scaffolding_ext.stack.load import load_config
 
 STACK = """
@@ -47,13 +46,6 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 def check(*arguments: str) -> Any:
     return CliRunner().invoke(main, ["engine", "check", *arguments])
-
-
-def test_needs_are_read_from_the_stack(files: dict[str, str]) -> None:
-    plain, scoring = load_config(files["plain"]), load_config(files["scoring"])
-    assert engine_needs(plain, "generation").max_seq_len == 2001
-    assert [engine_needs(scoring, tag).scores for tag in ("draft", "target")] == [False, True]
-    assert engine_needs(plain, "target")._asdict().items() >= {"scores": False, "max_batch_size": 16}.items()
 
 
 def test_an_engine_that_has_everything(files: dict[str, str]) -> None:

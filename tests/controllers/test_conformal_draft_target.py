@@ -458,7 +458,7 @@ def test_a_worker_that_cannot_score_is_refused() -> None:
             kind: run for kind, run in ScriptedWorker.task_handlers.items() if kind is not ScoreTask
         }
 
-    with pytest.raises(ConfigError, match=r"workers.target: the worker cannot serve ScoreTask"):
+    with pytest.raises(ConfigError, match=r"workers.target: \w+ cannot serve ScoreTask, which Conformal"):
         run(controller(NINE), target=Mute("T"))
 
 

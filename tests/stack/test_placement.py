@@ -7,19 +7,23 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.stack.config import ComponentConfig
-from scaffolding_ext.stack.placement import check_placement
+from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.load import load_config
+from scaffolding_ext.stack.placement import PlannedWorker, check_placement
+from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 
 def check(**workers: dict[str, Any]) -> None:
-    check_placement({tag: ComponentConfig(type="TRTLLMWorker", args=args) for tag, args in workers.items()})
+    check_placement(PlannedWorker(f"workers.{tag}", TRTLLMWorker, args) for tag, args in workers.items())
 
 
 def test_shares_up_to_the_whole_are_taken() -> None:
     check(draft={"kv_cache_fraction": 0.4}, target={"kv_cache_fraction": 0.6})
     check(generation={})
     check(draft={"devices": [0]}, target={"devices": [1]})
-    check_placement({tag: ComponentConfig(type="HuggingFaceWorker") for tag in ("draft", "target")})
+    check_placement(PlannedWorker(f"workers.{tag}", HuggingFaceWorker, {}) for tag in ("draft", "target"))
 
 
 def test_shares_that_do_not_fit_on_a_gpu_are_refused() -> None:
@@ -36,3 +40,37 @@ def test_a_worker_that_names_no_gpu_counts_on_all() -> None:
         check(draft={}, target={})
     with pytest.raises(ConfigError, match=r"on GPU 0 .*draft 0.5, target 0.6"):
         check(draft={"kv_cache_fraction": 0.5}, target={"kv_cache_fraction": 0.6, "devices": [0]})
+
+
+class Wrapper(ScriptedWorker):
+    """A worker of a user's own around another."""
+
+    def __init__(self, inner: ScriptedWorker) -> None:
+        super().__init__("")
+
+
+def on_gpu(fraction: float, wrapper: dict[str, Any] | None = None) -> dict[str, Any]:
+    worker = {"type": "TRTLLMWorker", "args": {"model": "m", "kv_cache_fraction": fraction, "devices": [0]}}
+    return worker if wrapper is None else {"type": wrapper["type"], "args": {wrapper["key"]: worker}}
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [{"type": "BudgetedWorker", "key": "worker"}, {"type": f"{__name__}:Wrapper", "key": "inner"}],
+    ids=lambda wrapper: wrapper["key"],
+)
+def test_a_worker_inside_another_takes_its_share(wrapper: dict[str, Any]) -> None:
+    controller = {"type": "ConformalDraftTargetController", "args": {"coverage": "conditional"}}
+    stack = {"controller": controller, "workers": {"draft": on_gpu(0.9), "target": on_gpu(0.9, wrapper)}}
+    at = rf"workers\.target\.args\.{wrapper['key']}\.args\.kv_cache_fraction"
+    with pytest.raises(ConfigError, match=rf"^{at}: .* on GPU 0 .*draft 0\.9, target 0\.9, in all 1\.8"):
+        check_stack(load_config(stack))
+    stack["workers"]["draft"] = on_gpu(0.1)
+    check_stack(load_config(stack))
+
+
+def test_an_engine_that_is_there_already_takes_nothing_more() -> None:
+    reference = {"type": "TRTLLMWorker", "args": {"model": {"$ref": "llm"}}}
+    controller = {"type": "ConformalDraftTargetController", "args": {"coverage": "conditional"}}
+    stack = {"controller": controller, "workers": {"draft": reference, "target": on_gpu(0.9)}}
+    check_stack(load_config(stack), {"llm": object()})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scaffolding_ext.documents import decoded, parse_json
 from scaffolding_ext.errors import ConfigError
@@ -33,6 +33,18 @@ class EngineNeeds(NamedTuple):
     max_num_tokens: int | None = None
     max_batch_size: int | None = None
     chunked_prefill: bool = False
+
+    @classmethod
+    def of_arguments(cls, args: Mapping[str, Any]) -> EngineNeeds:
+        """What a `TRTLLMWorker` with these arguments needs; those that are not given have its defaults."""
+        return cls(
+            scores=args.get("serve_scores") is True,
+            prefix_sharing=args.get("enable_block_reuse", True),
+            max_seq_len=args.get("max_seq_len"),
+            max_num_tokens=args.get("max_num_tokens"),
+            max_batch_size=args.get("max_batch_size"),
+            chunked_prefill=bool((args.get("llm_args") or {}).get("enable_chunked_prefill")),
+        )
 
 
 class EngineConfig(NamedTuple):

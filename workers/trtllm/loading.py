@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompting import load_tokenizer, model_folder
 from scaffolding_ext.workers.trtllm.engine_config import EngineConfig, EngineNeeds, is_engine
 from scaffolding_ext.workers.trtllm.release import Release, llm_class
+
+_DEFAULT_FRACTION = 0.9  # TensorRT-LLM's own share of the free memory
 
 
 class Share(NamedTuple):
@@ -25,6 +28,17 @@ class Share(NamedTuple):
     kv_cache_fraction: float | None = None
     devices: tuple[int, ...] | None = None
     enable_block_reuse: bool = True
+
+    @staticmethod
+    def by_device(args: Mapping[str, Any]) -> dict[int | None, float]:
+        """The share of each GPU's free memory that a `TRTLLMWorker` with these arguments takes.
+
+        None stands for the GPUs of a worker that names none. An `LLM` that is there already has its memory.
+        """
+        if not isinstance(args.get("model", ""), str | os.PathLike):
+            return {}
+        fraction = args.get("kv_cache_fraction")
+        return dict.fromkeys(args.get("devices") or [None], _DEFAULT_FRACTION if fraction is None else fraction)
 
 
 class LoadedLlm(NamedTuple):

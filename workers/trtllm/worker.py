@@ -265,6 +265,8 @@ class TRTLLMWorker(BaseWorker):
         task.tokenize_error = None
         return TaskStatus.SUCCESS
 
+    engine_needs = staticmethod(EngineNeeds.of_arguments)
+    memory_shares = staticmethod(Share.by_device)
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
         GenerationTask: _generate,
         StreamGenerationTask: _stream,

@@ -1,0 +1,60 @@
+"""What a controller knows of its workers, and what it sends them: the two are held against each other by `bind`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from scaffolding_ext.protocol import GenerationTask, Task, Worker
+
+
+class Capabilities(NamedTuple):
+    """What a controller knows of a worker.
+
+    Attributes:
+        tasks: Task types that it serves natively.
+        context_len: Prompt and generated tokens that one of its tasks may have; None where it does not say.
+        streamed_tasks: Those of the task types whose output it can stream to the caller.
+    """
+
+    tasks: frozenset[type[Any]]
+    context_len: int | None
+    streamed_tasks: frozenset[type[Any]]
+
+    @classmethod
+    def of(cls, worker: Worker) -> Capabilities:
+        """A worker's, read from the instance: one that wraps another worker passes on what that one serves."""
+        handlers = worker.task_handlers
+        streamed = (task_type for task_type, handler in handlers.items() if not _asks_for_a_queue(task_type, handler))
+        return cls(frozenset(handlers), getattr(worker, "max_seq_len", None), frozenset(streamed))
+
+
+UNBOUND = Capabilities(frozenset({GenerationTask}), None, frozenset({GenerationTask}))
+
+
+class Requests(NamedTuple):
+    """What a controller sends to one worker.
+
+    Attributes:
+        required: Task types that must be served natively, because nothing can take their place.
+        max_tokens: Most tokens behind the prompt that a request reads and writes; None where nobody says.
+    """
+
+    required: frozenset[type[Task]] = frozenset()
+    max_tokens: int | None = None
+
+
+def joined(sent: Iterable[Mapping[str, Requests]]) -> dict[str, Requests]:
+    """What several controllers send, by the name of the worker's tag."""
+    found: dict[str, Requests] = {}
+    for name, more in ((name, more) for each in sent for name, more in each.items()):
+        known = found.get(name, Requests())
+        longest = max((num for num in (known.max_tokens, more.max_tokens) if num is not None), default=None)
+        found[name] = Requests(known.required | more.required, longest)
+    return found
+
+
+def _asks_for_a_queue(task_type: type[Any], handler: Any) -> bool:
+    """Whether streaming to the caller fails: upstream's handler of streams reads a field that its task lacks."""
+    field = "streaming_output_queue"
+    return field in getattr(getattr(handler, "__code__", None), "co_names", ()) and not hasattr(task_type(), field)
