@@ -17,7 +17,10 @@ from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 
 NATIVE = {"type": "NativeGenerationController", "args": {"sampling_params": {"max_tokens": 2000}}}
-CHAIN = {"type": "DynasorCoTController", "args": {"max_tokens": 3000, "probe_tokens": 30}}
+CHAIN = {
+    "type": "DynasorCoTController",
+    "args": {"max_tokens": 3000, "probe": {"type": "AnswerProbe", "args": {"max_tokens": 30}}},
+}
 
 
 class Judge(BaseController):
