@@ -112,9 +112,10 @@ class ScaffoldingLlm:
 
         Raises:
             ShutdownError: The host is shut down.
-            ArgumentTypeError: The prompt is no text, or the time-out no number.
-            ConfigError: The time-out is not above 0, or not finite.
+            ArgumentTypeError: The prompt is no text, the time-out no number, or the seed or epoch no whole number.
+            ConfigError: The prompt is empty, the time-out is not above 0 or not finite, or the epoch below 0.
         """
+        require.whole("epoch", epoch, 0)
         prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_timeout(timeout)
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)
