@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import threading
 
-from scaffolding_ext import require
-
 
 def derive_seed(*parts: object) -> int:
     """A 63-bit seed from any parts; equal parts give equal seeds, whatever ran before."""
@@ -26,7 +24,7 @@ class RequestSeeds:
     """
 
     def __init__(self, seed: int | None) -> None:
-        self.seed = None if seed is None else require.whole("seed", seed, None)
+        self.seed = seed
         self._num_given: dict[int, int] = {}
         self._lock = threading.Lock()
 
@@ -38,12 +36,7 @@ class RequestSeeds:
             sample_id: As the caller gave it.
             epoch: As the caller gave it; each epoch counts its prompts for itself.
             own_seed: Takes the place of the run's; then nothing is counted, and the same request has the same seed.
-
-        Raises:
-            ConfigError: It is no whole number.
         """
-        if own_seed is not None:
-            require.whole("seed", own_seed, None)
         seed = self.seed if own_seed is None else own_seed
         if seed is None or sample_id is not None:
             return seed

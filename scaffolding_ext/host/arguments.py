@@ -54,6 +54,15 @@ def checked_timeout(timeout: Any) -> float | None:
     return require.number("timeout", timeout, above=0)
 
 
+def checked_seed(seed: Any) -> int | None:
+    """The seed, if it is None or a whole number.
+
+    Raises:
+        ArgumentTypeError: It is neither.
+    """
+    return None if seed is None else require.whole("seed", seed, None)
+
+
 def checked_prompt(prompt: Any) -> str:
     """The prompt, if it is text that says something.
 
