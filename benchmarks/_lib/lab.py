@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,15 +14,12 @@ from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import ScoreTask, VerifyTask
+from scaffolding_ext.tinylm.chains import STATED
 from scaffolding_ext.tinylm.grammar import CLOSE, NO, PROBE, VERDICT, YES
 
 TEMPERATURE = 0.7
 MAX_CHAIN_LEN = 1200
 ANSWER_LEN = 8  # tokens of a forced answer at most
-_STATED = re.compile(
-    r"^(?:(?:So the answer looks like|So I get|That gives) (\S+)\.|But now I get (\S+), not \S+\. I made a slip\.)\n",
-    re.MULTILINE,
-)
 _T = TypeVar("_T", bound=Task)
 
 
@@ -162,7 +158,7 @@ class Lab:
         thinking, _, reply = text.partition("</think>")
         beliefs = [
             Belief(len(self._ids(thinking[: match.end()])), match[1] or match[2])
-            for match in _STATED.finditer(thinking)
+            for match in STATED.finditer(thinking)
         ]
         return Chain(sample, list(task.input_tokens or ()), ids, text, extract(reply), beliefs)
 

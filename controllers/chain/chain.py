@@ -10,6 +10,7 @@ from scaffolding_ext.controllers.chain.chunk_text import ChunkText
 from scaffolding_ext.program import discard
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.sampling_params import apply_sampling_params, inherit_sampling_params
+from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import Purpose
 
 
@@ -125,5 +126,7 @@ class Chain(ABC):
 
     def _configure(self, piece: GenerationTask) -> None:
         """Set the sampling fields of a task that generates a piece of the chain."""
-        inherit_sampling_params(piece, self.prompt, *([self._num_tokens] if self._num_tokens else []))
+        inherit_sampling_params(piece, self.prompt)
+        if piece.seed is not None and self._num_tokens:  # a seed used twice would draw the same numbers again
+            piece.seed = derive_seed(piece.seed, self._num_tokens)
         apply_sampling_params(piece, self._sampling_params)

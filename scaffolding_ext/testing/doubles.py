@@ -235,7 +235,8 @@ def _let_go(held: asyncio.Future[None]) -> None:
 
 
 def _set_finish_reason(task: GenerationTask, reason: str | None) -> None:
-    task.finish_reason = reason
+    if hasattr(task, "finish_reason"):  # younger than 1.2; a double must not give what the real host has not
+        task.finish_reason = reason
 
 
 def _num_tokens(task: GenerationTask | ScoreTask) -> int:

@@ -12,12 +12,13 @@ problems.
 from __future__ import annotations
 
 import random
+import re
 from typing import NamedTuple
 
-from scaffolding_ext.tinylm.grammar import Problem, Step, apply_operation
+from scaffolding_ext.tinylm.grammar import FIND, Problem, Step, apply_operation, judge, meets
 
 MIN_NUM_LINES, MAX_NUM_LINES = 25, 37  # steps, musings and openings of checks in a chain: about 400 tokens
-SLIP_RATE, CHECK_SLIP_RATE = 0.08, 0.045  # a line; sampling at temperature 0.7 makes 0.03 and 0.012 of them
+SLIP_RATE, CHECK_SLIP_RATE = 0.11, 0.05  # a line; sampling at temperature 0.7 makes 0.043 and 0.014 of them
 
 _MUSING_SHARE, _PARTIAL_SHARE = 0.3, 0.3  # of the doubts; the others start over
 _OPENINGS = ("Okay, let me work step by step.\n", "Let me work through this.\n", "First I go step by step.\n")
@@ -31,13 +32,25 @@ _FULL_CHECKS = (
 )
 _CONFIRMATIONS = ("Again {}, good.\n", "I get {} again.\n")
 _CORRECTION = "But now I get {}, not {}. I made a slip.\n"
+# A line that states an answer, in its one group that is not empty.
+STATED = re.compile(
+    r"^(?:(?:So the answer looks like|So I get|That gives) (\S+)\.|But now I get (\S+), not \S+\. I made a slip\.)\n",
+    re.MULTILINE,
+)
 
 
 class Segment(NamedTuple):
-    """A piece of a chain, and the answer believed once it is written (None before the first answer)."""
+    """A piece of a chain.
+
+    Attributes:
+        text: One or more whole lines.
+        belief: The answer believed once it is written, None before the first.
+        is_right: Of a step, whether it follows from the one before it; None of everything else.
+    """
 
     text: str
     belief: str | None
+    is_right: bool | None = None
 
 
 def sample_chain(problem: Problem, rng: random.Random, num_lines: int | None = None) -> list[Segment]:
@@ -51,7 +64,7 @@ def sample_chain(problem: Problem, rng: random.Random, num_lines: int | None = N
     num_lines = rng.randint(MIN_NUM_LINES, MAX_NUM_LINES) if num_lines is None else num_lines
     segments = [Segment(rng.choice(_OPENINGS), None)]
     states = _derive(problem, rng, SLIP_RATE, segments)
-    belief = str(states[-1])
+    belief = str(states[-1] if _finds(problem, states) else rng.choice(problem.operations)[1:])  # or a guess
     segments.append(Segment(rng.choice(_CONCLUSIONS).format(belief), belief))
     num_written = problem.num_steps
     while num_written < num_lines:
@@ -63,13 +76,39 @@ def sample_chain(problem: Problem, rng: random.Random, num_lines: int | None = N
         segments.append(Segment(rng.choice(_PARTIAL_CHECKS if first else _FULL_CHECKS), belief))
         states = states[:first] + _derive(problem, rng, CHECK_SLIP_RATE, segments, states[:first])
         num_written += problem.num_steps - first
-        found = str(states[-1])
+        found = str(states[-1]) if _finds(problem, states) else belief
         if found == belief:
             segments.append(Segment(rng.choice(_CONFIRMATIONS).format(found), found))
         else:
             segments.append(Segment(_CORRECTION.format(found, belief), found))
             belief = found
     return segments
+
+
+def read_chain(problem: Problem, thinking: str) -> list[Segment]:
+    """The segments of a chain that a model has written, a line each; its steps are held against the grammar."""
+    segments: list[Segment] = []
+    belief: str | None = None
+    states: list[int] = []
+    for line in thinking.splitlines(keepends=True):
+        is_right = None
+        if stated := STATED.match(line):
+            belief = stated[1] or stated[2]
+        elif line in _PARTIAL_CHECKS or line in _FULL_CHECKS:
+            states = states[: problem.num_steps // 2] if line in _PARTIAL_CHECKS else []
+        elif line[0].islower():  # with a label
+            before, left = states[-1] if states else problem.start, problem.operations[len(states) :]
+            expected = apply_operation(problem, left[0], before) if left else None
+            is_right = expected is not None and line == f"{expected.line}{expected.state}\n"
+            written = re.search(r"-?\d+$", line.rstrip("\n"))
+            states = [*states, int(written[0]) if written else before]
+        segments.append(Segment(line, belief, is_right))
+    return segments
+
+
+def _finds(problem: Problem, states: list[int]) -> bool:
+    """Whether a derivation ends in an answer; a search in which the right number is missed ends in none."""
+    return problem.kind != FIND or states[-1] != 0
 
 
 def _draw_check(num_steps: int, num_lines_left: int, rng: random.Random) -> int | None:
@@ -91,17 +130,20 @@ def _derive(
     belief = segments[-1].belief
     found = []
     for operation in problem.operations[len(known) :]:
-        step = apply_operation(problem.kind, operation, state, problem.parameter)
+        right = step = apply_operation(problem, operation, state)
         if rng.random() < slip_rate:
-            step = _slip(problem, operation, step, state)
-        segments.append(Segment(f"{step.line}{step.state}\n", belief))
+            step = _slip(problem, operation, step, state, rng)
+        segments.append(Segment(f"{step.line}{step.state}\n", belief, step == right))
         found.append(step.state)
         state = step.state
     return found
 
 
-def _slip(problem: Problem, operation: str, step: Step, before: int) -> Step:
+def _slip(problem: Problem, operation: str, step: Step, before: int, rng: random.Random) -> Step:
     """The one mistake that a step invites: a carry forgotten, one too many, or a comparison the wrong way round."""
+    if problem.kind == FIND:
+        met = [meets(int(operation[1:]), condition) for condition in problem.conditions]
+        return judge(problem, operation, before, rng.randrange(len(met)) if all(met) else met.index(False))
     if problem.kind == "count":
         counts = step.state > before
         wrong = step.line.replace("yes", "no") if counts else step.line.replace("no", "yes")
@@ -117,3 +159,31 @@ def _slip(problem: Problem, operation: str, step: Step, before: int) -> Step:
     if has_carry:
         return Step(step.line, step.state + (10 if step.state < before else -10))
     return Step(step.line, step.state + 1)
+
+
+def written_check(problem: Problem, answer: str, verdicts: tuple[str, str]) -> str:
+    """The reply to `CHECK`: the problem worked out in short, or the answer held against the conditions, and a verdict.
+
+    Args:
+        problem: What it is about.
+        answer: What is checked.
+        verdicts: The words for a right and for a wrong answer.
+    """
+    if problem.kind == FIND:
+        derivation = judge(problem, f"={answer}", 0).line.strip()
+    else:
+        steps, state = [], problem.start
+        for operation in problem.operations:
+            line, state = apply_operation(problem, operation, state)
+            steps.append(_in_short(problem.kind, operation, line, state))
+        derivation = ",".join(steps)
+    return f"{derivation}\n{verdicts[answer != problem.answer]}"
+
+
+def _in_short(kind: str, operation: str, line: str, state: int) -> str:
+    """A step without what it repeats of the one before."""
+    if kind == "modular":
+        return f"{operation}={line.rpartition('=')[2]}{state}"
+    if kind == "count":
+        return f"{operation} {line.split()[1]} {state}"
+    return f"{operation}{'>' if kind == 'maximum' else '='}{state}"

@@ -1,9 +1,16 @@
 """Training sequences of the embedded models: token ids, and the positions that are learnt.
 
-Each sequence shows one of the prompts that the controllers use: a whole chain, or a chain cut at a random token and
-then probed, closed by force, or closed and asked whether its answer is correct. Of a cut chain the thinking and the
-reply are learnt. Before its first answer it is taught the true answer (the model's best guess), which half of the
-probes hedge; after it the answer that the chain believes in.
+A sequence is a whole chain with its branches: the prompts that the controllers send, each put where the chain stands
+after some of its tokens. A branch sees the chain up to there and itself, and its reply is learnt; so one chain, read
+once, teaches its tokens and a dozen replies. What a branch is taught:
+
+- A probe or a forced answer: before the chain's first answer the true one (the model's best guess), which half of the
+  probes hedge; after it the answer that the chain believes in.
+- A verdict or a written check, after an answer that was closed: whether it is right.
+- The verdict on a step, after a line: whether that line follows from the one before it.
+
+Chains that the model has written itself (`own_chains.py`) bear branches, too, but are not learnt: they show the
+mistakes that it makes, so that its verdicts know them.
 """
 
 from __future__ import annotations
@@ -14,13 +21,16 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from scaffolding_ext.tinylm.chains import sample_chain
+from scaffolding_ext.tinylm.chains import Segment, sample_chain, written_check
 from scaffolding_ext.tinylm.grammar import (
+    ALL_KINDS,
+    CHECK,
     CLOSE,
     HEDGE,
     MAX_NUM_STEPS,
     NO,
     PROBE,
+    STEP_VERDICT,
     VERDICT,
     YES,
     Problem,
@@ -33,38 +43,80 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from transformers import PreTrainedTokenizerFast
 
-PROBE_SHARE, CLOSE_SHARE, VERDICT_SHARE = 0.2, 0.12, 0.12  # of the sequences; the others are whole chains
+NUM_PROBES, NUM_CLOSES = 2, 1  # a chain, each after any of its tokens
+NUM_VERDICTS = 4  # a chain: at its end, and where right and wrong answers are believed by turns
+NUM_STEP_VERDICTS = 3  # of the steps that slipped at most, and as many of the others
+CHECK_SHARE = 0.5  # of the chains have a written check, at their end or where another answer is believed
+OWN_SHARE = 0.2  # of the chains are the model's own, once there are any
 HEDGE_SHARE = 0.5  # of the probes before the first answer
 IGNORED = -100  # the label that the loss leaves out
 _LEN_STEP = 32  # lengths are rounded up, so that few shapes occur
-_MAX_REDRAWS = 12  # of a chain whose answer should be wrong, or right
 
 
 class Example(NamedTuple):
-    """One training sequence: `ids[i]` is predicted where `labels[i]` is not `IGNORED`; both have the same length."""
+    """One training sequence; all lists have the same length.
+
+    Attributes:
+        ids: The chain with its prompt, then its branches.
+        labels: `ids[i]` is predicted where `labels[i]` is not `IGNORED`.
+        positions: Where each token stands: in a branch as if it followed the chain at once.
+        branches: Of each token the number of its branch; 0 is the chain.
+        cuts: How many tokens of the chain each token may see.
+    """
 
     ids: list[int]
     labels: list[int]
+    positions: list[int]
+    branches: list[int]
+    cuts: list[int]
+
+    def add(self, ids: list[int], labels: list[int], branch: int, cut: int) -> None:
+        """Append tokens that follow the first `cut` tokens of the chain."""
+        self.ids.extend(ids)
+        self.labels.extend(labels)
+        self.positions.extend(range(cut, cut + len(ids)))
+        self.branches.extend([branch] * len(ids))
+        self.cuts.extend([cut] * len(ids))
 
 
 class Batch(NamedTuple):
-    """Right-padded int64 arrays of shape (rows, length)."""
+    """Right-padded arrays.
+
+    Attributes:
+        ids, labels, positions: int64, of shape (rows, length).
+        mask: Which tokens each token sees: bool, of shape (rows, 1, length, length).
+    """
 
     ids: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    mask: npt.NDArray[np.bool_]
+
+
+class OwnChain(NamedTuple):
+    """A problem of the training split and a chain about it."""
+
+    problem: Problem
+    segments: list[Segment]
 
 
 class _Chain(NamedTuple):
-    """Token ids of a chain, and the answer believed after each of them."""
+    """Token ids of a chain, the answer believed after each of them, and where its right and its wrong steps end."""
 
     ids: list[int]
     beliefs: list[str | None]
+    steps: dict[bool, list[int]]
 
 
 class ExampleStream:
-    """Draws training examples; every draw depends on the generator that is passed in alone."""
+    """Draws training examples; every draw depends on the generator that is passed in and on `own_chains` alone.
+
+    Attributes:
+        own_chains: Problems with chains that the model in training has written about them.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.own_chains: list[OwnChain] = []
         self._encode = tokenizer.backend_tokenizer.encode
         self._pad_id: int = tokenizer.pad_token_id
         self._lines: dict[str, list[int]] = {}
@@ -74,21 +126,34 @@ class ExampleStream:
 
         Below `MAX_NUM_STEPS` chains are shorter, too: one to two times `max_num_steps` lines.
         """
-        problem = sample_problem(rng, "train", max_num_steps=max_num_steps)
+        if self.own_chains and rng.random() < OWN_SHARE:
+            return self.example(*rng.choice(self.own_chains), rng, learn_chain=False)
+        problem = sample_problem(rng, "train", rng.choice(ALL_KINDS), max_num_steps)
         num_lines = None if max_num_steps == MAX_NUM_STEPS else rng.randint(max_num_steps, 2 * max_num_steps)
-        draw = rng.random()
-        if draw < VERDICT_SHARE:
-            return self._verdict(problem, rng, num_lines)
-        chain = self._chain(problem, rng, num_lines)
-        if draw < VERDICT_SHARE + PROBE_SHARE + CLOSE_SHARE:
-            cut = rng.randint(0, len(chain.ids))
-            belief = chain.beliefs[cut - 1] if cut else None
-            if draw < VERDICT_SHARE + CLOSE_SHARE:
-                return self._example(problem, chain.ids[:cut], CLOSE, (belief or problem.answer) + "}." + END)
-            hedge = HEDGE if belief is None and rng.random() < HEDGE_SHARE else ""
-            return self._example(problem, chain.ids[:cut], PROBE, (belief or problem.answer) + "}" + hedge + END)
+        return self.example(problem, sample_chain(problem, rng, num_lines), rng)
+
+    def example(
+        self, problem: Problem, segments: list[Segment], rng: random.Random, learn_chain: bool = True
+    ) -> Example:
+        """A chain with its branches.
+
+        Args:
+            problem: What it is about.
+            segments: The chain.
+            rng: Draws the branches.
+            learn_chain: Whether the tokens of the chain are learnt, too.
+        """
+        chain = self._chain(segments)
+        prompt = self._ids(f"<|user|>{problem.question}<|assistant|><think>\n")
         completion = chain.ids + self._ids(f"{CLOSE}{chain.beliefs[-1]}}}.{END}")
-        return self._example(problem, completion)
+        example = Example([], [], [], [], [])
+        learnt = completion if learn_chain else [IGNORED] * len(completion)
+        example.add(prompt + completion, [IGNORED] * len(prompt) + learnt, 0, 0)
+        for branch, (cut, suffix, reply) in enumerate(self._branches(problem, chain, rng), 1):
+            suffix_ids, reply_ids = self._ids(suffix), self._ids(reply + END)
+            labels = [IGNORED] * len(suffix_ids) + reply_ids
+            example.add(suffix_ids + reply_ids, labels, branch, len(prompt) + cut)
+        return example
 
     def fingerprint(self, num_examples: int = 300) -> str:
         """A digest of the first examples of a fixed seed: two runs that agree in it learn from the same data."""
@@ -98,25 +163,40 @@ class ExampleStream:
             digest.update(json.dumps(self.sample(rng)).encode())
         return digest.hexdigest()[:16]
 
-    def _verdict(self, problem: Problem, rng: random.Random, num_lines: int | None) -> Example:
-        """A chain closed after its first answer and asked for a verdict; YES and NO are about equally frequent."""
-        wanted = rng.random() < 0.5
-        for _ in range(_MAX_REDRAWS):
-            chain = self._chain(problem, rng, num_lines)
-            cut = rng.randint(chain.beliefs.count(None) + 1, len(chain.ids))
-            belief = chain.beliefs[cut - 1]
-            if (belief == problem.answer) == wanted:
-                break
-        question = f"{CLOSE}{belief}}}.{VERDICT}"
-        return self._example(problem, chain.ids[:cut], question, (YES if belief == problem.answer else NO) + END)
+    def _branches(self, problem: Problem, chain: _Chain, rng: random.Random) -> Iterator[tuple[int, str, str]]:
+        """After how many tokens of the chain each branch stands, what it asks, and the reply."""
+        for number in range(NUM_PROBES + NUM_CLOSES):
+            cut = rng.randint(0, len(chain.ids))
+            belief = chain.beliefs[cut - 1] if cut else None
+            if number < NUM_CLOSES:
+                yield cut, CLOSE, (belief or problem.answer) + "}."
+            else:
+                hedge = HEDGE if belief is None and rng.random() < HEDGE_SHARE else ""
+                yield cut, PROBE, (belief or problem.answer) + "}" + hedge
+        closed = list(self._closed(problem, chain, rng))
+        for cut in closed:
+            belief = str(chain.beliefs[cut - 1])
+            yield cut, f"{CLOSE}{belief}}}.{VERDICT}", YES if belief == problem.answer else NO
+        if rng.random() < CHECK_SHARE:
+            cut = rng.choice(closed[:2])
+            belief = str(chain.beliefs[cut - 1])
+            yield cut, f"{CLOSE}{belief}}}.{CHECK}", written_check(problem, belief, (YES, NO))
+        num_wrong = min(NUM_STEP_VERDICTS, len(chain.steps[False]))
+        for is_right, number in ((False, num_wrong), (True, max(1, num_wrong))):
+            for cut in rng.sample(chain.steps[is_right], min(number, len(chain.steps[is_right]))):
+                yield cut - 1, STEP_VERDICT, YES if is_right else NO  # it begins with the newline that ends the line
 
-    def _example(self, problem: Problem, thinking: list[int], suffix: str = "", reply: str = "") -> Example:
-        """Prompt and suffix are given, thinking and reply are learnt."""
-        prompt = self._ids(f"<|user|>{problem.question}<|assistant|><think>\n")
-        suffix_ids, reply_ids = self._ids(suffix), self._ids(reply)
-        ids = prompt + thinking + suffix_ids + reply_ids
-        labels = [IGNORED] * len(prompt) + thinking + [IGNORED] * len(suffix_ids) + reply_ids
-        return Example(ids, labels)
+    def _closed(self, problem: Problem, chain: _Chain, rng: random.Random) -> Iterator[int]:
+        """Where verdicts are asked for: at the end, then after wrong and right answers by turns, if there are."""
+        yield len(chain.ids)
+        answered = range(chain.beliefs.count(None) + 1, len(chain.ids) + 1)
+        by_right: dict[bool, list[int]] = {True: [], False: []}
+        for cut in answered:
+            by_right[chain.beliefs[cut - 1] == problem.answer].append(cut)
+        wanted = chain.beliefs[-1] != problem.answer
+        for number in range(NUM_VERDICTS - 1):
+            cuts = by_right[wanted != bool(number % 2)] or answered
+            yield rng.choice(cuts)
 
     def batches(
         self, rng: random.Random, batch_tokens: int, num_examples: int, max_num_steps: int = MAX_NUM_STEPS
@@ -135,13 +215,15 @@ class ExampleStream:
         rng.shuffle(full)
         return map(self._pad, full)
 
-    def _chain(self, problem: Problem, rng: random.Random, num_lines: int | None) -> _Chain:
-        chain = _Chain([], [])
+    def _chain(self, segments: list[Segment]) -> _Chain:
+        chain = _Chain([], [], {True: [], False: []})
         belief: str | None = None
-        for segment in sample_chain(problem, rng, num_lines):
+        for segment in segments:
             line = self._ids(segment.text)
             chain.ids.extend(line)
             chain.beliefs.extend([belief] * (len(line) - 1) + [segment.belief])
+            if segment.is_right is not None:
+                chain.steps[segment.is_right].append(len(chain.ids))
             belief = segment.belief
         return chain
 
@@ -157,9 +239,14 @@ class ExampleStream:
         import numpy as np
 
         length = -(-max(len(example.ids) for example in examples) // _LEN_STEP) * _LEN_STEP
-        ids = np.full((len(examples), length), self._pad_id, np.int64)
-        labels = np.full((len(examples), length), IGNORED, np.int64)
+        shape = (len(examples), length)
+        ids, labels = np.full(shape, self._pad_id, np.int64), np.full(shape, IGNORED, np.int64)
+        positions = np.zeros(shape, np.int64)
+        branches, cuts = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)  # padding sees padding alone
         for row, example in enumerate(examples):
-            ids[row, : len(example.ids)] = example.ids
-            labels[row, : len(example.ids)] = example.labels
-        return Batch(ids, labels)
+            for array, values in zip((ids, labels, positions, branches, cuts), example, strict=True):
+                array[row, : len(values)] = values
+        own = branches[:, :, None] == branches[:, None, :]
+        chain = (branches == 0)[:, None, :] & (np.arange(length) < cuts[:, :, None])
+        mask = np.tril(np.ones((length, length), bool)) & (own | chain)
+        return Batch(ids, labels, positions, mask[:, None])

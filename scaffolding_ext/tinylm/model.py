@@ -20,7 +20,7 @@ class Shape(NamedTuple):
     num_heads: int
 
 
-SHAPES = {"target": Shape(128, 384, 4, 4), "draft": Shape(96, 288, 3, 3)}
+SHAPES = {"target": Shape(96, 256, 8, 3), "draft": Shape(96, 288, 3, 3)}
 
 
 def build_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:

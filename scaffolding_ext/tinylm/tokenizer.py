@@ -8,8 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffolding_ext.tinylm.chains import sample_chain
-from scaffolding_ext.tinylm.grammar import CLOSE, HEDGE, NO, PROBE, VERDICT, YES, sample_problem
+from scaffolding_ext.tinylm.chains import sample_chain, written_check
+from scaffolding_ext.tinylm.grammar import (
+    ALL_KINDS,
+    CHECK,
+    CLOSE,
+    HEDGE,
+    NO,
+    PROBE,
+    STEP_VERDICT,
+    VERDICT,
+    YES,
+    sample_problem,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -81,10 +92,11 @@ def _with_visible_thinking(tokenizer: Tokenizer) -> Tokenizer:
 def _texts(seed: int, num_texts: int) -> Iterator[str]:
     rng = random.Random(seed)
     for _ in range(num_texts):
-        problem = sample_problem(rng, "train")
+        problem = sample_problem(rng, "train", rng.choice(ALL_KINDS))
         yield problem.question
         yield "".join(segment.text for segment in sample_chain(problem, rng))
         yield CLOSE.removeprefix(THINK_CLOSE) + problem.answer + "}."
         yield PROBE + problem.answer + "}" + HEDGE
+        yield CHECK + written_check(problem, problem.answer, (YES, NO))
         yield VERDICT + YES
-        yield VERDICT + NO
+        yield STEP_VERDICT + NO

@@ -2,7 +2,7 @@
 
 A run is a pure function of its options: batches are drawn from (seed, round), and a checkpoint holds everything that a
 resumed run needs to go on exactly where it stopped. Until the learning rate falls nothing depends on how long the run
-is to be, so a run may be made longer or shorter up to then.
+is to be, so a run may be made longer or shorter up to then; from there on it learns from chains of its own, too.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaffolding_ext.tinylm.data import IGNORED, Batch, ExampleStream
-from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION, MAX_NUM_STEPS
+from scaffolding_ext.tinylm.data import IGNORED, Batch, ExampleStream, OwnChain
+from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION, NO, YES
 from scaffolding_ext.tinylm.model import SHAPES, build_model, build_optimizers
+from scaffolding_ext.tinylm.own_chains import own_chains
+from scaffolding_ext.tinylm.schedule import curriculum_max_num_steps, learning_rate_falls, learning_rate_scale
 from scaffolding_ext.tinylm.tokenizer import build_tokenizer, save_tokenizer
 
 if TYPE_CHECKING:
@@ -28,28 +30,8 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 EXAMPLES_PER_ROUND = 3000
-WARMUP_STEPS = 60
-DECAY_SHARE = 0.4  # the learning rate falls linearly over the last part of the run
-# Longest problem from each step on. Copying an operation by its label is learnt within minutes on short problems, and
-# hardly at all when all lengths come at once.
-CURRICULUM = ((0, 5), (200, 9), (350, 15), (500, MAX_NUM_STEPS))
-NUM_STEPS = {"target": 2400, "draft": 1600}  # where the command names none
-
-
-def learning_rate_scale(step: int, num_steps: int) -> float:
-    """Linear warm-up, a plateau, and a linear fall to two percent."""
-    remaining = (num_steps - step) / (DECAY_SHARE * num_steps)
-    return min(1.0, (step + 1) / WARMUP_STEPS) * max(0.02, min(1.0, remaining))
-
-
-def learning_rate_falls(step: int, num_steps: int) -> bool:
-    """Whether a run of that length has lowered its learning rate before a step."""
-    return step > (1 - DECAY_SHARE) * num_steps + 1
-
-
-def curriculum_max_num_steps(step: int) -> int:
-    """The longest problem that a run is shown at a step."""
-    return max(longest for first_step, longest in CURRICULUM if step >= first_step)
+VERDICT_WEIGHT = 4.0  # of YES and NO in the loss: single tokens that a whole chain decides
+NUM_STEPS = {"target": 3600, "draft": 1600}  # where the command names none
 
 
 def has_bfloat16_units() -> bool:
@@ -61,15 +43,21 @@ def has_bfloat16_units() -> bool:
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
-def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], batch: Batch, scale: float) -> float:
-    """One optimisation step; returns the mean loss of the learnt tokens in nats."""
+def train_step(
+    model: LlamaForCausalLM,
+    optimizers: list[torch.optim.Optimizer],
+    batch: Batch,
+    scale: float,
+    weights: torch.Tensor | None = None,
+) -> float:
+    """One optimisation step; returns the mean loss of the learnt tokens in nats, weighted by token where told."""
     import torch
 
-    ids, labels = torch.from_numpy(batch.ids), torch.from_numpy(batch.labels)
+    ids, labels, positions, mask = map(torch.from_numpy, batch)
     with torch.autocast("cpu", torch.bfloat16, enabled=has_bfloat16_units()):
-        logits = model(input_ids=ids, use_cache=False).logits
+        logits = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(
-        logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
+        logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), weights, ignore_index=IGNORED
     )
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -79,6 +67,16 @@ def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer],
         optimizer.step()
         optimizer.zero_grad()
     return float(loss.item())
+
+
+def token_weights(tokenizer: PreTrainedTokenizerFast, vocab_size: int) -> torch.Tensor:
+    """What each token of the vocabulary weighs in the loss."""
+    import torch
+
+    weights = torch.ones(vocab_size)
+    for verdict in (YES, NO):
+        weights[tokenizer.backend_tokenizer.encode(verdict, add_special_tokens=False).ids[0]] = VERDICT_WEIGHT
+    return weights
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, log: dict[str, Any]) -> None:
@@ -165,12 +163,23 @@ class Run:
         }
 
 
-def run_batches(stream: ExampleStream, seed: int, batch_tokens: int, first_step: int = 0) -> Iterator[Batch]:
-    """The batches of a run from a step on, endlessly; each round of them depends on (seed, round) alone."""
+def run_batches(
+    stream: ExampleStream,
+    seed: int,
+    batch_tokens: int,
+    first_step: int = 0,
+    own: Callable[[int], list[OwnChain]] | None = None,
+) -> Iterator[Batch]:
+    """The batches of a run from a step on, endlessly.
+
+    Each round of them depends on (seed, round) and on the model's own chains, which `own` gives for the step that the
+    round begins at; it is asked once that step has been reached.
+    """
     first_step_of_round = 0
     for round_index in itertools.count():
         longest = curriculum_max_num_steps(first_step_of_round)
         rng = random.Random(f"{seed}/{round_index}")
+        stream.own_chains = own(first_step_of_round) if own else []
         batches = list(stream.batches(rng, batch_tokens, EXAMPLES_PER_ROUND, longest))
         yield from batches[max(0, first_step - first_step_of_round) :]
         first_step_of_round += len(batches)
@@ -179,19 +188,21 @@ def run_batches(stream: ExampleStream, seed: int, batch_tokens: int, first_step:
 def train(
     run: Run,
     batches: Iterator[Batch],
-    pad_id: int,
+    tokenizer: PreTrainedTokenizerFast,
     checkpoint_file: Path,
     checkpoint_every: int,
     report: Callable[[str], None] = click.echo,
 ) -> None:
     """Take the steps that are left of a run, with a checkpoint and a line of progress now and then and at the end."""
     num_steps = run.options["num_steps"]
+    weights = token_weights(tokenizer, run.model.config.vocab_size)
     started = time.process_time() - run.cpu_seconds
     losses: list[float] = []
     for batch in itertools.islice(batches, num_steps - run.step):
-        losses.append(train_step(run.model, run.optimizers, batch, learning_rate_scale(run.step, num_steps)))
+        scale = learning_rate_scale(run.step, num_steps)
+        losses.append(train_step(run.model, run.optimizers, batch, scale, weights))
         run.step += 1
-        run.num_tokens += int((batch.ids != pad_id).sum())
+        run.num_tokens += int((batch.ids != tokenizer.pad_token_id).sum())
         if run.step % checkpoint_every == 0 or run.step == num_steps:
             run.cpu_seconds, run.mean_loss = time.process_time() - started, sum(losses) / len(losses)
             losses.clear()
@@ -217,7 +228,7 @@ def train(
     show_default=", ".join(f"{name} {number}" for name, number in NUM_STEPS.items()),
     help="Optimisation steps of the whole run.",
 )
-@click.option("--batch_tokens", default=3072, show_default=True, help="Tokens in a batch, padding included.")
+@click.option("--batch_tokens", default=4608, show_default=True, help="Tokens in a batch, padding included.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights and of the data.")
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
 @click.option("--checkpoint_every", default=250, show_default=True, help="Steps between checkpoints.")
@@ -256,8 +267,13 @@ def main(
         checkpoint_file = folder / "checkpoint.pt"
         if checkpoint_file.exists():
             run.load(checkpoint_file)
-        batches = run_batches(stream, seed, batch_tokens, run.step)
-        train(run, batches, tokenizer.pad_token_id, checkpoint_file, checkpoint_every, report)
+
+        def own(step: int, run: Run = run, file: Path = folder / "own_chains.json") -> list[OwnChain]:
+            falls = learning_rate_falls(step, run.options["num_steps"])
+            return own_chains(run.model, tokenizer, seed, file) if falls else []
+
+        batches = run_batches(stream, seed, batch_tokens, run.step, own)
+        train(run, batches, tokenizer, checkpoint_file, checkpoint_every, report)
         save(model, tokenizer, folder, run.log())
         report(f"saved {folder}")
         models.append(run.log() | {"path": str(folder)})

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scaffolding_ext import HuggingFaceWorker, NativeGenerationController, Prompting, ScaffoldingLlm
-from scaffolding_ext.tinylm import chains, train
+from scaffolding_ext.tinylm import chains, own_chains, schedule, train
 from scaffolding_ext.tinylm.data import ExampleStream
 from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION, MAX_NUM_STEPS
 from scaffolding_ext.tinylm.tokenizer import build_tokenizer
@@ -29,11 +29,17 @@ def tokenizer() -> Any:
     return build_tokenizer(num_texts=300)
 
 
+def make_small(tokenizer: Any, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(train, "EXAMPLES_PER_ROUND", 6)
+    patch.setattr(train, "build_tokenizer", lambda: tokenizer)
+    patch.setattr(own_chains, "NUM_CHAINS", 3)
+    patch.setattr(own_chains, "MAX_CHAIN_LEN", 20)
+
+
 @pytest.fixture(autouse=True)
 def small_runs(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds of a few batches, so that a run spans some, and one tokenizer for all runs."""
-    monkeypatch.setattr(train, "EXAMPLES_PER_ROUND", 6)
-    monkeypatch.setattr(train, "build_tokenizer", lambda: tokenizer)
+    """Rounds of a few batches, so that a run spans some, few chains of its own, and one tokenizer for all runs."""
+    make_small(tokenizer, monkeypatch)
 
 
 def call(folder: Path, **options: Any) -> Result:
@@ -87,8 +93,7 @@ def finished(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nothing interrupted."""
     folder = tmp_path_factory.mktemp("finished") / "draft"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "EXAMPLES_PER_ROUND", 6)
-        patch.setattr(train, "build_tokenizer", lambda: tokenizer)
+        make_small(tokenizer, patch)
         result = call(folder)
     assert result.exit_code == 0, result.output
     return folder
@@ -215,9 +220,9 @@ def test_one_name_trains_that_model_alone_and_progress_is_on_standard_output(fol
 
 
 def test_the_steps_of_each_model_are_told_by_the_help() -> None:
-    assert train.NUM_STEPS == {"target": 2400, "draft": 1600}
+    assert train.NUM_STEPS == {"target": 3600, "draft": 1600}
     text = " ".join(CliRunner().invoke(train.main, ["--help"]).stdout.split())
-    assert "[default: (target 2400, draft 1600)" in text
+    assert "[default: (target 3600, draft 1600)" in text
     assert "runs/tinylm" in text
 
 
@@ -261,10 +266,12 @@ def test_bfloat16_is_used_where_the_processor_has_units_for_it(monkeypatch: pyte
 
 
 def test_the_learning_rate_warms_up_stays_and_falls_to_two_percent() -> None:
-    scales = [train.learning_rate_scale(step, 8_000) for step in range(8_000)]
-    assert scales[: train.WARMUP_STEPS] == [(step + 1) / train.WARMUP_STEPS for step in range(train.WARMUP_STEPS)]
-    fall = int((1 - train.DECAY_SHARE) * 8_000)
-    assert set(scales[train.WARMUP_STEPS : fall + 1]) == {1.0}
+    scales = [schedule.learning_rate_scale(step, 8_000) for step in range(8_000)]
+    assert scales[: schedule.WARMUP_STEPS] == [
+        (step + 1) / schedule.WARMUP_STEPS for step in range(schedule.WARMUP_STEPS)
+    ]
+    fall = int((1 - schedule.DECAY_SHARE) * 8_000)
+    assert set(scales[schedule.WARMUP_STEPS : fall + 1]) == {1.0}
     assert all(after <= before for before, after in itertools.pairwise(scales[fall:]))
     assert scales[-1] == 0.02
 
@@ -272,12 +279,12 @@ def test_the_learning_rate_warms_up_stays_and_falls_to_two_percent() -> None:
 @pytest.mark.parametrize(("step", "falls"), [(0, False), (601, False), (602, True), (1_000, True)])
 def test_the_fall_of_the_learning_rate_begins_after_three_fifths(step: int, falls: bool) -> None:
     """A checkpoint at a step has taken those before it."""
-    assert train.learning_rate_falls(step, 1_000) is falls
-    assert falls == any(train.learning_rate_scale(taken, 1_000) < 1 for taken in range(train.WARMUP_STEPS, step))
+    assert schedule.learning_rate_falls(step, 1_000) is falls
+    assert falls == any(schedule.learning_rate_scale(taken, 1_000) < 1 for taken in range(schedule.WARMUP_STEPS, step))
 
 
 def test_the_curriculum_grows_to_the_longest_problems() -> None:
-    longest = [train.curriculum_max_num_steps(step) for step in range(1_000)]
+    longest = [schedule.curriculum_max_num_steps(step) for step in range(1_000)]
     assert longest[0] == 5
     assert longest == sorted(longest)
     assert longest[500:] == [MAX_NUM_STEPS] * 500

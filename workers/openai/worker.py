@@ -282,7 +282,8 @@ class OpenAIWorker(BaseWorker):
         shown = ids is not None and not self._bodies.flavor.ask_text
         task.output_str = self._bodies.decode(ids) if ids is not None and shown else answer.text
         task.output_tokens = ids
-        task.finish_reason = answer.finish_reason
+        if hasattr(task, "finish_reason"):  # younger than 1.2
+            task.finish_reason = answer.finish_reason
         if task.num_logprobs:
             task.logprobs = answer.logprobs
         set_token_counts(task, answer.counts)
