@@ -157,8 +157,7 @@ class Lab:
         text, ids = task.output_str or "", list(task.output_tokens or ())
         thinking, _, reply = text.partition("</think>")
         beliefs = [
-            Belief(len(self._ids(thinking[: match.end()])), match[1] or match[2])
-            for match in STATED.finditer(thinking)
+            Belief(len(self._ids(thinking[: match.end()])), match[1] or match[2]) for match in STATED.finditer(thinking)
         ]
         return Chain(sample, list(task.input_tokens or ()), ids, text, extract(reply), beliefs)
 
