@@ -96,10 +96,8 @@ class DynasorCoTController(BaseController):
         self.schedule = schedule or (ProbeSchedule() if chunk_size is None else ProbeSchedule(chunk_size))
         self.probe = probe or AnswerProbe(hedge_match=hedge_match or "word")
         self.longest_request = self.max_tokens + self.probe.max_tokens
-        try:
+        with require.under("rule"):
             self.rule = make_rule(rule, certainty_threshold)
-        except ConfigError as error:
-            raise type(error)(error.message, "rule") from error
         self.mode = require.one_of("mode", mode, ("stream", "chunk"))
         self.overlap = overlap
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))

@@ -19,7 +19,6 @@ from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.controllers.vote.weights import Weight, weight_from
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
-from scaffolding_ext.maths.allocation.policies import rule_from
 from scaffolding_ext.maths.voting import vote
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
@@ -75,7 +74,14 @@ class MajorityVoteController(BaseController):
             raise ConfigError("is 'reward', which needs a reward_controller", "weight")
         self.generation_controller = generation_controller
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
-        self.allocation = _allocation(allocation)
+        if isinstance(allocation, str):
+            with require.under("allocation"):
+                allocation = allocation_rules.make(allocation)
+        if allocation is not None and not isinstance(allocation, AllocationRule):
+            raise ConfigError(f"is {allocation!r}; give a rule, the name of one, or None for all samples", "allocation")
+        if allocation is not None and allocation.reads_rewards and reward_controller is None:
+            raise ConfigError("reads rewards, which needs a reward_controller", "allocation")
+        self.allocation: AllocationRule | None = allocation
         self.launch = require.one_of("launch", launch, ("rounds", "at_once"))
         self.weight = weight_from(weight)
         self.reward_controller = reward_controller
@@ -189,12 +195,3 @@ class _Ballot:
         rewards = [sample.reward for sample in samples if sample.reward is not None]
         lengths = [sample.num_decoded for sample in samples]
         return rule.num_more(Votes(self.classes, self._max_samples, rewards or None, lengths))
-
-
-def _allocation(allocation: AllocationRule | str | None) -> AllocationRule | None:
-    if allocation is None or isinstance(allocation, AllocationRule):
-        return allocation
-    try:
-        return rule_from(allocation)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(str(error), "allocation") from error

@@ -169,10 +169,7 @@ def make_rule(rule: str | Rule, threshold: int | None = None) -> Rule:
     if not is_class:
         decides: Rule = found
         return decides
-    try:
-        built: Rule = found() if threshold is None else found(threshold=threshold)
-    except TypeError as error:
-        raise ConfigError(f"{rule!r} needs arguments ({error}); give {{type: {rule}, args: {{...}}}}") from error
+    built: Rule = stopping_rules.make(str(rule), **({} if threshold is None else {"threshold": threshold}))
     return built
 
 

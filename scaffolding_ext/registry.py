@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
@@ -84,6 +85,26 @@ class Registry:
             target = import_target(target)
             self._targets[name] = target
         return target
+
+    def make(self, name: str, **arguments: Any) -> Any:
+        """What a name stands for, made of a few arguments and its own defaults.
+
+        Raises:
+            UnknownNameError: Nobody registered the name.
+            ConfigError: As `resolve`, or it needs further arguments.
+        """
+        factory = self.resolve(name)
+        parameters = inspect.signature(factory).parameters.values()
+        required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        needed = [parameter.name for parameter in required if parameter.name not in arguments]
+        if needed:
+            raise ConfigError(f"{name!r} needs {', '.join(needed)}; give {{type: {name}, args: {{...}}}}, or an object")
+        return factory(**arguments)
+
+    def name_of(self, kind: type[Any]) -> str:
+        """The name that `resolve` finds a class by."""
+        path = f"{kind.__module__}:{kind.__qualname__}"
+        return next((name for name, target in self._targets.items() if target in (kind, path)), path)
 
     def _of_upstream(self, name: str) -> Factory | None:
         """TensorRT-LLM's own class of that name, where it is the protocol: its stack files name them alone."""
@@ -204,8 +225,10 @@ allocation_rules = Registry(
         "BetaConsistency": "scaffolding_ext.maths.allocation.adaptive_consistency:BetaConsistency",
         "Curtailment": "scaffolding_ext.maths.allocation.curtailment:Curtailment",
         "DirichletConsistency": "scaffolding_ext.maths.allocation.adaptive_consistency:DirichletConsistency",
+        "DynamicSkyline": "scaffolding_ext.maths.allocation.skyline:DynamicSkyline",
         "EarlyStoppingWindow": "scaffolding_ext.maths.allocation.early_stopping:EarlyStoppingWindow",
         "Even": "scaffolding_ext.maths.allocation.baselines:Even",
+        "InitialStepSkyline": "scaffolding_ext.maths.allocation.skyline:InitialStepSkyline",
         "LeaderChange": "scaffolding_ext.maths.allocation.leader_change:LeaderChange",
         "LengthThreshold": "scaffolding_ext.maths.allocation.baselines:LengthThreshold",
         "StaticThreshold": "scaffolding_ext.maths.allocation.threshold:StaticThreshold",

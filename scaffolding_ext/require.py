@@ -13,20 +13,23 @@ T = TypeVar("T")
 
 
 @contextmanager
-def config_errors(path: str = "") -> Iterator[None]:
-    """Make ConfigErrors of what the checks of `maths` refuse in this block.
+def under(path: str = "") -> Iterator[None]:
+    """Put the keys of the ConfigErrors of this block under a path; what the checks of `maths` refuse becomes one, too.
 
     Args:
-        path: Key of the object whose arguments are checked; empty where their names are keys themselves.
+        path: Key of what is made in the block; empty where the arguments' names are keys themselves.
 
     Raises:
-        ConfigError: A value is outside its range (ArgumentTypeError: of another type); `key` names it.
+        ConfigError: Of the kind that was raised; `key` names the argument.
     """
     try:
         yield
     except checks.WrongValueError as error:
         kind = ArgumentTypeError if isinstance(error, checks.WrongTypeError) else ConfigError
         raise kind(error.message, f"{path}.{error.name}" if path else error.name) from None
+    except ConfigError as error:
+        kept = type(error) if type(error).__init__ is ConfigError.__init__ else ConfigError
+        raise kept(error.message, ".".join(filter(None, (path, error.key)))) from error
 
 
 def whole(key: str, value: SupportsIndex, least: int | None = 1, most: int | None = None) -> int:
@@ -35,7 +38,7 @@ def whole(key: str, value: SupportsIndex, least: int | None = 1, most: int | Non
     Raises:
         ConfigError: It is not; an ArgumentTypeError where it is no whole number at all.
     """
-    with config_errors():
+    with under():
         return checks.whole(key, value, least, most)
 
 
@@ -50,7 +53,7 @@ def number(key: str, value: float, **bounds: float) -> float:
     Raises:
         ConfigError: It is not; an ArgumentTypeError where it is no number at all.
     """
-    with config_errors():
+    with under():
         return checks.number(key, value, **bounds)
 
 
@@ -69,16 +72,14 @@ def one_of(key: str, value: T, choices: Collection[Any], instead: str = "") -> T
     Args:
         key: Name of the argument.
         value: What was given.
-        choices: What may be chosen.
+        choices: Texts that may be chosen.
         instead: What else may be given, such as `"a function"`, for the message.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: It is none of them.
     """
-    if isinstance(value, str) and value in choices:
-        return value
-    names = ", ".join(map(str, choices))
-    raise ConfigError(f"is {value!r}; choose one of {names}{', or give ' if instead else ''}{instead}", key)
+    with under():
+        return checks.one_of(key, value, choices, instead)
 
 
 def alone(key: str, value: object, **others: object) -> None:

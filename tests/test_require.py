@@ -77,6 +77,6 @@ def test_the_maths_raises_value_errors_that_become_config_errors_under_a_path():
         checks.whole("knob", 0)
     assert not isinstance(refused.value, ConfigError)
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
-    with pytest.raises(ConfigError, match=r"^allocation\.knob: is 0") as caught, require.config_errors("allocation"):
+    with pytest.raises(ConfigError, match=r"^allocation\.knob: is 0") as caught, require.under("allocation"):
         checks.whole("knob", 0)
     assert caught.value.key == "allocation.knob"

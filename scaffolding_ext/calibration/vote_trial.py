@@ -12,6 +12,7 @@ from scaffolding_ext.maths.allocation.base import AllocationRule
 from scaffolding_ext.maths.allocation.baselines import Even
 from scaffolding_ext.maths.allocation.replay import LabelledVote, Outcome, play, shuffled
 from scaffolding_ext.maths.allocation.search import cheapest, families
+from scaffolding_ext.registry import allocation_rules
 
 
 class Trial(NamedTuple):
@@ -48,6 +49,12 @@ class Trial(NamedTuple):
         }
 
 
+def rules_to_try() -> list[type[AllocationRule]]:
+    """Every rule that has a name, those of other packages included."""
+    known = map(allocation_rules.resolve, allocation_rules.names())
+    return [rule for rule in known if isinstance(rule, type) and issubclass(rule, AllocationRule)]
+
+
 def try_rules(
     votes: Sequence[LabelledVote],
     num_orders: int,
@@ -65,7 +72,7 @@ def try_rules(
     orders = shuffled(votes, num_orders, rng)
     full = play(Even(num_samples=max(len(each.classes) for each in votes)), orders)
     found: dict[str, dict[AllocationRule, Outcome]] = {}
-    for name, rules in families(votes).items():
+    for name, rules in families(rules_to_try(), votes).items():
         found[name] = {}
         for rule in rules:
             found[name][rule] = play(rule, orders)

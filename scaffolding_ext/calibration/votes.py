@@ -7,14 +7,15 @@ import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scaffolding_ext import plain_yaml, require
 from scaffolding_ext.documents import write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
-from scaffolding_ext.maths.allocation.policies import rule_from, settings_of
 from scaffolding_ext.maths.certaindex import entropy_certaindex
 from scaffolding_ext.maths.drift import Drift, certaindex_drift
+from scaffolding_ext.registry import allocation_rules
 
 KIND, VERSION = "certaindex", 1
 
@@ -47,6 +48,11 @@ class Calibration:
     knob: int
     certaindex: Sequence[float]
 
+    @property
+    def policy(self) -> dict[str, Any]:
+        """The policy as a stack file names it."""
+        return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}
+
     def rule_for(self, model: str) -> AllocationRule:
         """The policy, for votes of a model; warns where that is not the model it was chosen on."""
         if model != self.model:
@@ -75,7 +81,7 @@ class Calibration:
             "date": self.date,
             "data": self.data,
             "max_loss": self.max_loss,
-            "policy": {"type": type(self.rule).__name__, "args": settings_of(self.rule)},
+            "policy": self.policy,
             "figures": {name: float(value) for name, value in self.figures.items()},
             "knob": self.knob,
             "certaindex": [round(float(value), 6) for value in self.certaindex],
@@ -106,7 +112,7 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
             date=document["date"],
             data=document["data"],
             max_loss=document["max_loss"],
-            rule=rule_from(document["policy"]["type"], document["policy"]["args"]),
+            rule=allocation_rules.resolve(document["policy"]["type"])(**document["policy"]["args"]),
             figures=document["figures"],
             knob=document["knob"],
             certaindex=document["certaindex"],
@@ -135,6 +141,11 @@ class CalibratedRule(AllocationRule):
         self.calibration = load_calibration(path)
         self.rule = self.calibration.rule_for(model)
         self._recent: deque[float] = deque(maxlen=window)
+
+    @property
+    def reads_rewards(self) -> bool:
+        """Whether its policy needs the samples' rewards."""
+        return self.rule.reads_rewards
 
     def observe(self, classes: Sequence[int], max_samples: int) -> Mapping[str, float] | None:
         """The drift of the last votes: distance, p-value and whether to calibrate again; None while too few ended."""

@@ -70,7 +70,6 @@ def certaindex(
     from scaffolding_ext.calibration.vote_trial import plot_trial, try_rules
     from scaffolding_ext.calibration.votes import Calibration
     from scaffolding_ext.evaluation.samples import fingerprint, read_votes
-    from scaffolding_ext.maths.allocation.policies import settings_of
     from scaffolding_ext.maths.certaindex import entropy_certaindex
 
     votes = read_votes(samples)
@@ -78,7 +77,7 @@ def certaindex(
     rule = trial.chosen(max_loss)
     figures = trial.figures(rule)
     knob = max(2, int(trial.outcomes[rule].sizes.min()))  # what every vote under this rule draws: drift is tested there
-    Calibration(
+    calibration = Calibration(
         model=model,
         date=datetime.date.today().isoformat(),
         data=fingerprint(samples),
@@ -87,12 +86,12 @@ def certaindex(
         figures=figures,
         knob=knob,
         certaindex=[entropy_certaindex(vote.classes[:knob]) for vote in votes],
-    ).save(output_path)
+    )
+    calibration.save(output_path)
     if plot_path is not None:
         plot_trial(trial, rule, f"{model}: {len(votes)} questions", plot_path)
     if as_json:
-        policy = {"type": type(rule).__name__, "args": settings_of(rule)}
-        click.echo(json.dumps({"policy": policy, "figures": figures, "output_path": str(output_path)}))
+        click.echo(json.dumps({"policy": calibration.policy, "figures": figures, "output_path": str(output_path)}))
         return
     click.echo(f"policy    {rule}")
     click.echo(f"accuracy  {figures['accuracy']:.1%} against {figures['full_accuracy']:.1%} of the full vote")

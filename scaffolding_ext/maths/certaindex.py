@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
+
+from scaffolding_ext.maths import checks
 
 Measure = Literal["entropy", "mean_reward", "max_reward"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
@@ -56,8 +59,7 @@ def window_consistency(classes: Sequence[int], window: int) -> float:
     Reference:
         Certaindex, section on chain of thought, C_k.
     """
-    if window < 1:
-        raise ValueError(f"window is {window}; it must be at least 1")
+    checks.whole("window", window)
     if not classes or classes[-1] == -1:
         return 0.0
     return sum(number == classes[-1] for number in classes[-window:]) / window
@@ -89,16 +91,29 @@ def reward_certaindex(rewards: Sequence[float], aggregation: Literal["mean", "ma
     return float(values.mean() if aggregation == "mean" else values.max())
 
 
-class Threshold(NamedTuple):
+@dataclass(frozen=True)
+class Threshold:
     """One measure and the value that it must reach.
 
     Attributes:
         measure: `"entropy"`, `"mean_reward"` or `"max_reward"`.
         at_least: The value, in [0, 1].
+
+    Raises:
+        ValueError: The measure is unknown, or the value out of range.
     """
 
     measure: Measure
     at_least: float
+
+    def __post_init__(self) -> None:
+        checks.one_of("measure", self.measure, MEASURES)
+        checks.number("at_least", self.at_least, least=0, most=1)
+
+    @classmethod
+    def of(cls, value: Threshold | Mapping[str, Any]) -> Threshold:
+        """The threshold itself, or one made of its attributes."""
+        return value if isinstance(value, Threshold) else cls(**value)
 
 
 def measure_value(measure: Measure, classes: Sequence[int], rewards: Sequence[float] | None = None) -> float:
@@ -109,8 +124,7 @@ def measure_value(measure: Measure, classes: Sequence[int], rewards: Sequence[fl
     """
     if measure == "entropy":
         return entropy_certaindex(classes)
-    if measure not in MEASURES:
-        raise ValueError(f"{measure!r} is no measure; choose one of {', '.join(MEASURES)}")
+    checks.one_of("measure", measure, MEASURES)
     if rewards is None:
         raise ValueError(f"{measure} needs the paths' rewards; give them, or threshold the entropy alone")
     return reward_certaindex(rewards, "mean" if measure == "mean_reward" else "max")

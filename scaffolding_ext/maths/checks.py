@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, SupportsIndex
+from collections.abc import Collection
+from typing import Any, SupportsIndex, TypeVar
+
+T = TypeVar("T")
 
 
 class WrongValueError(ValueError):
@@ -89,6 +92,24 @@ def share(name: str, value: float) -> float:
         WrongValueError: It is outside these bounds.
     """
     return number(name, value, above=0, most=1)
+
+
+def one_of(name: str, value: T, choices: Collection[Any], instead: str = "") -> T:
+    """The value, if it is one of the choices.
+
+    Args:
+        name: The argument.
+        value: What was given.
+        choices: Texts that may be chosen.
+        instead: What else may be given, such as `"a function"`, for the message.
+
+    Raises:
+        WrongValueError: It is none of them.
+    """
+    if isinstance(value, str) and value in choices:
+        return value
+    names = ", ".join(map(str, choices))
+    raise WrongValueError(name, f"is {value!r}; choose one of {names}{', or give ' if instead else ''}{instead}")
 
 
 def _said(

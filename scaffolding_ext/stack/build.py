@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from scaffolding_ext import registry
+from scaffolding_ext import registry, require
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -69,7 +69,7 @@ def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None
     """
     checked_sampling_params(config.sampling, "sampling")
     if config.prompt is not None and config.prompt.family is not None:
-        with _located("prompt"):
+        with require.under("prompt"):
             family_named(config.prompt.family)
     builder = _Builder(references, config.sampling, undo=None)
     controller = builder.component(config.controller, registry.controllers, "controller")
@@ -125,7 +125,7 @@ class _Builder:
 
     def component(self, component: ComponentConfig, known: Registry, path: str) -> Any:
         """The component, with everything in its arguments; a nested one is of its registry unless its owner says."""
-        with _located(f"{path}.type"):
+        with require.under(f"{path}.type"):
             factory = known.resolve(component.type)
         accepted = Arguments.of(factory)
         num_before = self._num_components
@@ -181,22 +181,12 @@ def _check_packages(factory: Factory) -> None:
 
 def _constructed(name: str, factory: Factory, args: Mapping[str, Any], path: str) -> Any:
     try:
-        with _located(path):
+        with require.under(path):
             return factory(**args)
     except ScaffoldingExtError:
         raise
     except Exception as error:  # of any type: what a third party's constructor raises about its arguments
         raise ConfigError(f"{name} cannot be built: {type(error).__name__}: {error}", path) from error
-
-
-@contextmanager
-def _located(path: str) -> Iterator[None]:
-    """Put the key of a ConfigError, if any, under a path."""
-    try:
-        yield
-    except ConfigError as error:
-        kind = UnknownNameError if isinstance(error, UnknownNameError) else ConfigError
-        raise kind(error.message, f"{path}.{error.key}" if error.key else path) from error
 
 
 def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackConfig) -> None:
@@ -210,10 +200,10 @@ def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackCon
         return
     model = config.prompt.model
     if model is None:
-        with _located("prompt.model"):
+        with require.under("prompt.model"):
             served = served_model(workers)
         model = None if served is None else served.model
     if model is None:
         raise ConfigError("no worker names a model; say here whose tokenizer the prompt is for", "prompt.model")
-    with _located("prompt"):
+    with require.under("prompt"):
         controller.prompting = Prompting.for_model(model, **config.prompt.model_dump(exclude={"model"}))

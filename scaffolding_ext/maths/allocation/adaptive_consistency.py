@@ -6,14 +6,18 @@ LLMs", EMNLP 2023, arXiv 2305.11860.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import betainc, gammainc, gammaincinv
 
-from scaffolding_ext.maths.allocation.base import SequentialRule, Standing
+from scaffolding_ext.maths import checks
+from scaffolding_ext.maths.allocation.base import AllocationRule, SequentialRule, Standing
+from scaffolding_ext.maths.allocation.replay import LabelledVote
 
+CONFIDENCES = (0.98, 0.95, 0.9, 0.85, 0.8, 0.7)  # that a calibration tries
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 
 
@@ -54,10 +58,17 @@ class BetaConsistency(SequentialRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.5 < self.confidence < 1:
-            raise ValueError(f"confidence is {self.confidence}; it must lie in (0.5, 1)")
-        if self.min_samples < 1:
-            raise ValueError(f"min_samples is {self.min_samples}; it must be at least 1")
+        checks.number("confidence", self.confidence, above=0.5, below=1)
+        checks.whole("min_samples", self.min_samples)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {
+            "adaptive, beta": [cls(confidence=value) for value in CONFIDENCES],
+            "adaptive, beta, in leaps, gives up": [
+                cls(confidence=value, leap=1, give_up=True) for value in CONFIDENCES
+            ],
+        }
 
     def is_certain(self, standing: Standing) -> bool:
         """Whether the leader is likelier than the runner-up with the wanted confidence."""
@@ -83,8 +94,11 @@ class DirichletConsistency(SequentialRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.5 < self.confidence < 1:
-            raise ValueError(f"confidence is {self.confidence}; it must lie in (0.5, 1)")
+        checks.number("confidence", self.confidence, above=0.5, below=1)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {"adaptive, dirichlet": [cls(confidence=value) for value in CONFIDENCES]}
 
     def is_certain(self, standing: Standing) -> bool:
         """Whether the leader is the likeliest class with the wanted confidence."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.voting import vote
+
+if TYPE_CHECKING:
+    from scaffolding_ext.maths.allocation.replay import LabelledVote
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,31 @@ class Votes:
 class AllocationRule(ABC):
     """Decides when a vote has seen enough. Rules are frozen dataclasses: equal settings, equal decisions.
 
-    A subclass gives `_num_more`; callers ask `num_more`, draw as many samples, and ask again with them appended.
+    A subclass gives `_num_more`; callers ask `num_more`, draw as many samples, and ask again with them appended. A
+    setting that plain data cannot hold is made of plain data, too, so that stack files and calibrations can give it.
     """
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        """The settings that a calibration tries, by family; none, unless a rule says so.
+
+        Args:
+            votes: The labelled votes; their sizes and lengths bound the settings.
+
+        Returns:
+            Each family's rules, from the most careful to the boldest as far as that is known.
+        """
+        return {}
+
+    @property
+    def reads_rewards(self) -> bool:
+        """Whether the rule needs the samples' rewards."""
+        return False
+
+    def settings(self) -> dict[str, Any]:
+        """The rule's arguments as JSON and YAML can hold them; the rule can be made of them again."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return {field.name: _plain(getattr(self, field.name)) for field in fields}
 
     def num_more(self, votes: Votes) -> int:
         """How many more samples to draw at once; 0 stops the vote. Never more than may still be drawn."""
@@ -132,8 +160,7 @@ class SequentialRule(AllocationRule):
     give_up: bool = False
 
     def __post_init__(self) -> None:
-        if not self.leap >= 0:
-            raise ValueError(f"leap is {self.leap}; it must be at least 0")
+        checks.number("leap", self.leap, least=0)
 
     @abstractmethod
     def is_certain(self, standing: Standing) -> bool:
@@ -154,3 +181,9 @@ class SequentialRule(AllocationRule):
     def leaping(self) -> SequentialRule:
         """The same rule in leaps."""
         return replace(self, leap=1.0)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value

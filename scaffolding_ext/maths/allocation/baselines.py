@@ -5,9 +5,15 @@ Reference: Fu et al., arXiv 2412.20993, baseline-even and baseline-length.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
+from scaffolding_ext.maths.allocation.replay import LabelledVote
+from scaffolding_ext.maths.allocation.search import knobs_of, most_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +30,11 @@ class Even(AllocationRule):
     num_samples: int = 8
 
     def __post_init__(self) -> None:
-        if self.num_samples < 1:
-            raise ValueError(f"num_samples is {self.num_samples}; it must be at least 1")
+        checks.whole("num_samples", self.num_samples)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {"even": [cls(num_samples=number) for number in range(most_samples(votes), 0, -1)]}
 
     def _num_more(self, votes: Votes) -> int:
         return self.num_samples - len(votes.classes)
@@ -47,10 +56,14 @@ class LengthThreshold(AllocationRule):
     knob: int = 5
 
     def __post_init__(self) -> None:
-        if not self.max_mean_length > 0:
-            raise ValueError(f"max_mean_length is {self.max_mean_length}; it must be above 0")
-        if self.knob < 1:
-            raise ValueError(f"knob is {self.knob}; it must be at least 1")
+        checks.number("max_mean_length", self.max_mean_length, above=0)
+        checks.whole("knob", self.knob)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        lengths = np.concatenate([np.asarray(each.lengths, dtype=float) for each in votes])
+        cuts = sorted({float(cut) for cut in np.quantile(lengths, (0.1, 0.25, 0.5, 0.75, 0.9)) if cut > 0})
+        return {"length": [cls(max_mean_length=cut, knob=knob) for knob in knobs_of(votes) for cut in cuts]}
 
     def _num_more(self, votes: Votes) -> int:
         if votes.lengths is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scaffolding_ext.maths.allocation.base import Rival, SequentialRule, Standing
+from scaffolding_ext.maths.allocation.base import AllocationRule, Rival, SequentialRule, Standing
+from scaffolding_ext.maths.allocation.replay import LabelledVote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,6 +16,10 @@ class Curtailment(SequentialRule):
     Reference:
         Curtailed sampling, as in acceptance sampling: Wald, "Sequential Analysis", 1947.
     """
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {"curtailment": [cls(leap=1)]}
 
     def is_certain(self, standing: Standing) -> bool:
         """Whether the winner of the full vote is known."""

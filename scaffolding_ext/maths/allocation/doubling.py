@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes, standing_of
+from scaffolding_ext.maths.allocation.replay import LabelledVote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +29,12 @@ class AgreementDoubling(AllocationRule):
     first: int = 2
 
     def __post_init__(self) -> None:
-        if not 0.5 < self.agreement <= 1:
-            raise ValueError(f"agreement is {self.agreement}; it must lie in (0.5, 1]")
-        if self.first < 1:
-            raise ValueError(f"first is {self.first}; it must be at least 1")
+        checks.number("agreement", self.agreement, above=0.5, most=1)
+        checks.whole("first", self.first)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {"its_hub doubling": [cls(agreement=share) for share in (1.0, 0.9, 0.8, 0.75, 0.6, 0.51)]}
 
     def _num_more(self, votes: Votes) -> int:
         num_drawn = len(votes.classes)

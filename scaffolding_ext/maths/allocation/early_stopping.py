@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
+from scaffolding_ext.maths.allocation.replay import LabelledVote
+from scaffolding_ext.maths.allocation.search import most_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +29,11 @@ class EarlyStoppingWindow(AllocationRule):
     window: int = 5
 
     def __post_init__(self) -> None:
-        if self.window < 2:
-            raise ValueError(f"window is {self.window}; it must be at least 2, or the first sample would stop the vote")
+        checks.whole("window", self.window, least=2)  # with 1, the first sample would stop the vote
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {"early stopping": [cls(window=window) for window in range(min(8, most_samples(votes)), 1, -1)]}
 
     def _num_more(self, votes: Votes) -> int:
         num_over = len(votes.classes) % self.window

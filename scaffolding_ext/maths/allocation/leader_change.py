@@ -8,8 +8,8 @@ stops.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -17,7 +17,12 @@ import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 
-from scaffolding_ext.maths.allocation.base import Rival, SequentialRule, Standing
+from scaffolding_ext.maths import checks
+from scaffolding_ext.maths.allocation.base import AllocationRule, Rival, SequentialRule, Standing
+from scaffolding_ext.maths.allocation.replay import LabelledVote
+
+CONCENTRATIONS = (2.0, 1.0, 0.5)  # that a calibration tries, beside the one that fits its votes
+MISSES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25)
 
 
 @lru_cache(maxsize=65_536)
@@ -119,10 +124,14 @@ class LeaderChange(SequentialRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.miss < 1:
-            raise ValueError(f"miss is {self.miss}; it must lie in [0, 1)")
-        if not self.concentration > 0:
-            raise ValueError(f"concentration is {self.concentration}; it must be above 0")
+        checks.number("miss", self.miss, least=0, below=1)
+        checks.number("concentration", self.concentration, above=0)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        weights = sorted({*CONCENTRATIONS, round(fit_concentration([each.classes for each in votes]), 2)}, reverse=True)
+        plain = [cls(miss=miss, concentration=weight) for weight in weights for miss in MISSES]
+        return {"leader change": plain, "leader change, gives up": [replace(rule, give_up=True) for rule in plain]}
 
     def is_certain(self, standing: Standing) -> bool:
         """Whether the winner is known well enough."""

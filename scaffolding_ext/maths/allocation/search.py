@@ -2,60 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from scaffolding_ext.maths.allocation.adaptive_consistency import BetaConsistency, DirichletConsistency
 from scaffolding_ext.maths.allocation.base import AllocationRule
-from scaffolding_ext.maths.allocation.baselines import Even, LengthThreshold
-from scaffolding_ext.maths.allocation.curtailment import Curtailment
-from scaffolding_ext.maths.allocation.doubling import AgreementDoubling
-from scaffolding_ext.maths.allocation.early_stopping import EarlyStoppingWindow
-from scaffolding_ext.maths.allocation.leader_change import LeaderChange, fit_concentration
 from scaffolding_ext.maths.allocation.replay import LabelledVote, Outcome
-from scaffolding_ext.maths.allocation.threshold import StaticThreshold, ThresholdEvery
-
-CONFIDENCES = (0.7, 0.8, 0.85, 0.9, 0.95, 0.98)
-CONCENTRATIONS = (2.0, 1.0, 0.5)
-MISSES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25)
-THRESHOLDS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
-def families(votes: Sequence[LabelledVote]) -> dict[str, list[AllocationRule]]:
-    """Every family's settings, from the most careful to the boldest as far as that is known.
+def most_samples(votes: Sequence[LabelledVote]) -> int:
+    """Samples of the largest vote."""
+    return max(len(each.classes) for each in votes)
 
-    Args:
-        votes: The labelled votes; their sizes and lengths bound the settings.
-    """
-    most = max(len(each.classes) for each in votes)
-    knobs = [knob for knob in (2, 3, 4, 5, 6, 8) if knob < most]
-    lengths = np.concatenate([np.asarray(each.lengths, dtype=float) for each in votes])
-    cuts = sorted({float(cut) for cut in np.quantile(lengths, (0.1, 0.25, 0.5, 0.75, 0.9)) if cut > 0})
-    fitted = round(fit_concentration([each.classes for each in votes]), 2)
-    weights = sorted({*CONCENTRATIONS, fitted}, reverse=True)
-    return {
-        "curtailment": [Curtailment(leap=1.0)],
-        "even": [Even(num_samples=number) for number in range(most, 0, -1)],
-        "length": [LengthThreshold(max_mean_length=cut, knob=knob) for knob in knobs for cut in cuts],
-        "early stopping": [EarlyStoppingWindow(window=window) for window in range(min(8, most), 1, -1)],
-        "certaindex, one knob": [
-            StaticThreshold(threshold=value, knob=knob) for knob in knobs for value in reversed(THRESHOLDS)
-        ],
-        "certaindex, every step": [
-            ThresholdEvery(threshold=value, step=step) for step in knobs for value in reversed(THRESHOLDS)
-        ],
-        "adaptive, beta": [BetaConsistency(confidence=value) for value in reversed(CONFIDENCES)],
-        "adaptive, dirichlet": [DirichletConsistency(confidence=value) for value in reversed(CONFIDENCES)],
-        "its_hub doubling": [AgreementDoubling(agreement=value) for value in (1.0, 0.9, 0.8, 0.75, 0.6, 0.51)],
-        "adaptive, beta, in leaps, gives up": [
-            BetaConsistency(confidence=value, leap=1.0, give_up=True) for value in reversed(CONFIDENCES)
-        ],
-        "leader change": [LeaderChange(miss=miss, concentration=weight) for weight in weights for miss in MISSES],
-        "leader change, gives up": [
-            LeaderChange(miss=miss, concentration=weight, give_up=True) for weight in weights for miss in MISSES
-        ],
-    }
+
+def knobs_of(votes: Sequence[LabelledVote]) -> list[int]:
+    """Numbers of samples after which a rule may look at these votes."""
+    most = most_samples(votes)
+    return [knob for knob in (2, 3, 4, 5, 6, 8) if knob < most]
+
+
+def families(
+    rules: Iterable[type[AllocationRule]], votes: Sequence[LabelledVote]
+) -> dict[str, Sequence[AllocationRule]]:
+    """Every family of every rule, as `AllocationRule.families` gives them for the labelled votes."""
+    return {name: settings for rule in rules for name, settings in rule.families(votes).items()}
 
 
 def cheapest(

@@ -8,11 +8,13 @@ Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
 from scaffolding_ext.maths.certaindex import entropy_certaindex
 from scaffolding_ext.maths.voting import vote
@@ -38,10 +40,24 @@ class Curve:
     Attributes:
         certaindex: Values in falling order, shape [num_steps].
         num_samples: Samples in all for a vote at least as certain, shape [num_steps], not falling.
+
+    Raises:
+        ValueError: There is no step, or not a number of samples for each value.
     """
 
     certaindex: tuple[float, ...]
     num_samples: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "certaindex", tuple(self.certaindex))
+        object.__setattr__(self, "num_samples", tuple(self.num_samples))
+        if not self.certaindex or len(self.certaindex) != len(self.num_samples):
+            raise checks.WrongValueError("curve", f"is {self}; give at least one step, and as many samples as values")
+
+    @classmethod
+    def of(cls, value: Curve | Mapping[str, Any]) -> Curve:
+        """The curve itself, or one made of its attributes."""
+        return value if isinstance(value, Curve) else cls(**value)
 
     def allocated(self, certaindex: float) -> int:
         """Samples in all; a vote less certain than any that the curve was fitted on gets the last value."""
@@ -91,6 +107,10 @@ class InitialStepSkyline(AllocationRule):
     knob: int
     curve: Curve
 
+    def __post_init__(self) -> None:
+        checks.whole("knob", self.knob)
+        object.__setattr__(self, "curve", Curve.of(self.curve))
+
     def _num_more(self, votes: Votes) -> int:
         if len(votes.classes) < self.knob:
             return self.knob - len(votes.classes)
@@ -113,8 +133,11 @@ class DynamicSkyline(AllocationRule):
     curves: tuple[Curve, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "knobs", tuple(self.knobs))
+        object.__setattr__(self, "curves", tuple(map(Curve.of, self.curves)))
         if not self.knobs or len(self.knobs) != len(self.curves) or list(self.knobs) != sorted(set(self.knobs)):
-            raise ValueError(f"knobs are {self.knobs} for {len(self.curves)} curves; give rising knobs, one curve each")
+            message = f"is {list(self.knobs)} for {len(self.curves)} curves; give rising knobs, one curve each"
+            raise checks.WrongValueError("knobs", message)
 
     def _num_more(self, votes: Votes) -> int:
         num_drawn = len(votes.classes)

@@ -2,71 +2,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
+from scaffolding_ext.maths.allocation.replay import LabelledVote
+from scaffolding_ext.maths.allocation.search import knobs_of
 from scaffolding_ext.maths.certaindex import Threshold, is_certain
+
+THRESHOLDS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)  # that a calibration tries
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticThreshold(AllocationRule):
-    """Look once, after `knob` samples: stop where certain, else draw all the rest.
+class CertaindexRule(AllocationRule):
+    """What the rules share that compare certaindex with a threshold.
 
     Args:
         threshold: Least entropy certaindex.
-        knob: Samples before the look, at least 1.
         reward_thresholds: Further measures that must reach a threshold too; they need the samples' rewards.
 
     Raises:
-        ValueError: The knob is out of range.
+        ValueError: A setting is out of range.
+    """
+
+    threshold: float = 0.7
+    reward_thresholds: tuple[Threshold, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.number("threshold", self.threshold, least=0, most=1)
+        object.__setattr__(self, "reward_thresholds", tuple(map(Threshold.of, self.reward_thresholds)))
+
+    @property
+    def reads_rewards(self) -> bool:
+        """Whether there are reward thresholds."""
+        return bool(self.reward_thresholds)
+
+    def is_certain(self, votes: Votes, num_samples: int) -> bool:
+        """Whether every measure of the first samples reaches its threshold."""
+        thresholds = (Threshold("entropy", self.threshold), *self.reward_thresholds)
+        rewards = None if votes.rewards is None else votes.rewards[:num_samples]
+        return is_certain(thresholds, votes.classes[:num_samples], rewards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticThreshold(CertaindexRule):
+    """Look once, after `knob` samples: stop where certain, else draw all the rest.
+
+    Args:
+        knob: Samples before the look, at least 1.
+
+    Raises:
+        ValueError: A setting is out of range.
 
     Reference:
         Certaindex, arXiv 2412.20993: the detection knob and the static threshold policy.
     """
 
-    threshold: float = 0.7
     knob: int = 5
-    reward_thresholds: tuple[Threshold, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.knob < 1:
-            raise ValueError(f"knob is {self.knob}; it must be at least 1")
+        super().__post_init__()
+        checks.whole("knob", self.knob)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {"certaindex, one knob": [cls(threshold=least, knob=n) for n in knobs_of(votes) for least in THRESHOLDS]}
 
     def _num_more(self, votes: Votes) -> int:
         if len(votes.classes) < self.knob:
             return self.knob - len(votes.classes)
-        thresholds = (Threshold("entropy", self.threshold), *self.reward_thresholds)
-        first = votes.classes[: self.knob]
-        rewards = None if votes.rewards is None else votes.rewards[: self.knob]
-        return 0 if is_certain(thresholds, first, rewards) else votes.num_remaining
+        return 0 if self.is_certain(votes, self.knob) else votes.num_remaining
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThresholdEvery(AllocationRule):
+class ThresholdEvery(CertaindexRule):
     """Look after every `step` samples and stop as soon as certain.
 
     Args:
-        threshold: Least entropy certaindex.
         step: Samples between looks, at least 1.
-        reward_thresholds: Further measures that must reach a threshold too; they need the samples' rewards.
 
     Raises:
-        ValueError: The step is out of range.
+        ValueError: A setting is out of range.
 
     Reference:
         Certaindex, arXiv 2412.20993: the threshold policy applied every few steps.
     """
 
-    threshold: float = 0.7
     step: int = 5
-    reward_thresholds: tuple[Threshold, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.step < 1:
-            raise ValueError(f"step is {self.step}; it must be at least 1")
+        super().__post_init__()
+        checks.whole("step", self.step)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {
+            "certaindex, every step": [cls(threshold=least, step=n) for n in knobs_of(votes) for least in THRESHOLDS]
+        }
 
     def _num_more(self, votes: Votes) -> int:
-        thresholds = (Threshold("entropy", self.threshold), *self.reward_thresholds)
-        if votes.classes and is_certain(thresholds, votes.classes, votes.rewards):
-            return 0
-        return self.step
+        return 0 if votes.classes and self.is_certain(votes, len(votes.classes)) else self.step

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaffolding_ext.calibration.vote_trial import rules_to_try
 from scaffolding_ext.maths.allocation.base import AllocationRule
 from scaffolding_ext.maths.allocation.baselines import Even
 from scaffolding_ext.maths.allocation.curtailment import Curtailment
@@ -86,7 +87,7 @@ def test_where_none_is_within_the_loss_the_one_that_loses_least_is_taken() -> No
 
 def test_every_setting_of_every_family_plays() -> None:
     orders = shuffled([VOTE], 2, np.random.default_rng(0))
-    made = families([VOTE])
+    made = families(rules_to_try(), [VOTE])
     assert {"curtailment", "leader change", "certaindex, every step"} <= made.keys()
     for rules in made.values():
         assert len(set(rules)) == len(rules)
