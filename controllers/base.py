@@ -26,6 +26,7 @@ from scaffolding_ext.protocol import (
     Worker,
 )
 from scaffolding_ext.registry import Registry
+from scaffolding_ext.relay import relay
 from scaffolding_ext.tasks import CONTINUED_TURNS
 from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 
@@ -203,13 +204,12 @@ class BaseController(Controller):
 
 def _addressed(work: Iterable[Any], keys: Mapping[str, Any]) -> ControllerGenerator:
     """The same work, each task with the very key of its worker: upstream's host looks for nothing else."""
-    for step in work:
-        if isinstance(step, ParallelProcess):
-            step.sub_gens = [_addressed(branch, keys) for branch in step.sub_gens]
-        else:
-            for task in step:
-                task.worker_tag = keys.get(tag_name(task.worker_tag), task.worker_tag)
-        yield step
+
+    def address(tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            task.worker_tag = keys.get(tag_name(task.worker_tag), task.worker_tag)
+
+    return relay(work, before=address)
 
 
 def finish(

@@ -7,7 +7,8 @@ from typing import Any
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.capabilities import Requests, joined
-from scaffolding_ext.protocol import Controller, ControllerGenerator, ParallelProcess, Worker, close_generator
+from scaffolding_ext.protocol import Controller, ControllerGenerator, Task, Worker
+from scaffolding_ext.relay import relay
 from scaffolding_ext.worker_tags import WorkerTag, tag_name, worker_key
 
 
@@ -62,19 +63,10 @@ def on_worker(generator: Iterable[Any], tag: WorkerTag) -> ControllerGenerator:
     Returns:
         A generator with the same yields and the same return value.
     """
-    inner = iter(generator)
-    try:
-        while True:
-            try:
-                work = next(inner)
-            except StopIteration as stop:
-                return stop.value
-            if isinstance(work, ParallelProcess):
-                work.sub_gens = [on_worker(branch, tag) for branch in work.sub_gens]
-            else:
-                for task in work:
-                    if tag_name(task.worker_tag) == WorkerTag.GENERATION.value:
-                        task.worker_tag = tag
-            yield work
-    finally:
-        close_generator(inner)
+
+    def send(tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            if tag_name(task.worker_tag) == WorkerTag.GENERATION.value:
+                task.worker_tag = tag
+
+    return relay(generator, before=send)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from scaffolding_ext.protocol import ControllerGenerator, ParallelProcess, Task, close_generator
+from scaffolding_ext.protocol import ControllerGenerator, Task
+from scaffolding_ext.relay import relay
 from scaffolding_ext.tasks import Purpose, TaskCost, TokenCounts, cost_of, purpose_of
 
 _NOTHING = TokenCounts()
@@ -94,29 +95,14 @@ class Meter:
         Returns:
             A generator with the same yields and the same return value.
         """
-        inner = iter(generator)
-        try:
-            while True:
-                try:
-                    work = next(inner)
-                except StopIteration as stop:
-                    return stop.value
-                if isinstance(work, ParallelProcess):
-                    work.sub_gens = [self.watch(branch) for branch in work.sub_gens]
-                    yield work
-                    continue
-                try:
-                    yield work
-                finally:
-                    self._count(work)
-        finally:
-            close_generator(inner)
+        return relay(generator, after=self.count)
 
     def close(self) -> None:
         """Forget the streams that were counted part by part."""
         self._counted.clear()
 
-    def _count(self, work: Any) -> None:
+    def count(self, work: Any) -> None:
+        """Count what a step's tasks have cost; of a stream, what is new since it was counted last."""
         if not isinstance(work, (list, tuple)):
             return
         for task in work:

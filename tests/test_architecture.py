@@ -22,7 +22,7 @@ LAYERS = (
     ("errors", "maths", "standins", "configs", "seeds"),
     ("documents",),
     ("protocol", "answers", "plain_yaml", "require"),
-    ("tasks", "worker_tags", "worker", "completion"),
+    ("tasks", "worker_tags", "relay", "worker", "completion"),
     ("ledger", "prompting", "lowering", "registry", "testing"),
     ("program", "tinylm", "calibration"),
     ("sampling_params", "results"),

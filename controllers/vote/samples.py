@@ -17,10 +17,9 @@ from scaffolding_ext.protocol import (
     ControllerGenerator,
     GenerationTask,
     ParallelProcess,
-    StreamGenerationTask,
-    close_generator,
     current_scope,
 )
+from scaffolding_ext.relay import STOPPED, relay
 from scaffolding_ext.sampling_params import SAMPLE_TEMPERATURE, vary
 from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import Purpose, notes_of, purpose_of, set_notes
@@ -105,7 +104,7 @@ class Sampler:
         scope = current_scope.get()
         path = () if scope is None else tuple(scope.branch_path)
         process = ParallelProcess([], [], [])
-        process.sub_gens = [Meter(sample.ledger).watch(self._run(sample, on_end)) for sample in new]
+        process.sub_gens = [self._run(sample, on_end) for sample in new]
         process.branch_paths = [(*path, sample.index) for sample in new]  # so that a branch is a sample in every round
         return process
 
@@ -150,34 +149,11 @@ class Sampler:
             return
         enter_part(sample.ledger)
         work = self.controller.clone().process([sample.task], **self._kwargs)
-        sample.ended = yield from self._until_stopped(work)
+        meter = Meter(sample.ledger)
+        ended = yield from relay(work, self._vary if self._must_differ else None, meter.count, self._is_stopped)
+        sample.ended = ended is not STOPPED
         if sample.ended and on_end is not None:
-            yield from on_end(sample)
+            yield from meter.watch(on_end(sample))
 
-    def _until_stopped(self, generator: Iterable[Any]) -> ControllerGenerator:
-        """Pass the work through until the generator ends (True) or all runs are stopped (False)."""
-        inner = iter(generator)
-        streams: dict[int, StreamGenerationTask] = {}
-        try:
-            while True:
-                try:
-                    work = next(inner)
-                except StopIteration:
-                    return True
-                if isinstance(work, ParallelProcess):
-                    work.sub_gens = [self._until_stopped(branch) for branch in work.sub_gens]
-                else:
-                    if self._must_differ:
-                        self._vary(work)
-                    streams |= {id(task): task for task in work if isinstance(task, StreamGenerationTask)}
-                yield work
-                if self.stopped:
-                    break
-        finally:
-            close_generator(inner)
-        still_open = [task for task in streams.values() if not task.end_flag]
-        for task in still_open:
-            task.cancel_flag = True
-        if still_open:
-            yield still_open
-        return False
+    def _is_stopped(self) -> bool:
+        return self.stopped
