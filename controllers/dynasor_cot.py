@@ -171,8 +171,12 @@ class DynasorCoTController(BaseController):
 class DynasorGenerationController(DynasorCoTController):
     """Upstream's name and arguments for `DynasorCoTController`, so that its stack files load here.
 
-    Migration: `generation_dir` is not used (token ids come from the worker, so no tokenizer is needed here), nor is
-    upstream's worker tag: the chain goes to the worker `generation`. New stacks should name `DynasorCoTController`.
+    Migration: upstream's worker tag is not used: the chain goes to the worker `generation`. New stacks should name
+    `DynasorCoTController`.
+
+    Args:
+        generation_dir: Not used: token ids come from the worker, so no tokenizer is needed here.
+        **arguments: As there.
     """
 
     def __init__(

@@ -36,73 +36,68 @@ class _Section(BaseModel):
 
 
 class ComponentConfig(_Section):
-    """A controller or worker.
+    """A controller, a worker or a rule."""
 
-    Attributes:
-        type: A registered name, or `package.module:Class`.
-        args: Constructor arguments. A dict `{type, args}` in them is a component too, `{"$ref": name}` a live object.
-    """
-
-    type: str
-    args: dict[str, Any] = Field(default_factory=dict)
+    type: str = Field(description="A registered name, or `package.module:Class`.")
+    args: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Constructor arguments. A `{type, args}` in them is a component too, `{$ref: name}` a live object.",
+    )
 
 
 class PromptConfig(_Section):
-    """How a question becomes a prompt; see `Prompting`.
+    """How a question becomes a prompt; see `Prompting`."""
 
-    Attributes:
-        model: Whose tokenizer renders the prompt; None takes the `model` of the generation, target or draft worker.
-        family: Name of the prompt family; None guesses it from the model's name.
-        system_prompt: Goes before the question.
-        chat_template: Whether the tokenizer's chat template is used.
-    """
-
-    model: str | None = None
-    family: str | None = None
-    system_prompt: str | None = None
-    chat_template: bool = True
+    model: str | None = Field(
+        default=None,
+        description="Whose tokenizer renders the prompt; null takes the `model` of the generation, target or draft "
+        "worker.",
+    )
+    family: str | None = Field(
+        default=None, description="Name of the prompt family; null guesses it from the model's name."
+    )
+    system_prompt: str | None = Field(default=None, description="Goes before the question.")
+    chat_template: bool = Field(default=True, description="Whether the tokenizer's chat template is used.")
 
 
 class DatasetConfig(_Section):
-    """What `eval` runs on; a plain string stands for its `source`.
+    """What `eval` runs on; a plain string stands for its `source`."""
 
-    Attributes:
-        source: A JSONL file, or `tinylm:held_out` for the embedded problems.
-        num_samples: How many embedded problems are drawn; None means 100.
-        seed: Which embedded problems are drawn.
-        kind: One kind of the embedded problems only.
-        columns: A file's own names of `prompt`, `target`, `id` and `kind`, for those that it calls otherwise.
-        skip_bad_rows: Whether a file's unusable rows are left out with a warning, instead of refusing the file.
-    """
-
-    source: str
-    num_samples: int | None = Field(default=None, ge=1)
-    seed: int = 0
-    kind: str | None = None
-    columns: dict[str, str] = Field(default_factory=dict)
-    skip_bad_rows: bool = False
+    source: str = Field(description="A JSONL file, or `tinylm:held_out` for the embedded problems.")
+    num_samples: int | None = Field(
+        default=None, ge=1, description="How many embedded problems are drawn; null means 100."
+    )
+    seed: int = Field(default=0, description="Which embedded problems are drawn.")
+    kind: str | None = Field(default=None, description="One kind of the embedded problems only.")
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="A file's own names of `prompt`, `target`, `id` and `kind`, for those that it calls otherwise.",
+    )
+    skip_bad_rows: bool = Field(
+        default=False,
+        description="Whether a file's unusable rows are left out with a warning, instead of refusing the file.",
+    )
 
 
 class StackConfig(_Section):
-    """A stack file.
+    """A stack file."""
 
-    Attributes:
-        controller: The outermost controller.
-        workers: Workers by tag (generation, draft, target, reward, compare, or a tag of the controllers' own).
-        prompt: Prompting of the outermost controller; an explicit null turns it off.
-        seed: Seed of the run.
-        max_parallel_requests: Requests that run at once.
-        dataset: What `eval` runs on.
-        sampling: Defaults for the `sampling_params` of every innermost controller that takes them; its own values win.
-    """
-
-    controller: ComponentConfig
-    workers: dict[str, ComponentConfig] = Field(min_length=1)
-    prompt: PromptConfig | None = PromptConfig()
-    seed: int | None = None
-    max_parallel_requests: int = Field(default=64, ge=1)
-    dataset: DatasetConfig | None = None
-    sampling: dict[str, Any] = Field(default_factory=dict)
+    controller: ComponentConfig = Field(description="The outermost controller.")
+    workers: dict[str, ComponentConfig] = Field(
+        min_length=1,
+        description="Workers by tag (generation, draft, target, reward, compare, or a tag of the controllers' own).",
+    )
+    prompt: PromptConfig | None = Field(
+        default=PromptConfig(), description="Prompting of the outermost controller; an explicit null turns it off."
+    )
+    seed: int | None = Field(default=None, description="Seed of the run.")
+    max_parallel_requests: int = Field(default=64, ge=1, description="Requests that run at once.")
+    dataset: DatasetConfig | None = Field(default=None, description="What `eval` runs on.")
+    sampling: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Defaults for the `sampling_params` of every innermost controller that takes them; its own values "
+        "win.",
+    )
 
     @field_validator("dataset", mode="before")
     @classmethod
