@@ -50,7 +50,7 @@ def calibrate(
     with build_stack(_uncalibrated(config, alphas[0])) as llm:
         prompting = getattr(llm.prototype_controller, "prompting", None)
         for alpha in alphas:
-            controller = check_stack(_uncalibrated(config, alpha)).controller
+            controller = check_stack(_uncalibrated(config, alpha))
             if not isinstance(controller, ConformalDraftTargetController):
                 raise ConfigError(
                     f"is a {type(controller).__name__}; calibrate the ConformalDraftTargetController by itself",

@@ -39,7 +39,7 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
         ConfigError: A name is unknown or an argument is wrong; `key` holds the dotted path.
         MissingDependencyError: A worker needs a package that is not installed.
     """
-    controller = check_stack(config, references).controller
+    controller = check_stack(config, references)
     with ExitStack() as undo:
         builder = _Builder(references, config.sampling, undo)
         workers = {tag: builder.component(worker, registry.workers, _at(tag)) for tag, worker in config.workers.items()}
@@ -48,8 +48,8 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
         return ScaffoldingLlm(controller, workers, config.max_parallel_requests, seed=config.seed, owns_workers=True)
 
 
-class CheckedStack(NamedTuple):
-    """A stack that was checked.
+class StackPlan(NamedTuple):
+    """A stack that was checked, and may be built.
 
     Attributes:
         controller: The outermost controller.
@@ -60,13 +60,21 @@ class CheckedStack(NamedTuple):
     workers: list[PlannedWorker]
 
 
-def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> CheckedStack:
+def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> Any:
     """Check every name, argument and role, and build the controllers; no worker is built, and no model loaded.
+
+    Returns:
+        The outermost controller.
 
     Raises:
         ConfigError: As `build_stack`, except for what only a worker's constructor finds wrong.
         MissingDependencyError: A worker needs a package that is not installed.
     """
+    return plan_stack(config, references).controller
+
+
+def plan_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> StackPlan:
+    """As `check_stack`, with the workers that are to be built."""
     checked_sampling_params(config.sampling, "sampling")
     if config.prompt is not None and config.prompt.family is not None:
         with require.under("prompt"):
@@ -78,7 +86,7 @@ def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None
     if isinstance(controller, BaseController):
         controller.check_roles(config.workers)
     check_placement(builder.workers)
-    return CheckedStack(controller, builder.workers)
+    return StackPlan(controller, builder.workers)
 
 
 def load_stack(

@@ -6,7 +6,7 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.capabilities import Requests
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.registry import unknown_name
-from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.build import plan_stack
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.tasks import ScoreTask
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
@@ -23,7 +23,7 @@ def engine_needs(config: StackConfig, tag: str) -> EngineNeeds:
     """
     if tag not in config.workers:
         raise ConfigError(unknown_name("worker", tag, tuple(config.workers)), "workers")
-    controller, workers = check_stack(config)
+    controller, workers = plan_stack(config)
     asked = ((getattr(worker.factory, "engine_needs", None), worker.args) for worker in workers if worker.tag == tag)
     needs: EngineNeeds = next((declared(args) for declared, args in asked if declared), EngineNeeds())
     sent = (controller.requests() if isinstance(controller, BaseController) else {}).get(tag, Requests())
