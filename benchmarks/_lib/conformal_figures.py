@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks._lib.draft_target import Answered
+from benchmarks._lib.drawing import drawing
 
 CHAIN_COUNTS = (1, 2, 4, 8, 16)
 NUM_DRAWS = 50
@@ -65,23 +67,15 @@ class Found(NamedTuple):
         return turns
 
 
-def plot(found: list[Found], path: str, title: str) -> None:
+def plot(found: list[Found], path: Path, title: str) -> None:
     """Draw accuracy against the target's tokens, budget accuracy, and perplexity and take-overs by turn."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 2, figsize=(12, 8))
-    _curve(axes[0, 0], found)
-    _budget(axes[0, 1], found)
-    conformal = [one for one in found if one.family == "conformal"]
-    _perplexity(axes[1, 0], conformal)
-    _take_overs(axes[1, 1], conformal)
-    figure.suptitle(title)
-    figure.tight_layout()
-    figure.savefig(path, dpi=80)
-    pyplot.close(figure)
+    with drawing(path, 2, 2, figsize=(12, 8)) as (figure, axes):
+        _curve(axes[0, 0], found)
+        _budget(axes[0, 1], found)
+        conformal = [one for one in found if one.family == "conformal"]
+        _perplexity(axes[1, 0], conformal)
+        _take_overs(axes[1, 1], conformal)
+        figure.suptitle(title)
 
 
 def _curve(axes: Any, found: list[Found]) -> None:

@@ -1,27 +1,23 @@
-"""Runs draft/target systems on questions and keeps what each did, so that a long study can be resumed."""
+"""Draft/target systems on questions, and what each did there."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks._lib.lab import Lab
 from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting, LevelScores, TurnScores
 from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController, Coverage
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.scoring import score
-from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.maths.voting import vote
-from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.results import ScaffoldingResult
 
-AT_ONCE = 8  # questions: with 16 chains each, as many rows as the engines have, so that no chain's KV is evicted
 CALIBRATION_SEED = 1_000_000  # added to the seed of the answers
 
 
@@ -119,68 +115,33 @@ def controller(
     )
 
 
-class Lab:
-    """The workers, some questions, and what systems did on them.
+def answered(
+    lab: Lab, name: str, made: Controller, samples: Sequence[Sample], workers: Mapping[str, Worker] | None = None
+) -> list[Answered]:
+    """What a system did on the questions; from the lab's store where it was run before."""
 
-    Args:
-        workers: Worker by tag.
-        samples: The questions.
-        prompting: Of the models.
-        seed: Of the runs.
-        store: Folder of what was run before; None keeps nothing.
-    """
+    def run() -> list[Answered]:
+        results = lab.answers(made, [sample.prompt for sample in samples], workers)
+        return [_answered(result, sample.target) for result, sample in zip(results, samples, strict=True)]
 
-    def __init__(
-        self,
-        workers: Mapping[str, Worker],
-        samples: list[Sample],
-        prompting: Prompting | None,
-        seed: int,
-        store: Path | None,
-    ) -> None:
-        self.workers, self.samples, self.prompting = dict(workers), samples, prompting
-        self.seed, self.store = seed, store
+    return [Answered(*row) for row in lab.stored(name, run)]
 
-    def answered(self, name: str, made: Controller, workers: Mapping[str, Worker] | None = None) -> list[Answered]:
-        """What a system did on the questions; from the store where it was run before."""
-        rows = self._stored(name, lambda: self._answered(made, workers))
-        return [Answered(*row) for row in rows]
 
-    def calibrated(
-        self, name: str, made: ConformalDraftTargetController, num_turns: int | None = None
-    ) -> list[list[float]]:
-        """Scores of each turn of calibration chains on the questions, whose seeds are not those of the answers."""
+def calibrated(
+    lab: Lab,
+    name: str,
+    made: ConformalDraftTargetController,
+    samples: Sequence[Sample],
+    num_turns: int | None = None,
+) -> list[list[float]]:
+    """Scores of each turn of calibration chains on the questions, whose seeds are not those of the answers."""
 
-        def run() -> list[list[float]]:
-            calibrating = CalibrateDraftTargetController(made, [sample.prompt for sample in self.samples], num_turns)
-            self._run(calibrating, [""], self.seed + CALIBRATION_SEED, None, 1)
-            return [turn.scores for turn in calibrating.turns]
+    def run() -> list[list[float]]:
+        calibrating = CalibrateDraftTargetController(made, [sample.prompt for sample in samples], num_turns)
+        lab.answers(calibrating, [""], seed=lab.seed + CALIBRATION_SEED, at_once=1)
+        return [turn.scores for turn in calibrating.turns]
 
-        return self._stored(name, run)
-
-    def _answered(self, made: Controller, workers: Mapping[str, Worker] | None) -> list[Answered]:
-        results = self._run(made, [sample.prompt for sample in self.samples], self.seed, workers, AT_ONCE)
-        return [_answered(result, sample.target) for result, sample in zip(results, self.samples, strict=True)]
-
-    def _stored(self, name: str, run: Callable[[], list[Any]]) -> list[Any]:
-        path = None if self.store is None else self.store / f"{name}.json"
-        if path is not None and path.exists():
-            stored: list[Any] = json.loads(path.read_text(encoding="utf-8"))
-            return stored
-        found = run()
-        if path is not None:
-            part = path.with_suffix(".part")
-            part.write_text(json.dumps(found), encoding="utf-8")
-            part.replace(path)
-        return found
-
-    def _run(
-        self, made: Any, prompts: list[str], seed: int, workers: Mapping[str, Worker] | None, at_once: int
-    ) -> list[ScaffoldingResult]:
-        made.prompting = self.prompting
-        with ScaffoldingLlm(made, workers or self.workers, seed=seed, max_parallel_requests=at_once) as llm:
-            results: list[ScaffoldingResult] = llm.generate(prompts)
-            return results
+    return lab.stored(name, run)
 
 
 def _answered(result: ScaffoldingResult, truth: str) -> Answered:

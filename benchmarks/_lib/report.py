@@ -1,29 +1,19 @@
-"""What every benchmark shares: its options, and a report of setting, figures with intervals, and bars."""
+"""What a benchmark reports: its setting, figures with intervals, and bars that they must meet."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
+import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import click
+import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap, paired_bootstrap_ratio, wilson_interval
 
-
-def report_options(command: _F) -> _F:
-    """The options that every benchmark takes."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."),
-        click.option("--quick", is_flag=True, help="A smaller setting, under a minute; its bars are indicative."),
-        click.option("--seed", default=0, show_default=True, help="Seed of everything random."),
-    ):
-        command = option(command)
-    return command
+SIGNS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge, ">": operator.gt}
 
 
 class Bar(NamedTuple):
@@ -35,24 +25,19 @@ class Bar(NamedTuple):
     holds: bool
     sign: str
 
-    @classmethod
-    def at_most(cls, name: str, value: float, bar: float) -> Bar:
-        """Holds where the value is not above the bar."""
-        return cls(name, value, bar, value <= bar, "<=")
-
-    @classmethod
-    def at_least(cls, name: str, value: float, bar: float) -> Bar:
-        """Holds where the value is not below the bar."""
-        return cls(name, value, bar, value >= bar, ">=")
-
 
 class Report:
-    """Collects a benchmark's setting, figures and bars, and shows them as tables or as JSON."""
+    """Collects a benchmark's figures and bars, and shows them as tables or as JSON.
 
-    def __init__(self, name: str, setting: dict[str, Any]) -> None:
-        self.name = name
-        machine = {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
-        self.setting = setting | machine
+    Args:
+        name: Of the benchmark.
+        setting: What it ran with.
+        seed: Of resamples, and of whatever else the benchmark draws.
+    """
+
+    def __init__(self, name: str, setting: dict[str, Any], seed: int = 0) -> None:
+        self.name, self.setting, self.seed = name, setting, seed
+        self.rng = np.random.default_rng(seed)
         self.figures: dict[str, dict[str, float | None]] = {}
         self.bars: list[Bar] = []
 
@@ -60,20 +45,47 @@ class Report:
         """Add a figure with its interval."""
         self.figures[name] = {"value": value, "low": low, "high": high}
 
-    def bar(self, bar: Bar) -> None:
-        """Add a bar."""
-        self.bars.append(bar)
+    def share(self, name: str, num: int, total: int) -> float:
+        """Add a share with its Wilson interval."""
+        self.figure(name, num / total, *wilson_interval(num, total))
+        return num / total
+
+    def difference(
+        self,
+        name: str,
+        ours: npt.ArrayLike,
+        theirs: npt.ArrayLike = 0.0,
+        questions: npt.ArrayLike | None = None,
+        *,
+        scale: float = 1.0,
+    ) -> Estimate:
+        """Add a mean difference, paired by question; without `theirs`, a mean. `scale` 100 tells it in points."""
+        values = np.asarray(ours, dtype=float)
+        estimate = paired_bootstrap(values, np.broadcast_to(theirs, values.shape), questions, rng=self.rng)
+        return self._estimate(name, Estimate(*(scale * value for value in estimate)))
+
+    def ratio(
+        self, name: str, ours: npt.ArrayLike, theirs: npt.ArrayLike, questions: npt.ArrayLike | None = None
+    ) -> Estimate:
+        """Add a ratio of sums, paired by question."""
+        return self._estimate(name, paired_bootstrap_ratio(ours, theirs, questions, rng=self.rng))
+
+    def saved(self, name: str, ours: npt.ArrayLike, theirs: npt.ArrayLike) -> Estimate:
+        """Add the share of theirs that ours saves."""
+        ratio = paired_bootstrap_ratio(ours, theirs, rng=self.rng)
+        return self._estimate(name, Estimate(1 - ratio.value, 1 - ratio.high, 1 - ratio.low))
+
+    def bar(self, name: str, value: float, sign: str, bar: float) -> None:
+        """Add a bar: `value`, `<=`, `>=` or `>`, and what it is held against."""
+        self.bars.append(Bar(name, value, bar, SIGNS[sign](value, bar), sign))
 
     def to_json(self) -> dict[str, Any]:
         """The document that `--json` prints."""
         bars = [{"name": b.name, "value": b.value, "bar": b.bar, "holds": b.holds} for b in self.bars]
         return {"setting": self.setting, "figures": self.figures, "bars": bars}
 
-    def show(self, as_json: bool) -> None:
-        """Print the report."""
-        if as_json:
-            print(json.dumps(self.to_json(), indent=1))
-            return
+    def show(self) -> None:
+        """Print tables."""
         console = Console()
         console.print(
             f"[bold]{self.name}[/bold]  " + "  ".join(f"{key}={value}" for key, value in self.setting.items())
@@ -87,3 +99,7 @@ class Report:
             for bar in self.bars:
                 table.add_row(bar.name, f"{bar.value:.3f}", f"{bar.sign} {bar.bar:g}", "yes" if bar.holds else "NO")
             console.print(table)
+
+    def _estimate(self, name: str, estimate: Estimate) -> Estimate:
+        self.figure(name, *estimate)
+        return estimate

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
+import itertools
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks._lib.lab import Lab
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
-from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT_LEN = 200  # tokens: about the middle of an embedded model's chain
@@ -66,40 +65,35 @@ def fit(runs: list[tuple[float, float, float, float]]) -> Roofline:
     return Roofline(*found.tolist(), error=float(np.median(errors)))
 
 
-def measured(
-    worker: HuggingFaceWorker, rng: np.random.Generator, batch_sizes: tuple[int, ...], path: Path | None
-) -> Roofline:
+def measured(lab: Lab, tag: str, rng: np.random.Generator, batch_sizes: Sequence[int]) -> Roofline:
     """Fit an engine's steps at some batch sizes, each with rows that decode and with prompts that are only read.
 
     Args:
-        worker: The engine, idle.
+        lab: Has the engine, idle, and the store from which the fit is taken where it is there.
+        tag: Of the engine.
         rng: Draws the prompts.
         batch_sizes: Rows at once.
-        path: Where the fit is kept, and taken from where it is there; None keeps nothing.
     """
-    if path is not None and path.exists():
-        return Roofline(*json.loads(path.read_text(encoding="utf-8")))
+    return Roofline(*lab.stored(f"roofline_{tag}", lambda: fit(_runs(lab, tag, rng, batch_sizes))))
+
+
+def _runs(
+    lab: Lab, tag: str, rng: np.random.Generator, batch_sizes: Sequence[int]
+) -> list[tuple[float, float, float, float]]:
     runs = []
-    for batch_size in batch_sizes:
-        for num_tokens in (1, NUM_DECODED):
-            for _ in range(2):
-                prompts = rng.integers(5, NUM_TOKEN_IDS, (batch_size, CONTEXT_LEN)).tolist()
-                tasks = [
-                    GenerationTask(input_tokens=prompt, max_tokens=num_tokens, ignore_eos=True, temperature=0.7, seed=i)
-                    for i, prompt in enumerate(prompts)
-                ]
-                before = worker.metrics
-                asyncio.run(_all(worker, tasks))
-                time.sleep(SETTLED_S)
-                runs.append(_between(before, worker.metrics))
-    fitted = fit(runs)
-    if path is not None:
-        path.write_text(json.dumps(fitted), encoding="utf-8")
-    return fitted
-
-
-async def _all(worker: HuggingFaceWorker, tasks: list[GenerationTask]) -> None:
-    await asyncio.gather(*map(worker.run_task, tasks))
+    for batch_size, num_tokens, _ in itertools.product(batch_sizes, (1, NUM_DECODED), range(2)):
+        prompts = rng.integers(5, NUM_TOKEN_IDS, (batch_size, CONTEXT_LEN)).tolist()
+        before = lab.workers[tag].metrics
+        lab.ask(
+            tag,
+            [
+                GenerationTask(input_tokens=prompt, max_tokens=num_tokens, ignore_eos=True, temperature=0.7, seed=i)
+                for i, prompt in enumerate(prompts)
+            ],
+        )
+        time.sleep(SETTLED_S)
+        runs.append(_between(before, lab.workers[tag].metrics))
+    return runs
 
 
 def _between(before: EngineMetrics, after: EngineMetrics) -> tuple[float, float, float, float]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks._lib.lab import MODELS, Lab
 from benchmarks._lib.latency import Chunk, SetLatency
 from benchmarks._lib.take_over_rules import Coin
 from scaffolding_ext.controllers.base import BaseController
@@ -19,14 +18,11 @@ from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.program import next_seed
-from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.results import ScaffoldingResult
 from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.budgeted import BudgetedWorker
-from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
-TAGS = ("draft", "target")
 UNLIMITED = 10_000  # calls: a budget that only counts
 
 
@@ -153,31 +149,18 @@ class System(NamedTuple):
     max_calls: int = UNLIMITED
 
 
-class TimingLab:
-    """The engines and the seeds of timed runs.
+class Timer:
+    """Runs systems in turn, and keeps when and for what time passed.
 
     Args:
-        engines: The engine of each model.
-        prompting: Of the models.
-        seed: Of the runs; all systems have the same.
+        lab: Has the engines, the store, and the seed, which all systems share.
         rng: Orders the systems at each question.
         warm_up: A question that is not timed, so that the engines have met every shape before the first that is.
         tell: Called after each group of questions of each system.
-        store: Folder of what was run before; None keeps nothing.
     """
 
-    def __init__(
-        self,
-        engines: Mapping[str, HuggingFaceWorker],
-        prompting: Prompting,
-        seed: int,
-        rng: np.random.Generator,
-        warm_up: str,
-        tell: Callable[[], object],
-        store: Path | None,
-    ) -> None:
-        self.engines, self.prompting, self.seed = engines, prompting, seed
-        self.rng, self.tell, self.store = rng, tell, store
+    def __init__(self, lab: Lab, rng: np.random.Generator, warm_up: str, tell: Callable[[], object]) -> None:
+        self.lab, self.rng, self.tell = lab, rng, tell
         self.warm_up: str | None = warm_up
 
     def measured(self, name: str, systems: Mapping[str, System], prompts: Sequence[str], at_once: int = 1) -> Measured:
@@ -197,16 +180,16 @@ class TimingLab:
         measured = [self._measured(f"{name}_{group[0][0]}", systems, group) for group in groups]
         timed = {system: [one for part in measured for one in part.timed[system]] for system in systems}
         loads = [load for part in measured for load in part.load]
-        late = [{tag: part.late.get(tag, (0.0, 0.0)) for tag in TAGS} for part in measured]
-        totals = {tag: (sum(part[tag][0] for part in late), sum(part[tag][1] for part in late)) for tag in TAGS}
+        late = [{tag: part.late.get(tag, (0.0, 0.0)) for tag in MODELS} for part in measured]
+        totals = {tag: (sum(part[tag][0] for part in late), sum(part[tag][1] for part in late)) for tag in MODELS}
         return Measured(timed, loads, {tag: total for tag, total in totals.items() if total[1]})
 
     def _measured(self, name: str, systems: Mapping[str, System], group: list[tuple[int, str]]) -> Measured:
-        path = None if self.store is None else self.store / f"{name}.json"
-        if path is not None and path.exists():
-            timed, load, late = json.loads(path.read_text(encoding="utf-8"))
-            rows = {system: [Timed.from_json(row) for row in found] for system, found in timed.items()}
-            return Measured(rows, load, {tag: tuple(seconds) for tag, seconds in late.items()})
+        timed, load, late = self.lab.stored(name, lambda: self._measure(systems, group))
+        rows = {system: [Timed.from_json(row) for row in found] for system, found in timed.items()}
+        return Measured(rows, load, {tag: tuple(seconds) for tag, seconds in late.items()})
+
+    def _measure(self, systems: Mapping[str, System], group: list[tuple[int, str]]) -> Measured:
         if self.warm_up is not None:
             for system in systems.values():
                 self._run(system, [(0, self.warm_up)])
@@ -222,23 +205,20 @@ class TimingLab:
                 so_far = late.get(tag, (0.0, 0.0))
                 late[tag] = (so_far[0] + slowed[tag].late_s - late_s, so_far[1] + slowed[tag].set_s - set_s)
             self.tell()
-        measured = Measured(found, [*load, os.getloadavg()[0]], late)
-        if path is not None:
-            path.write_text(json.dumps(measured), encoding="utf-8")
-        return measured
+        return Measured(found, [*load, os.getloadavg()[0]], late)
 
     def _run(self, system: System, group: list[tuple[int, str]]) -> list[Timed]:
         controller = Seeded(system.controller)
-        controller.prompting = self.prompting
-        before = {name: engine.metrics for name, engine in self.engines.items()}
+        controller.prompting = self.lab.prompting
+        before = {name: engine.metrics for name, engine in self.lab.workers.items()}
         with ExitStack() as opened:
             target = BudgetedWorker(system.target, system.max_calls)
             workers = {"draft": target if system.draft is system.target else system.draft, "target": target}
-            llm = opened.enter_context(ScaffoldingLlm(controller, workers, seed=self.seed))
+            llm = opened.enter_context(ScaffoldingLlm(controller, workers, seed=self.lab.seed))
             running = [llm.generate_async(prompt, sample_id=str(number)) for number, prompt in group]
             results = [result.result() for result in running]
         busy: dict[str, Busy] = {}
-        for name, engine in self.engines.items() if len(group) == 1 else ():
+        for name, engine in self.lab.workers.items() if len(group) == 1 else ():
             now, then = engine.metrics, before[name]
             busy[name] = Busy(
                 now.busy_s - then.busy_s,

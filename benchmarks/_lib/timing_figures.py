@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks._lib.drawing import bars_of, drawing
 from scaffolding_ext.maths.statistics import Estimate
 
 TITLES = {"as_is": "as the engines are on this machine", "set": "latencies set: a pass of 8 and 32 ms"}
@@ -41,31 +43,24 @@ class Figures:
     memory: dict[tuple[str, str], list[Point]] = field(default_factory=dict)
 
 
-def plot(figures: Figures, path: str, title: str) -> None:
+def plot(figures: Figures, path: Path, title: str) -> None:
     """Draw all panels for which there are figures."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 4, figsize=(17, 7.5))
-    for panel, (part, name) in zip(axes[0], TITLES.items(), strict=False):
-        _bars(panel, figures.completions.get(part, {}), name)
-    _speeds(axes[0, 2], figures)
-    _lines(axes[0, 3], figures.intensity, "asynchronous arithmetic intensity", "r = T_c / (T_m + T_s)")
-    _shares(axes[1, 0], figures)
-    for panel, what in zip(axes[1, 1:], ("most calls", "most tokens", "seconds waited by a call"), strict=True):
-        _lines(panel, {name: points for (key, name), points in figures.memory.items() if key == what}, "target", what)
-    figure.suptitle(title)
-    figure.tight_layout()
-    figure.savefig(path, dpi=70)
-    pyplot.close(figure)
+    with drawing(path, 2, 4, figsize=(17, 7.5)) as (figure, axes):
+        for panel, (part, name) in zip(axes[0], TITLES.items(), strict=False):
+            _bars(panel, figures.completions.get(part, {}), name)
+        _speeds(axes[0, 2], figures)
+        _lines(axes[0, 3], figures.intensity, "asynchronous arithmetic intensity", "r = T_c / (T_m + T_s)")
+        _shares(axes[1, 0], figures)
+        for panel, what in zip(axes[1, 1:], ("most calls", "most tokens", "seconds waited by a call"), strict=True):
+            lines = {name: points for (key, name), points in figures.memory.items() if key == what}
+            _lines(panel, lines, "target", what)
+        figure.suptitle(title)
 
 
 def _bars(panel: Any, systems: dict[str, dict[str, Estimate]], title: str) -> None:
     for number, by_what in enumerate(systems.values()):
         for shift, (what, seconds) in zip((-0.2, 0.2), by_what.items(), strict=True):
-            error = [[seconds.value - seconds.low], [seconds.high - seconds.value]]
+            error = bars_of([seconds])
             label = f"{what} chain" if not number else None
             panel.barh(number + shift, seconds.value, 0.4, xerr=error, color=SHADES[what], label=label)
     panel.set_yticks(range(len(systems)), list(systems))
@@ -82,8 +77,9 @@ def _speeds(panel: Any, figures: Figures) -> None:
             [point.at for point in points], values, STYLES[theirs], color=SHADES[what], label=f"{what}, over {theirs}"
         )
     for what, ratio in figures.ratios.get("set", {}).items():
-        error = [[ratio.value - ratio.low], [ratio.high - ratio.value]]
-        panel.errorbar([4], [ratio.value], yerr=error, fmt="o", color=SHADES[what], label=f"{what}, measured")
+        panel.errorbar(
+            [4], [ratio.value], yerr=bars_of([ratio]), fmt="o", color=SHADES[what], label=f"{what}, measured"
+        )
     panel.axhline(0.8, color="0.5", linewidth=0.8)
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_formatter("{x:g}")
@@ -99,8 +95,9 @@ def _speeds(panel: Any, figures: Figures) -> None:
 def _lines(panel: Any, systems: dict[str, list[Point]], title: str, label: str) -> None:
     for name, points in systems.items():
         values = [point.estimate for point in points]
-        error = [[one.value - one.low for one in values], [one.high - one.value for one in values]]
-        panel.errorbar([point.at for point in points], [one.value for one in values], yerr=error, fmt="o-", label=name)
+        panel.errorbar(
+            [point.at for point in points], [one.value for one in values], yerr=bars_of(values), fmt="o-", label=name
+        )
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_formatter("{x:g}")
     panel.set(title=title, xlabel="chains", ylabel=label, ylim=(0, None))

@@ -7,16 +7,14 @@ A step must read every weight once, and the keys and values of every row: bytes 
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from typing import Any, NamedTuple
 
 import click
-from rich.console import Console
-from rich.progress import track
 
-from benchmarks._lib.report import Report, report_options
+from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.report import Report
 
 BATCHES = (1, 8, 64)
 PROMPT_LEN = 128
@@ -122,52 +120,36 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int) -> float:
     return rate
 
 
-@click.command(epilog="Example: python -m benchmarks.engines.huggingface_bandwidth --device cuda --shape 7b --json")
-@report_options
+@benchmark("engines.huggingface_bandwidth --device cuda --shape 7b")
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")
 @click.option("--shape", type=click.Choice(list(SHAPES)), default="tiny", show_default=True, help="Size of the model.")
 @click.option("--dtype", default=None, help="bfloat16 or float32.  [default: bfloat16 on CUDA, else float32]")
-@click.option("--num_tokens", default=256, show_default=True, help="Tokens that each row decodes.")
+@size("--num_tokens", 256, quick=64, help="Tokens that each row decodes.")
 @click.option("--threads", default=1, show_default=True, help="CPU threads of the engine.")
-def main(
-    seed: int,
-    quick: bool,
-    as_json: bool,
-    device: str,
-    shape: str,
-    dtype: str | None,
-    num_tokens: int,
-    threads: int,
-) -> None:
+def main(report: Report, device: str, shape: str, dtype: str | None, num_tokens: int, threads: int) -> None:
     """Decoded tokens a second at batch 1, 8 and 64, beside the limit that the memory's bandwidth sets."""
     import torch
 
     dtype = dtype or ("bfloat16" if device.startswith("cuda") else "float32")
-    num_tokens = min(num_tokens, 64) if quick else num_tokens
     torch.set_num_threads(threads)
     sizes = SHAPES[shape]
-    model = random_model(sizes, device, dtype, seed)
+    model = random_model(sizes, device, dtype, report.seed)
     element = model.dtype.itemsize
     weights = sum(p.numel() for name, p in model.named_parameters() if "embed_tokens" not in name) * element
     kv_token = 2 * sizes.num_hidden_layers * sizes.num_key_value_heads * element
     kv_token *= sizes.hidden_size // sizes.num_attention_heads
     speed = bandwidth(device, 2**32 if device.startswith("cuda") else 2**28)
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"
-    report = Report(
-        "huggingface_bandwidth",
-        {"seed": seed, "device": name, "shape": shape, "dtype": dtype, "num_tokens": num_tokens, "prompt": PROMPT_LEN}
-        | {"threads": threads, "torch": torch.__version__},
-    )
+    report.setting |= {"device": name, "dtype": dtype, "prompt": PROMPT_LEN, "torch": torch.__version__}
     report.figure("bandwidth_gb_per_s", speed / 1e9)
     report.figure("weights_gb", weights / 1e9)
-    for batch in track(BATCHES, "batches", console=Console(stderr=True), disable=not sys.stderr.isatty()):
+    for batch in track(BATCHES, "batches"):
         rate = decode_rate(model, batch, num_tokens, threads)
         length = PROMPT_LEN + num_tokens * 9 // 16  # the mean over the part that is measured
         limit = batch * speed / (weights + batch * length * kv_token)
         report.figure(f"tokens_per_s_{batch}", rate)
         report.figure(f"limit_tokens_per_s_{batch}", limit)
         report.figure(f"share_of_limit_{batch}", rate / limit)
-    report.show(as_json)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.command import benchmark, progress, size
+from benchmarks._lib.report import Report
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.tasks import ScoreTask, VerifyTask
@@ -121,7 +120,7 @@ async def soak(worker: HuggingFaceWorker, num_requests: int, seed: int) -> tuple
     memory: list[float] = []
     left = num_requests
 
-    async def client(progress: Progress, bar: Any) -> None:
+    async def client(bars: Progress, bar: Any) -> None:
         nonlocal left
         while left > 0:
             left -= 1
@@ -135,11 +134,11 @@ async def soak(worker: HuggingFaceWorker, num_requests: int, seed: int) -> tuple
             except Exception as error:
                 outcome = f"wrong: {error!r}"
             outcomes[outcome] += 1
-            progress.advance(bar)
+            bars.advance(bar)
 
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        bar = progress.add_task("requests", total=num_requests)
-        await asyncio.gather(*[client(progress, bar) for _ in range(CONCURRENCY)])
+    with progress() as bars:
+        bar = bars.add_task("requests", total=num_requests)
+        await asyncio.gather(*[client(bars, bar) for _ in range(CONCURRENCY)])
     return outcomes, memory
 
 
@@ -150,17 +149,13 @@ def settle(worker: HuggingFaceWorker) -> None:
         time.sleep(0.01)
 
 
-@click.command(epilog="Example: python -m benchmarks.engines.huggingface_soak --json")
-@report_options
-@click.option("--num_requests", default=20_000, show_default=True, help="Requests in all.")
+@benchmark("engines.huggingface_soak")
+@size("--num_requests", 20_000, quick=1_000, help="Requests in all.", least=10)
 @click.option("--model", default="tinylm/draft", show_default=True, help="The model.")
-def main(seed: int, quick: bool, as_json: bool, num_requests: int, model: str) -> None:
+def main(report: Report, num_requests: int, model: str) -> None:
     """Requests that end in all the ways a request can; rows, memory and tasks must all come back."""
-    num_requests = min(num_requests, 1000) if quick else num_requests
-    report = Report(
-        "huggingface_soak",
-        {"seed": seed, "model": model, "requests": num_requests, "concurrency": CONCURRENCY, "prefix_cache_bytes": CAP},
-    )
+    seed = report.seed
+    report.setting |= {"concurrency": CONCURRENCY, "prefix_cache_bytes": CAP}
     worker = HuggingFaceWorker(model, seed=seed, prefix_cache_bytes=CAP, max_seq_len=256, prefill_chunk=128)
 
     async def run() -> tuple[Counter[str], list[float], int]:
@@ -193,9 +188,8 @@ def main(seed: int, quick: bool, as_json: bool, num_requests: int, model: str) -
         ("stored prefixes over their cap, bytes", max(0, index.num_bytes - CAP), 0),
         ("memory grown since the second tenth, MiB", memory[-1] - memory[1], 32),
     ):
-        report.bar(Bar.at_most(name, value, bar))
+        report.bar(name, value, "<=", bar)
     worker.shutdown()
-    report.show(as_json)
 
 
 if __name__ == "__main__":

@@ -14,17 +14,15 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 import click
-from rich.console import Console
-from rich.progress import track
 from scipy.stats import t as student
 
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.report import Report
 from scaffolding_ext.evaluation.datasets import embedded_problems
 from scaffolding_ext.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask
@@ -260,23 +258,21 @@ def measure_two_workers(
         samples.add(**{f"together_{short}_share": together[name] / alone[name]})
 
 
-@click.command(epilog="Example: python -m benchmarks.engines.huggingface_worker --json")
-@report_options
+@benchmark("engines.huggingface_worker --repetitions 3")
 @click.option("--model", default="tinylm/target", show_default=True, help="The model.")
-@click.option("--repetitions", type=click.IntRange(1), help="Rounds.  [default: 5, quick 3]")
-@click.option("--num_chains", type=click.IntRange(1), help="Whole chains of a round.  [default: 256, quick 16]")
-@click.option("--max_chain_len", type=click.IntRange(1), help="Tokens of a chain.  [default: 1536, quick 128]")
-def main(seed: int, quick: bool, as_json: bool, model: str, **chosen: int | None) -> None:
+@size("--repetitions", 5, quick=3, help="Rounds.")
+@size("--num_chains", 256, quick=16, help="Whole chains of a round.")
+@size("--max_chain_len", 1536, quick=128, help="Tokens of a chain.")
+def main(report: Report, model: str, **chosen: int) -> None:
     """Tokens a second and time to the first token, in ratio to transformers' padded `generate`."""
-    sizes = (QUICK if quick else Sizes())._replace(**{key: value for key, value in chosen.items() if value is not None})
-    setting = {"seed": seed, "model": model, "threads": 1, "temperature": TEMPERATURE}
-    report = Report("huggingface_worker", setting | sizes._asdict())
+    seed = report.seed
+    sizes = (QUICK if report.setting["quick"] else Sizes())._replace(**chosen)
+    report.setting |= {"threads": 1, "temperature": TEMPERATURE} | sizes._asdict()
     sides, samples = Sides(model, seed), Samples()
-    console = Console(stderr=True)
     sides.run(sides.worker, sides.prompts(sizes.batch, seed), 4, False)
     sides.generate(sides.prompts(sizes.batch, seed), 4, False, sizes.batch)
     rounds = range(seed * 1000, seed * 1000 + sizes.repetitions)
-    for repetition in track(rounds, "rounds", console=console, disable=not sys.stderr.isatty()):
+    for repetition in track(rounds, "rounds"):
         mixed = sides.prompts(sizes.num_chains, repetition)
         ours_first = repetition % 2 == 1
         measure_throughput(
@@ -308,9 +304,8 @@ def main(seed: int, quick: bool, as_json: bool, model: str, **chosen: int | None
         ("target beside another worker, to alone", "together_target_share", 0.4),
         ("draft beside another worker, to alone", "together_draft_share", 0.4),
     ):
-        report.bar(Bar.at_least(name, samples.mean(figure), bar))
-    report.bar(Bar.at_most("first token behind a cached prefix, to cold", samples.mean("first_token_ratio"), 0.15))
-    report.show(as_json)
+        report.bar(name, samples.mean(figure), ">=", bar)
+    report.bar("first token behind a cached prefix, to cold", samples.mean("first_token_ratio"), "<=", 0.15)
 
 
 if __name__ == "__main__":

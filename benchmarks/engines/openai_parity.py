@@ -9,15 +9,13 @@ on the same model. What DynasorCoT saves is stated against plain chains of the s
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.command import benchmark, progress, size
+from benchmarks._lib.report import Report
 from scaffolding_ext import (
     DynasorCoTController,
     HuggingFaceWorker,
@@ -28,7 +26,6 @@ from scaffolding_ext import (
 )
 from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
-from scaffolding_ext.maths.statistics import wilson_interval
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.tasks import Purpose
 from scaffolding_ext.testing.server import OpenAIServer
@@ -70,12 +67,12 @@ def run(controller: Controller, worker: Worker, samples: Sequence[Sample], seed:
     """All samples on one worker."""
 
     async def ask_all(llm: ScaffoldingLlm) -> list[Outcome]:
-        with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-            bar = progress.add_task(label, total=len(samples))
+        with progress() as bars:
+            bar = bars.add_task(label, total=len(samples))
 
             async def ask(sample: Sample) -> Outcome:
                 result = await llm.generate_async(sample.prompt, sample_id=sample.id).aresult()
-                progress.advance(bar)
+                bars.advance(bar)
                 counts = result.program.ledger.by_purpose
                 discarded = counts[Purpose.DISCARDED].decoded if Purpose.DISCARDED in counts else 0
                 return Outcome(result.answer, result.program.ledger.total.decoded - discarded, discarded)
@@ -86,15 +83,13 @@ def run(controller: Controller, worker: Worker, samples: Sequence[Sample], seed:
         return asyncio.run(ask_all(llm))
 
 
-@click.command(epilog="Example: python -m benchmarks.engines.openai_parity --json")
-@report_options
-@click.option("--num_problems", default=200, show_default=True, help="Held-out problems.")
+@benchmark("engines.openai_parity --num_problems 60")
+@size("--num_problems", 200, quick=12, help="Held-out problems.")
 @click.option("--model", default="tinylm/target", show_default=True, help="The model behind both.")
-def main(seed: int, quick: bool, as_json: bool, num_problems: int, model: str) -> None:
+def main(report: Report, num_problems: int, model: str) -> None:
     """Answers and savings, in process and over HTTP."""
-    num_problems = min(num_problems, 12) if quick else num_problems
-    setting = {"seed": seed, "model": model, "problems": num_problems, "max_tokens": MAX_TOKENS, **SAMPLING}
-    report = Report("openai_parity", setting | {"flavor": "vllm"})
+    seed = report.seed
+    report.setting |= {"max_tokens": MAX_TOKENS, **SAMPLING, "flavor": "vllm"}
     samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
     found: dict[tuple[str, str], list[Outcome]] = {}
     with (
@@ -108,11 +103,10 @@ def main(seed: int, quick: bool, as_json: bool, num_problems: int, model: str) -
     for name in ("plain", "DynasorCoT", "vote of 4"):
         pairs = list(zip(found[name, "in process"], found[name, "over HTTP"], strict=True))
         same = sum(a.answer == b.answer for a, b in pairs)
-        interval = wilson_interval(same, num_problems)
-        report.figure(f"{name}: same answers, share", same / num_problems, interval.low, interval.high)
+        share = report.share(f"{name}: same answers, share", same, num_problems)
         report.figure(f"{name}: same tokens, share", sum(a.num_used == b.num_used for a, b in pairs) / num_problems)
         if name != "plain":
-            report.bar(Bar.at_least(f"{name}: same answers", same / num_problems, SAME))
+            report.bar(f"{name}: same answers", share, ">=", SAME)
     saved = {}
     for place in ("in process", "over HTTP"):
         used = {name: sum(one.num_used for one in found[name, place]) for name in stacks()}
@@ -121,8 +115,7 @@ def main(seed: int, quick: bool, as_json: bool, num_problems: int, model: str) -
         discarded = sum(one.num_discarded for one in found["DynasorCoT", place])
         report.figure(f"{place}: decoded beyond the stop, % of plain", 100 * discarded / used["plain"])
     difference = abs(saved["in process"] - saved["over HTTP"])
-    report.bar(Bar.at_most("difference of the saving, points", difference, SAVED_POINTS))
-    report.show(as_json)
+    report.bar("difference of the saving, points", difference, "<=", SAVED_POINTS)
 
 
 if __name__ == "__main__":

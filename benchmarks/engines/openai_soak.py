@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,10 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.command import benchmark, progress, size
+from benchmarks._lib.report import Report
 from scaffolding_ext import (
     DynasorCoTController,
     HuggingFaceWorker,
@@ -35,7 +33,6 @@ from scaffolding_ext import (
 )
 from scaffolding_ext.errors import ScaffoldingExtError
 from scaffolding_ext.evaluation.datasets import load_dataset
-from scaffolding_ext.maths.statistics import wilson_interval
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.server import OpenAIServer, Request
 
@@ -119,8 +116,8 @@ async def soak(worker: OpenAIWorker, num_requests: int, load: Load, seed: int) -
     outcomes: Counter[str] = Counter()
     num_left = num_requests
 
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        bar = progress.add_task("requests", total=num_requests)
+    with progress() as bars:
+        bar = bars.add_task("requests", total=num_requests)
         hosts = [ScaffoldingLlm(one, {"generation": worker}, CONCURRENCY, seed=seed) for one in stacks]
 
         async def client() -> None:
@@ -138,7 +135,7 @@ async def soak(worker: OpenAIWorker, num_requests: int, load: Load, seed: int) -
                     outcomes[f"failed: {type(cause).__name__}"] += 1
                 except asyncio.TimeoutError:
                     outcomes["hung"] += 1
-                progress.advance(bar)
+                bars.advance(bar)
 
         await asyncio.gather(*[client() for _ in range(CONCURRENCY)])
         for host in hosts:
@@ -154,16 +151,14 @@ def running_at(server: OpenAIServer) -> int:
     return server.num_running
 
 
-@click.command(epilog="Example: python -m benchmarks.engines.openai_soak --json")
-@report_options
-@click.option("--num_requests", default=2_000, show_default=True, help="Requests in all.")
+@benchmark("engines.openai_soak --seed 1 --model tinylm/draft")
+@size("--num_requests", 2_000, quick=200, help="Requests in all.")
 @click.option("--fault_share", default=0.1, show_default=True, help="Share of calls that go wrong.")
 @click.option("--model", default=SCRIPTED, show_default=True, help="The model behind the server, such as tinylm/draft.")
-def main(seed: int, quick: bool, as_json: bool, num_requests: int, fault_share: float, model: str) -> None:
+def main(report: Report, num_requests: int, fault_share: float, model: str) -> None:
     """Requests over a failing server: each ends in an answer or a named error, and all that was taken comes back."""
-    num_requests = min(num_requests, 200) if quick else num_requests
-    setting = {"seed": seed, "requests": num_requests, "concurrency": CONCURRENCY, "fault_share": fault_share}
-    report = Report("openai_soak", setting | {"faults": list(FAULTS), "model": model})
+    seed = report.seed
+    report.setting |= {"concurrency": CONCURRENCY, "faults": list(FAULTS)}
     before = held()
     load, fault = load_on(model, seed), fault_of(seed, fault_share)
     with contextlib.ExitStack() as open_parts:
@@ -193,13 +188,11 @@ def main(seed: int, quick: bool, as_json: bool, num_requests: int, fault_share: 
     report.figure("calls", len(server.requests))
     report.figure("calls that were made to fail", num_faults)
     for name, number in sorted(outcomes.items()):
-        interval = wilson_interval(number, num_requests)
-        report.figure(f"{name}, share", number / num_requests, interval.low, interval.high)
+        report.share(f"{name}, share", number, num_requests)
     num_wrong = sum(number for name, number in outcomes.items() if not name.startswith(("answered", "failed")))
-    report.bar(Bar.at_most("hung, wrong or missing", num_wrong + num_requests - outcomes.total(), 0))
+    report.bar("hung, wrong or missing", num_wrong + num_requests - outcomes.total(), "<=", 0)
     for name, number in left.items():
-        report.bar(Bar.at_most(f"{name} left", number, 0))
-    report.show(as_json)
+        report.bar(f"{name} left", number, "<=", 0)
 
 
 if __name__ == "__main__":

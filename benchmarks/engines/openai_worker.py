@@ -15,16 +15,17 @@ the pieces that are played back must not end inside one.
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import click
 
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.command import benchmark, size
+from benchmarks._lib.provenance import DATA
+from benchmarks._lib.report import Report
+from benchmarks._lib.rows import read_rows, text_of
 from scaffolding_ext import DynasorCoTController, OpenAIWorker, ScaffoldingLlm
 from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
 from scaffolding_ext.evaluation.datasets import load_dataset
@@ -141,11 +142,9 @@ def embedded_texts() -> Iterator[tuple[str, str]]:
 
 def recorded_texts(path: Path) -> Iterator[tuple[str, str]]:
     """Each chain of a file, with its question, as far as it thinks: behind that nothing is probed."""
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-        for chain in map(json.loads, lines):
-            text = "".join(turn["draft"] + (turn["target"] or "") for turn in chain["turns"])
-            thinking = text.partition("</think>")[0]
-            yield chain["question"], thinking.encode("ascii", "ignore").decode()
+    for chain in read_rows(path):
+        thinking = text_of(chain).partition("</think>")[0]
+        yield chain["question"], thinking.encode("ascii", "ignore").decode()
 
 
 def record_chain(tokenizer: str, texts: Iterator[tuple[str, str]], num_tokens: int) -> Recording:
@@ -184,17 +183,15 @@ def traffic(recording: Recording, num_tokens: int, mode: dict[str, Any], as_ids:
     )
 
 
-@click.command(epilog="Example: python -m benchmarks.engines.openai_worker --json")
-@report_options
+@benchmark("engines.openai_worker --tokenizer models/SmolLM2-135M-Instruct --runs FILE.jsonl.gz")
 @click.option("--tokenizer", default=EMBEDDED, show_default=True, help="Folder of another tokenizer.")
-@click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of recorded chains.")
-def main(seed: int, quick: bool, as_json: bool, tokenizer: str, runs: Path | None) -> None:
+@click.option("--runs", type=DATA, help="File of recorded chains.")
+@size("--num_lengths", len(LENGTHS), quick=1, help="Lengths of the chain: 300, 2,000 and 8,000 tokens.")
+def main(report: Report, tokenizer: str, runs: Path | None, num_lengths: int) -> None:
     """Bytes sent and received for a probed chain, by how it is probed."""
-    lengths = LENGTHS[:1] if quick else LENGTHS
-    texts = embedded_texts() if runs is None else recorded_texts(runs)
-    recording = record_chain(tokenizer, texts, max(lengths))
-    setting = {"tokenizer": recording.model, "chain": "tinylm:held_out" if runs is None else runs.name}
-    report = Report("openai_worker", {"seed": seed, "lengths": list(lengths), **setting, "flavor": "vllm"})
+    seed, lengths = report.seed, LENGTHS[:num_lengths]
+    recording = record_chain(tokenizer, embedded_texts() if runs is None else recorded_texts(runs), max(lengths))
+    report.setting |= {"tokenizer": recording.model, "lengths": list(lengths), "flavor": "vllm"}
     decode = load_tokenizer(tokenizer).backend_tokenizer.decode
     for num_tokens in lengths:
         num_bytes = len(decode(recording.token_ids[:num_tokens]).encode())
@@ -207,10 +204,9 @@ def main(seed: int, quick: bool, as_json: bool, tokenizer: str, runs: Path | Non
         report.figure(f"{label}: received / text", found.received / found.text)
         report.figure(f"{label}: requests", found.num_requests)
         if name.startswith(BARRED):
-            report.bar(Bar.at_most(f"{label}: sent / text", found.sent / found.text, BAR))
+            report.bar(f"{label}: sent / text", found.sent / found.text, "<=", BAR)
         if name.startswith("stream"):
-            report.bar(Bar.at_most(f"{label}: uploads of the chain but in probes", found.num_chain_uploads, 0))
-    report.show(as_json)
+            report.bar(f"{label}: uploads of the chain but in probes", found.num_chain_uploads, "<=", 0)
 
 
 if __name__ == "__main__":

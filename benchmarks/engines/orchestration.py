@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 
 import click
 
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.command import benchmark, size
+from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -93,35 +94,32 @@ def own_peak_mib() -> float:
     return float(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-@click.command(epilog="Example: python -m benchmarks.engines.orchestration --json")
-@report_options
+@benchmark("engines.orchestration")
 @click.option("--repetitions", default=5, show_default=True, help="Runs of each size; the median counts.")
-def main(seed: int, quick: bool, as_json: bool, repetitions: int) -> None:
+@size("--num_sizes", len(NUM_REQUESTS), quick=2, help="Sizes: 64, 512, 4,096 and 16,384 requests.")
+def main(report: Report, repetitions: int, num_sizes: int) -> None:
     """Microseconds a task, in ratio to a bare create_task + gather, from 64 to 16,384 requests of 16 tasks."""
-    sizes = NUM_REQUESTS[:2] if quick else NUM_REQUESTS
-    report = Report("orchestration", {"seed": seed, "width": WIDTH, "repetitions": repetitions, "sizes": list(sizes)})
-    samples: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
+    sizes = NUM_REQUESTS[:num_sizes]
+    report.setting |= {"width": WIDTH, "sizes": list(sizes)}
+    samples: dict[int, list[tuple[float, float]]] = {num: [] for num in sizes}
     for _ in range(repetitions):  # sizes in turn, so that a drift of the machine's speed meets all of them
-        for size in sizes:
-            samples[size].append((microseconds_a_task(size), bare_microseconds_a_task(size)))
-    medians: dict[int, float] = {}
-    for size in sizes:
-        ratios = sorted(ours / bare for ours, bare in samples[size])
-        ours = sorted(value for value, _ in samples[size])
-        bare = sorted(value for _, value in samples[size])
+        for num in sizes:
+            samples[num].append((microseconds_a_task(num), bare_microseconds_a_task(num)))
+    for num in sizes:
+        ratios = sorted(ours / bare for ours, bare in samples[num])
+        ours = sorted(value for value, _ in samples[num])
+        bare = sorted(value for _, value in samples[num])
         middle = repetitions // 2
-        medians[size] = ours[middle]
-        report.figure(f"microseconds_a_task_{size}", ours[middle], ours[0], ours[-1])
-        report.figure(f"bare_microseconds_a_task_{size}", bare[middle], bare[0], bare[-1])
-        report.figure(f"ratio_{size}", ratios[middle], ratios[0], ratios[-1])
-        report.figure(f"peak_memory_mib_{size}", peak_memory_mib(size))
-        report.bar(Bar.at_most(f"ratio to bare create_task + gather, {size} requests", ratios[middle], 6.0))
-    if not quick:
+        report.figure(f"microseconds_a_task_{num}", ours[middle], ours[0], ours[-1])
+        report.figure(f"bare_microseconds_a_task_{num}", bare[middle], bare[0], bare[-1])
+        report.figure(f"ratio_{num}", ratios[middle], ratios[0], ratios[-1])
+        report.figure(f"peak_memory_mib_{num}", peak_memory_mib(num))
+        report.bar(f"ratio to bare create_task + gather, {num} requests", ratios[middle], "<=", 6.0)
+    if len(sizes) == len(NUM_REQUESTS):
         growth = sorted(
             big[0] / small[0] for big, small in zip(samples[NUM_REQUESTS[-1]], samples[NUM_REQUESTS[1]], strict=True)
         )[repetitions // 2]
-        report.bar(Bar.at_most("growth from 512 to 16,384 requests", growth, 1.10))
-    report.show(as_json)
+        report.bar("growth from 512 to 16,384 requests", growth, "<=", 1.10)
 
 
 if __name__ == "__main__":

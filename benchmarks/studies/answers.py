@@ -1,15 +1,8 @@
-"""Extraction and equality on real model output; what hostile answers cost; how long a vote holds the event loop.
-
-Without paths only what needs no data is measured. `--samples` wants JSON lines of {id, answer, samples: [{text,
-correct_by_source}]}, `--math500` of {solution, answer}, `--gold` (repeatable) of {answer}.
-
-python -m benchmarks.studies.answers --samples samples.jsonl --math500 math500.jsonl --gold aime24.jsonl --show
-"""
+"""Extraction and equality on real model output; what hostile answers cost; how long a vote holds the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import sys
 import time
@@ -19,9 +12,11 @@ from typing import Any
 
 import click
 
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.command import benchmark, size
+from benchmarks._lib.provenance import DATA
+from benchmarks._lib.report import Report
+from benchmarks._lib.rows import read_rows
 from scaffolding_ext.answers import Equality, Verdict, extract
-from scaffolding_ext.maths.statistics import wilson_interval
 from scaffolding_ext.tasks import CompareTask
 from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.compare import CompareWorker
@@ -43,16 +38,6 @@ SPARE_SECONDS = 0.25  # for a machine that others use too
 TICK_SECONDS = 0.001
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of JSON lines."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-
-
-def add_share(report: Report, name: str, num: int, total: int) -> None:
-    """Add a share with its 95 % Wilson interval."""
-    report.figure(name, num / total, *wilson_interval(num, total))
-
-
 def measure_samples(report: Report, rows: list[dict[str, Any]], show: bool) -> None:
     """Agreement of extraction and equality with the source's labels."""
     equality = Equality(units_implied=True)
@@ -70,10 +55,10 @@ def measure_samples(report: Report, rows: list[dict[str, Any]], show: bool) -> N
                 print(f"{row['id']}: {answer!r}, gold {row['answer']!r}: {verdict}; source: {label}", file=sys.stderr)
     equality.close()
     total = outcomes.total()
-    add_share(report, "samples: agrees with the source", num_agreeing, total)
+    report.share("samples: agrees with the source", num_agreeing, total)
     for verdict in ("equal", "different", "undetermined", "no answer"):
-        add_share(report, f"samples: {verdict}", outcomes[verdict], total)
-    report.bar(Bar.at_least("samples: agrees with the source", num_agreeing / total, 0.98))
+        report.share(f"samples: {verdict}", outcomes[verdict], total)
+    report.bar("samples: agrees with the source", num_agreeing / total, ">=", 0.98)
 
 
 def measure_votes(report: Report, rows: list[dict[str, Any]], seed: int) -> None:
@@ -95,9 +80,9 @@ def measure_votes(report: Report, rows: list[dict[str, Any]], seed: int) -> None
         bounds_held -= not same
     equality.close()
     report.figure("votes: pairs sent to a process, mean", sum(asked) / len(asked), min(asked), max(asked))
-    add_share(report, "votes: without any", asked.count(0), len(asked))
+    report.share("votes: without any", asked.count(0), len(asked))
     report.figure("votes: sent when asked again, shuffled", again)
-    report.bar(Bar.at_least("votes within n·m and of one partition in any order", bounds_held / len(rows), 1.0))
+    report.bar("votes within n·m and of one partition in any order", bounds_held / len(rows), ">=", 1.0)
 
 
 def measure_gold(report: Report, name: str, rows: list[dict[str, Any]]) -> None:
@@ -105,8 +90,8 @@ def measure_gold(report: Report, name: str, rows: list[dict[str, Any]]) -> None:
     equality = Equality()
     golds = [str(row["answer"]) for row in rows]
     num_reflexive = sum(equality.equal(gold, f" {gold} ") is Verdict.EQUAL for gold in golds)
-    add_share(report, f"{name}: gold answer equals itself", num_reflexive, len(golds))
-    report.bar(Bar.at_least(f"{name}: gold answer equals itself", num_reflexive / len(golds), 1.0))
+    report.share(f"{name}: gold answer equals itself", num_reflexive, len(golds))
+    report.bar(f"{name}: gold answer equals itself", num_reflexive / len(golds), ">=", 1.0)
     boxed = [
         (extract(row["solution"]), gold)
         for row, gold in zip(rows, golds, strict=True)
@@ -114,8 +99,8 @@ def measure_gold(report: Report, name: str, rows: list[dict[str, Any]]) -> None:
     ]
     if boxed:
         num_equal = sum(answer is not None and equality.equal(answer, gold) is Verdict.EQUAL for answer, gold in boxed)
-        add_share(report, f"{name}: solution's box equals gold", num_equal, len(boxed))
-        report.bar(Bar.at_least(f"{name}: solution's box equals gold", num_equal / len(boxed), 0.99))
+        report.share(f"{name}: solution's box equals gold", num_equal, len(boxed))
+        report.bar(f"{name}: solution's box equals gold", num_equal / len(boxed), ">=", 0.99)
     equality.close()
 
 
@@ -133,8 +118,8 @@ def measure_hostile(report: Report, deadline_seconds: float) -> None:
         worst = max(worst, seconds)
         num_wrong += verdict is Verdict.EQUAL
         report.figure(f"hostile: {name}, seconds ({verdict.value})", seconds)
-    report.bar(Bar.at_most("hostile: seconds of the worst", worst, deadline_seconds + SPARE_SECONDS))
-    report.bar(Bar.at_most("hostile: judged equal", num_wrong, 0))
+    report.bar("hostile: seconds of the worst", worst, "<=", deadline_seconds + SPARE_SECONDS)
+    report.bar("hostile: judged equal", num_wrong, "<=", 0)
 
 
 async def longest_gap(work: Any) -> float:
@@ -168,42 +153,38 @@ async def measure_stall(report: Report, repetitions: int, deadline_seconds: floa
             idle.append(await longest_gap(asyncio.sleep(time.perf_counter() - started)))
     report.figure("stall: ms, vote of 16 with 10 hostile answers", 1e3 * max(gaps), 1e3 * min(gaps), 1e3 * max(gaps))
     report.figure("stall: ms, idle loop for as long", 1e3 * max(idle), 1e3 * min(idle), 1e3 * max(idle))
-    report.bar(Bar.at_most("stall: ms, longest", 1e3 * max(gaps), 50.0))
+    report.bar("stall: ms, longest", 1e3 * max(gaps), "<=", 50.0)
 
 
-PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-@click.command(help=__doc__)
-@click.option("--samples", type=PATH, envvar="SCAFFOLDING_EXT_SAMPLES", help="Labelled samples of a model.")
-@click.option("--math500", type=PATH, envvar="SCAFFOLDING_EXT_MATH500", help="MATH-500.")
-@click.option("--gold", type=PATH, multiple=True, help="Further files with gold answers.")
-@click.option("--deadline_seconds", default=2.0, show_default=True, help="For hostile answers; --quick takes 0.5.")
+@benchmark("studies.answers --samples samples.jsonl --math500 math500.jsonl --gold aime24.jsonl --show")
+@click.option("--samples", type=DATA, envvar="SCAFFOLDING_EXT_SAMPLES", help="Labelled samples of a model.")
+@click.option("--math500", type=DATA, envvar="SCAFFOLDING_EXT_MATH500", help="MATH-500.")
+@click.option("--gold", type=DATA, multiple=True, help="Further files with gold answers.")
+@size("--deadline_ms", 2_000, quick=500, help="For hostile answers.")
+@size("--repetitions", 5, quick=1, help="Votes during which the event loop is watched.")
 @click.option("--show", is_flag=True, help="List disagreements and what stays undetermined on standard error.")
-@report_options
 def main(
+    report: Report,
     samples: Path | None,
     math500: Path | None,
     gold: tuple[Path, ...],
-    deadline_seconds: float,
+    deadline_ms: int,
+    repetitions: int,
     show: bool,
-    seed: int,
-    quick: bool,
-    as_json: bool,
 ) -> None:
-    deadline_seconds = min(deadline_seconds, 0.5) if quick else deadline_seconds
-    setting = {"seed": seed, "quick": quick, "deadline_seconds": deadline_seconds}
-    report = Report("answers", setting)
+    """Extraction and equality on real output; what hostile answers cost; how long a vote holds the event loop.
+
+    Without paths only what needs no data is measured. `--samples` wants JSON lines of {id, answer, samples: [{text,
+    correct_by_source}]}, `--math500` of {solution, answer}, `--gold` (repeatable) of {answer}.
+    """
     if samples is not None:
-        rows = read_rows(samples)
-        report.setting["samples"] = sum(len(row["samples"]) for row in rows)
+        rows = list(read_rows(samples))
         measure_samples(report, rows, show)
-        measure_votes(report, rows, seed)
+        measure_votes(report, rows, report.seed)
     for path in filter(None, (math500, *gold)):
-        measure_gold(report, path.stem, read_rows(path))
-    measure_hostile(report, deadline_seconds)
-    asyncio.run(measure_stall(report, 1 if quick else 5, deadline_seconds))
-    report.show(as_json)
+        measure_gold(report, path.stem, list(read_rows(path)))
+    measure_hostile(report, deadline_ms / 1e3)
+    asyncio.run(measure_stall(report, repetitions, deadline_ms / 1e3))
 
 
 if __name__ == "__main__":

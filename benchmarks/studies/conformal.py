@@ -12,67 +12,67 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks._lib.command import benchmark, plotted, progress, size, stored
 from benchmarks._lib.conformal_figures import CHAIN_COUNTS, SHOWN_DECISIONS, Found, plot
-from benchmarks._lib.draft_target import Answered, Lab, Setting, controller, pooled_rates
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.draft_target import Answered, Setting, answered, calibrated, controller, pooled_rates
+from benchmarks._lib.lab import MODELS, Lab
+from benchmarks._lib.report import Report
 from benchmarks._lib.take_over_rules import Coin, Ranking, ReflectionWords, Verdict
-from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.maths.conformal import p_values
 from scaffolding_ext.maths.conformal_validity import realised_rate
-from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap
-from scaffolding_ext.prompting import Prompting
-from scaffolding_ext.protocol import Worker
+from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.tinylm import grammar
-from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
-MODELS = {"draft": "tinylm/draft", "target": "tinylm/target"}
 ENOUGH_DECISIONS = 300  # of a turn, for a bar
 OTHER_LENGTH = 5 / 7  # the paper calibrates on chunks of 500 tokens and decides on chunks of 700
 NUM_SPLITS = 200
+LEAST_MARK = 5  # of SpecReason's scale from 0 to 9
 PARTS = ("alone", "words", "marks", "conditional", "lengths")
 POWER_Z = 1.96 + 1.2816  # two-sided 0.05, power 0.9
+
+
+class Block(NamedTuple):
+    """Questions, and the lab of their seed."""
+
+    lab: Lab
+    samples: list[Sample]
+
+    def answered(self, name: str, made: Controller, workers: dict[str, Worker] | None = None) -> list[Answered]:
+        """What a system did on them."""
+        return answered(self.lab, name, made, self.samples, workers)
 
 
 class Study:
     """Runs the systems and reports on them.
 
     Args:
-        labs: One a block of questions.
+        blocks: The questions.
         setting: Of all systems.
         report: Gets the figures.
-        verdict: The rule by marks.
-        rng: Of splits and resamples.
-        progress: Shows how far the study is.
+        bars: Show how far the study is.
     """
 
-    def __init__(
-        self,
-        labs: list[Lab],
-        setting: Setting,
-        report: Report,
-        verdict: Verdict,
-        rng: np.random.Generator,
-        progress: Progress,
-    ) -> None:
-        self.labs, self.setting, self.report, self.verdict, self.rng = labs, setting, report, verdict, rng
+    def __init__(self, blocks: list[Block], setting: Setting, report: Report, bars: Progress) -> None:
+        self.blocks, self.setting, self.report, self.rng = blocks, setting, report, report.rng
         self.found: list[Found] = []
-        self._progress, self._bar = progress, progress.add_task("", total=None)
+        self._bars, self._bar = bars, bars.add_task("", total=None)
 
-    def show(self, family: str, alpha: float | None, run: Callable[[Lab], list[Answered]]) -> list[Answered]:
+    def show(self, family: str, alpha: float | None, run: Callable[[Block], list[Answered]]) -> list[Answered]:
         """Run a system on all questions; report its accuracy, tokens and rate."""
         name = family if alpha is None else f"{family}, alpha {alpha}"
         answers: list[Answered] = []
-        for number, lab in enumerate(self.labs, 1):
-            self._progress.update(self._bar, description=f"{name}, block {number} of {len(self.labs)}")
-            answers += run(lab)
+        for number, block in enumerate(self.blocks, 1):
+            self._bars.update(self._bar, description=f"{name}, block {number} of {len(self.blocks)}")
+            answers += run(block)
         for what in ("vote", "best", "chains", "target_tokens", "decoded", "computed"):
-            self._mean(f"{name}: {what}", [float(getattr(answered, what)) for answered in answers])
+            self.report.difference(f"{name}: {what}", [float(getattr(one, what)) for one in answers])
         found = Found(family, alpha, answers)
         self.found.append(found)
         for number in CHAIN_COUNTS:
@@ -86,37 +86,37 @@ class Study:
     def alone(self) -> None:
         """Draft only and target only; the target writes in chunks as the draft does."""
         made = controller(self.setting, rule=Coin(0.0))
-        self.show("draft only", None, lambda lab: lab.answered("draft_only", made))
+        self.show("draft only", None, lambda block: block.answered("draft_only", made))
 
-        def target_only(lab: Lab) -> list[Answered]:
-            workers = {"draft": lab.workers["target"], "target": lab.workers["target"]}
-            return [a._replace(target_tokens=a.decoded) for a in lab.answered("target_only", made, workers)]
+        def target_only(block: Block) -> list[Answered]:
+            workers: dict[str, Worker] = dict.fromkeys(MODELS, block.lab.workers["target"])
+            return [a._replace(target_tokens=a.decoded) for a in block.answered("target_only", made, workers)]
 
         self.show("target only", None, target_only)
 
-    def conformal(self, lab: Lab, alpha: float) -> list[Answered]:
+    def conformal(self, block: Block, alpha: float) -> list[Answered]:
         """Conformal take-over with pools of the block's own questions."""
-        turns = lab.calibrated(f"pools_{alpha}", controller(self._fewer(), alpha))
-        return lab.answered(f"conformal_{alpha}", controller(self.setting, alpha, turns))
+        turns = calibrated(block.lab, f"pools_{alpha}", controller(self._fewer(), alpha), block.samples)
+        return block.answered(f"conformal_{alpha}", controller(self.setting, alpha, turns))
 
-    def coin(self, lab: Lab, alpha: float) -> list[Answered]:
+    def coin(self, block: Block, alpha: float) -> list[Answered]:
         """Take-over at random, at the rate that the conformal rule had on the block."""
-        rate = float(np.mean(_decisions(self.conformal(lab, alpha))[0]))
-        return lab.answered(f"coin_{alpha}", controller(self.setting, rule=Coin(rate)))
+        rate = float(np.mean(_decisions(self.conformal(block, alpha))[0]))
+        return block.answered(f"coin_{alpha}", controller(self.setting, rule=Coin(rate)))
 
-    def ranking(self, lab: Lab, alpha: float) -> list[Answered]:
+    def ranking(self, block: Block, alpha: float) -> list[Answered]:
         """Chains in step, of which the worst are taken over at each turn."""
-        return lab.answered(f"ranking_{alpha}", controller(self.setting, rule=Ranking(alpha)))
+        return block.answered(f"ranking_{alpha}", controller(self.setting, rule=Ranking(alpha)))
 
     def level(self, alpha: float, *, compared: bool, ranked: bool) -> None:
         """Conformal take-over at a level; on request beside a coin, and beside a ranking."""
-        found = self.show("conformal", alpha, lambda lab: self.conformal(lab, alpha))
+        found = self.show("conformal", alpha, lambda block: self.conformal(block, alpha))
         self.rates(f"conformal, alpha {alpha}", alpha, found)
         if compared:
-            shown = self.show("coin", alpha, lambda lab: self.coin(lab, alpha))
+            shown = self.show("coin", alpha, lambda block: self.coin(block, alpha))
             self.gain(f"conformal over coin, alpha {alpha}", found, shown)
         if ranked:
-            shown = self.show("ranking", alpha, lambda lab: self.ranking(lab, alpha))
+            shown = self.show("ranking", alpha, lambda block: self.ranking(block, alpha))
             self.gain(f"conformal over ranking, alpha {alpha}", found, shown)
 
     def rates(self, name: str, alpha: float, answers: list[Answered]) -> None:
@@ -132,44 +132,45 @@ class Study:
                     mean = float(np.mean(values))
                     self.report.figure(f"{name}: rate over splits, {kind}, {where}", mean, float(low), float(high))
                     if kind == "online" and (turn is None or reached[turn] >= ENOUGH_DECISIONS):
-                        self.report.bar(Bar.at_most(f"{name}: rate error online, {where}", abs(mean - alpha), 0.01))
+                        self.report.bar(f"{name}: rate error online, {where}", abs(mean - alpha), "<=", 0.01)
 
     def gain(self, name: str, ours: list[Answered], theirs: list[Answered]) -> None:
         """The difference of the votes, paired by question, and how many questions would show it."""
         differences = np.array([a.vote - b.vote for a, b in zip(ours, theirs, strict=True)])
-        gain: Estimate = paired_bootstrap([a.vote for a in ours], [b.vote for b in theirs], rng=self.rng)
-        self.report.figure(f"{name}: vote", *gain)
-        for what in ("chains", "best"):
-            values = [[float(getattr(a, what)) for a in side] for side in (ours, theirs)]
-            self.report.figure(f"{name}: {what}", *paired_bootstrap(*values, rng=self.rng))
-        for lab, part in zip(self.labs, np.array_split(differences, len(self.labs)), strict=True):
-            self.report.figure(f"{name}: vote, block of seed {lab.seed}", float(part.mean()))
+        gain = {
+            what: self.report.difference(
+                f"{name}: {what}", *([getattr(a, what) for a in side] for side in (ours, theirs))
+            )
+            for what in ("vote", "chains", "best")
+        }
+        for block, part in zip(self.blocks, np.array_split(differences, len(self.blocks)), strict=True):
+            self.report.figure(f"{name}: vote, block of seed {block.lab.seed}", float(part.mean()))
         if differences.mean():
             needed = (POWER_Z * differences.std(ddof=1) / differences.mean()) ** 2
             self.report.figure(f"{name}: questions for power 0.9", float(np.ceil(needed)))
         if "coin" in name:
-            self.report.bar(Bar(f"{name}: lower end", gain.low, 0.0, gain.low > 0, ">"))
+            self.report.bar(f"{name}: lower end", gain["vote"].low, ">", 0.0)
 
     def conditional(self, alpha: float) -> None:
         """Coverage conditional on the question: the rate of its first turn, and how far later turns go astray."""
         made = controller(self.setting, alpha, coverage="conditional")
-        answers = self.show("conditional", alpha, lambda lab: lab.answered(f"conditional_{alpha}", made))
+        answers = self.show("conditional", alpha, lambda block: block.answered(f"conditional_{alpha}", made))
         by_turn = [[[fired for _, t, _, fired, _ in a.chunks if t == turn] for a in answers] for turn in (0, 1, 2)]
         for turn, rows in enumerate(by_turn):
             means = [float(np.mean(fired)) for fired in rows if fired]
             if not means:
                 break
-            self._mean(f"conditional, alpha {alpha}: mean over questions of the rate at turn {turn}", means)
+            self.report.difference(f"conditional, alpha {alpha}: mean over questions of the rate at turn {turn}", means)
             if turn == 0:
                 error = abs(float(np.mean(means)) - alpha)
-                self.report.bar(Bar.at_most(f"conditional, alpha {alpha}: rate error of the first turn", error, 0.01))
+                self.report.bar(f"conditional, alpha {alpha}: rate error of the first turn", error, "<=", 0.01)
 
     def lengths(self, alpha: float) -> None:
         """The rate by turn where the pools are of shorter chunks than those decided on; of the first block."""
         shorter = self._fewer()._replace(chunk_tokens=round(OTHER_LENGTH * self.setting.chunk_tokens))
-        lab = self.labs[0]
-        pools = lab.calibrated(f"shorter_{alpha}", controller(shorter, alpha), num_turns=4)
-        answers = self.conformal(lab, alpha)
+        block = self.blocks[0]
+        pools = calibrated(block.lab, f"shorter_{alpha}", controller(shorter, alpha), block.samples, num_turns=4)
+        answers = self.conformal(block, alpha)
         for number, pool in enumerate(pools):
             scores = [value for a in answers for _, t, value, _, _ in a.chunks if t == number and value is not None]
             if scores and pool:
@@ -179,20 +180,18 @@ class Study:
 
     def marks(self) -> None:
         """SpecReason's marks."""
-        made = controller(self.setting, rule=self.verdict)
-        self.show(f"marks below {self.verdict.threshold}", None, lambda lab: lab.answered("verdict", made))
+        encode = self.blocks[0].lab.prompting.encode
+        yes, no = (encode(word)[0] for word in (grammar.YES, grammar.NO))
+        made = controller(self.setting, rule=Verdict(LEAST_MARK, grammar.CLOSE, grammar.VERDICT, yes, no, encode))
+        self.show(f"marks below {LEAST_MARK}", None, lambda block: block.answered("verdict", made))
 
     def words(self) -> None:
         """Speculative Thinking's reflection words."""
         made = controller(self.setting, rule=ReflectionWords())
-        self.show("reflection words", None, lambda lab: lab.answered("words", made))
+        self.show("reflection words", None, lambda block: block.answered("words", made))
 
     def _fewer(self) -> Setting:
         return self.setting._replace(num_chains=max(2, self.setting.num_chains // 2))
-
-    def _mean(self, name: str, values: list[float]) -> None:
-        estimate = paired_bootstrap(values, np.zeros(len(values)), rng=self.rng, num_resamples=2_000)
-        self.report.figure(name, *estimate)
 
 
 def _decisions(answers: list[Answered]) -> tuple[list[bool], list[int]]:
@@ -201,28 +200,21 @@ def _decisions(answers: list[Answered]) -> tuple[list[bool], list[int]]:
     return fired, [number for number, answered in enumerate(answers) for _ in answered.chunks]
 
 
-@click.command(epilog="Example: python -m benchmarks.studies.conformal --alpha 0.25 --num_problems 100 --num_blocks 3")
-@report_options
-@click.option("--alpha", "alphas", type=float, multiple=True, default=(0.25, 0.4, 0.1, 0.6), help="Level; repeatable.")
-@click.option("--compared", default=2, show_default=True, help="Of the levels, those that a coin runs at, too.")
-@click.option("--ranked", default=2, show_default=True, help="Of the levels, those that a ranking runs at, too.")
+@benchmark("studies.conformal --alpha 0.25 --num_problems 100 --num_blocks 3 --store runs/conformal")
+@click.option("--alpha", "alphas", type=float, multiple=True, help="Level; repeatable.  [default: 0.25, 0.4, 0.1, 0.6]")
+@size("--compared", 2, quick=1, help="Of the levels, those that a coin runs at, too.", least=0)
+@size("--ranked", 2, quick=1, help="Of the levels, those that a ranking runs at, too.", least=0)
 @click.option(
-    "--part",
-    "parts",
-    type=click.Choice((*PARTS, "none")),
-    multiple=True,
-    default=PARTS,
-    help="Beside the levels; repeatable.",
+    "--part", "parts", type=click.Choice((*PARTS, "none")), multiple=True, default=PARTS, help="Beside the levels."
 )
-@click.option("--num_problems", default=100, show_default=True, help="Questions of a block.")
-@click.option("--num_blocks", default=1, show_default=True, help="Blocks, of consecutive seeds.")
-@click.option("--num_chains", default=16, show_default=True, help="Chains a question.")
-@click.option("--store", type=click.Path(path_type=Path), help="Folder of what was run before.")
-@click.option("--plot_path", type=click.Path(), help="Where the figures are drawn.")
+@size("--num_problems", 100, quick=2, help="Questions of a block.")
+@size("--num_blocks", 1, quick=2, help="Blocks, of consecutive seeds.")
+@size("--num_chains", 16, quick=2, help="Chains a question.")
+@size("--max_tokens", 720, quick=96, help="Tokens of a chain.")
+@stored
+@plotted
 def main(
-    seed: int,
-    quick: bool,
-    as_json: bool,
+    report: Report,
     alphas: tuple[float, ...],
     compared: int,
     ranked: int,
@@ -230,50 +222,35 @@ def main(
     num_problems: int,
     num_blocks: int,
     num_chains: int,
+    max_tokens: int,
     store: Path | None,
-    plot_path: str | None,
+    plot_path: Path | None,
 ) -> None:
     """Accuracy and target tokens of conformal take-over and of the rules that it is measured against."""
-    max_tokens = 720
-    if quick:
-        alphas, compared, ranked, num_problems, num_blocks, num_chains, max_tokens = (0.4,), 1, 1, 2, 2, 2, 96
+    alphas = alphas or ((0.4,) if report.setting["quick"] else (0.25, 0.4, 0.1, 0.6))
     setting = Setting(num_chains, 48, max_tokens, 15, "resample")
-    blocks = {"seed": seed, "problems_of_a_block": num_problems, "blocks": num_blocks}
-    report = Report("conformal", setting._asdict() | blocks | {"models": MODELS})
-    workers: dict[str, Worker] = {
-        tag: HuggingFaceWorker(model, max_batch_size=64 if quick else 128) for tag, model in MODELS.items()
-    }
-    prompting = Prompting.for_model(MODELS["target"])
-    yes, no = (prompting.encode(word)[0] for word in (grammar.YES, grammar.NO))
-    verdict = Verdict(5, grammar.CLOSE, grammar.VERDICT, yes, no, prompting.encode)
-    labs = []
-    for block in range(seed, seed + num_blocks):
-        folder = store and store / f"seed{block}_problems{num_problems}_chains{num_chains}_tokens{max_tokens}"
-        if folder:
-            folder.mkdir(parents=True, exist_ok=True)
-        samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=block)
-        labs.append(Lab(workers, samples, prompting, block, folder))
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        study = Study(labs, setting, report, verdict, np.random.default_rng(seed), progress)
-        try:
-            for number, alpha in enumerate(alphas):
-                study.level(alpha, compared=number < compared, ranked=number < ranked)
-            steps = {
-                "alone": study.alone,
-                "words": study.words,
-                "marks": study.marks,
-                "conditional": lambda: study.conditional(alphas[0]),
-                "lengths": lambda: study.lengths(alphas[0]),
-            }
-            for part in parts:
-                if part != "none":
-                    steps[part]()
-        finally:
-            for worker in workers.values():
-                worker.shutdown()
-    if plot_path:
+    report.setting |= setting._asdict() | {"alphas": alphas, "models": MODELS}
+    with Lab(max_batch_size=128) as lab, progress() as bars:
+        blocks = []
+        for seed in range(report.seed, report.seed + num_blocks):
+            folder = store and store / f"seed{seed}_problems{num_problems}_chains{num_chains}_tokens{max_tokens}"
+            samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
+            blocks.append(Block(lab.block(seed, folder), samples))
+        study = Study(blocks, setting, report, bars)
+        for number, alpha in enumerate(alphas):
+            study.level(alpha, compared=number < compared, ranked=number < ranked)
+        steps = {
+            "alone": study.alone,
+            "words": study.words,
+            "marks": study.marks,
+            "conditional": lambda: study.conditional(alphas[0]),
+            "lengths": lambda: study.lengths(alphas[0]),
+        }
+        for part in parts:
+            if part != "none":
+                steps[part]()
+    if plot_path is not None:
         plot(study.found, plot_path, f"{num_problems * num_blocks} questions, {num_chains} chains, {MODELS['target']}")
-    report.show(as_json)
 
 
 if __name__ == "__main__":

@@ -10,22 +10,22 @@ Without a file, runs are simulated: chunks of one question are alike, and scores
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import numpy as np
 import numpy.typing as npt
-from rich.progress import track
 
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.command import benchmark, plotted, size, track
+from benchmarks._lib.drawing import drawing
+from benchmarks._lib.provenance import DATA
+from benchmarks._lib.report import Report
+from benchmarks._lib.rows import read_rows, text_of
 from scaffolding_ext.answers import Verdict, compare, extract
 from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
 from scaffolding_ext.maths.conformal import Ties, leave_one_out_p_values, p_values
-from scaffolding_ext.maths.statistics import paired_bootstrap, paired_bootstrap_ratio
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -66,20 +66,17 @@ class Chunks(NamedTuple):
 
 def read_runs(path: Path) -> Chunks:
     """The scored chunks of a file of runs."""
-    opener = gzip.open if path.suffix == ".gz" else open
     numbers: dict[str, int] = {}
     chunks = []
-    with opener(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            chain: dict[str, Any] = json.loads(line)
-            number = numbers.setdefault(chain["question"], len(numbers))
-            answer = extract("".join(turn["draft"] + (turn["target"] or "") for turn in chain["turns"]))
-            right = answer is not None and compare(answer, chain["answer"]) is Verdict.EQUAL
-            chunks += [
-                (number, turn, float(np.log(chunk["ppl"])), right)
-                for turn, chunk in enumerate(chain["turns"])
-                if chunk["ppl"] is not None
-            ]
+    for chain in read_rows(path):
+        number = numbers.setdefault(chain["question"], len(numbers))
+        answer = extract(text_of(chain))
+        right = answer is not None and compare(answer, chain["answer"]) is Verdict.EQUAL
+        chunks += [
+            (number, turn, float(np.log(chunk["ppl"])), right)
+            for turn, chunk in enumerate(chain["turns"])
+            if chunk["ppl"] is not None
+        ]
     return Chunks.of(chunks)
 
 
@@ -109,8 +106,8 @@ def own_p_values(chunks: Chunks, ties: Ties, rng: np.random.Generator) -> tuple[
     return first, same
 
 
-def splits(
-    chunks: Chunks, num_splits: int, ties: Ties, rng: np.random.Generator, quiet: bool
+def halves(
+    chunks: Chunks, num_splits: int, ties: Ties, rng: np.random.Generator
 ) -> Iterator[tuple[npt.NDArray[np.bool_], dict[str, npt.NDArray[np.bool_]]]]:
     """Random halves of the questions, each half once tested and once calibrated on, and what is decided on the chunks.
 
@@ -119,7 +116,7 @@ def splits(
     """
     num_questions = int(chunks.question.max()) + 1
     is_test = np.zeros(num_questions, dtype=bool)
-    for number in track(range(num_splits), "splits", disable=quiet):
+    for number in track(range(num_splits), "splits"):
         if number % 2:
             is_test = ~is_test
         else:
@@ -169,12 +166,12 @@ class Replay(NamedTuple):
     split_rates: dict[str, Floats]
 
 
-def replay(chunks: Chunks, num_splits: int, ties: Ties, rng: np.random.Generator, quiet: bool) -> Replay:
+def replay(chunks: Chunks, num_splits: int, ties: Ties, rng: np.random.Generator) -> Replay:
     """Decide every split and count."""
     num_tested = np.zeros(len(chunks.score))
     fired = {name: np.zeros((len(chunks.score), len(ALPHAS))) for name in CALIBRATIONS}
     rates: dict[str, list[Floats]] = {name: [] for name in CALIBRATIONS}
-    for tested, decided in splits(chunks, num_splits, ties, rng, quiet):
+    for tested, decided in halves(chunks, num_splits, ties, rng):
         num_tested += tested
         for name, decisions in decided.items():
             fired[name][tested] += decisions
@@ -182,7 +179,7 @@ def replay(chunks: Chunks, num_splits: int, ties: Ties, rng: np.random.Generator
     return Replay(fired, num_tested, {name: np.array(of_splits) for name, of_splits in rates.items()})
 
 
-def report_rates(report: Report, chunks: Chunks, replayed: Replay, ties: Ties, rng: np.random.Generator) -> None:
+def report_rates(report: Report, chunks: Chunks, replayed: Replay, ties: Ties) -> None:
     """Rates over all turns and by turn, each with its interval from resampling questions, and the bars."""
     num_decisions = np.bincount(chunks.turn)
     for turn, number in enumerate(num_decisions):
@@ -195,12 +192,11 @@ def report_rates(report: Report, chunks: Chunks, replayed: Replay, ties: Ties, r
                 if len(np.unique(chunks.question[here])) < 2:
                     continue
                 counts = replayed.fired[name][here, column], replayed.num_tested[here]
-                rate = paired_bootstrap_ratio(*counts, chunks.question[here], rng=rng, num_resamples=2_000)
                 where = "all turns" if turn is None else f"turn {turn}"
-                report.figure(f"{ties} {name} alpha {alpha} {where}", *rate)
+                rate = report.ratio(f"{ties} {name} alpha {alpha} {where}", *counts, chunks.question[here])
                 if turn is None and name == "per_turn":
                     distance = abs(rate.value - alpha)
-                    report.bar(Bar.at_most(f"{ties}, a pool a turn, alpha {alpha}: overall", distance, 0.01))
+                    report.bar(f"{ties}, a pool a turn, alpha {alpha}: overall", distance, "<=", 0.01)
                 elif turn is not None and num_decisions[turn] >= ENOUGH_DECISIONS:
                     worst = max(worst, abs(rate.value - alpha))
             report.figure(f"{ties} {name} alpha {alpha} worst turn, distance", worst)
@@ -209,10 +205,10 @@ def report_rates(report: Report, chunks: Chunks, replayed: Replay, ties: Ties, r
             report.figure(f"{ties} {name} alpha {alpha} single splits", mean, float(low), float(high))
             if name == "per_turn":
                 bar = f"{ties}, a pool a turn, alpha {alpha}: worst turn of {ENOUGH_DECISIONS} decisions"
-                report.bar(Bar.at_most(bar, worst, 0.02))
+                report.bar(bar, worst, "<=", 0.02)
 
 
-def report_rejected(report: Report, chunks: Chunks, replayed: Replay, rng: np.random.Generator) -> None:
+def report_rejected(report: Report, chunks: Chunks, replayed: Replay) -> None:
     """How often chains ended right whose chunks were rejected, and the others, overall and within a question."""
     question_mean = np.bincount(chunks.question, chunks.right) / np.bincount(chunks.question)
     within = chunks.right - question_mean[chunks.question]
@@ -222,68 +218,51 @@ def report_rejected(report: Report, chunks: Chunks, replayed: Replay, rng: np.ra
             share = replayed.fired[name][tested, column] / replayed.num_tested[tested]
             question, right = chunks.question[tested], chunks.right[tested]
             for side, weight in (("rejected", share), ("accepted", 1 - share)):
+                title = f"{name} alpha {alpha} chains right, {side} chunks"
                 if np.all(np.bincount(question, weight) > 0):
-                    rate = paired_bootstrap_ratio(right * weight, weight, question, rng=rng, num_resamples=2_000)
-                    report.figure(f"{name} alpha {alpha} chains right, {side} chunks", *rate)
+                    report.ratio(title, right * weight, weight, question)
                 else:
-                    report.figure(
-                        f"{name} alpha {alpha} chains right, {side} chunks", float(right @ weight / sum(weight))
-                    )
+                    report.figure(title, float(right @ weight / sum(weight)))
             gap = within[tested] * (share / share.mean() - (1 - share) / (1 - share).mean())
-            estimate = paired_bootstrap(gap, np.zeros_like(gap), question, rng=rng, num_resamples=2_000)
-            report.figure(f"{name} alpha {alpha} chains right, rejected less accepted, within a question", *estimate)
+            title = f"{name} alpha {alpha} chains right, rejected less accepted, within a question"
+            report.difference(title, gap, questions=question)
 
 
 def plot(path: Path, report: Report, ties: Ties) -> None:
     """Draw the rate by turn, a panel a level."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, len(ALPHAS), figsize=(15, 4), sharex=True)
     turns = [turn for turn in range(100) if f"decisions turn {turn}" in report.figures]
-    for panel, alpha in zip(panels, ALPHAS, strict=True):
-        for name in ("turn0", "per_turn", "own_turn0"):
-            points = [(turn, report.figures.get(f"{ties} {name} alpha {alpha} turn {turn}")) for turn in turns]
-            drawn = [(turn, point["value"], point["low"], point["high"]) for turn, point in points if point]
-            at, value, low, high = zip(*drawn, strict=True)
-            panel.plot(at, value, marker="o", markersize=3, label=CALIBRATIONS[name])
-            panel.fill_between(at, low, high, alpha=0.15)
-        panel.axhline(alpha, color="black", linewidth=1, linestyle="--")
-        few = [turn for turn in turns if (report.figures[f"decisions turn {turn}"]["value"] or 0) < ENOUGH_DECISIONS]
-        if few:
-            panel.axvspan(min(few) - 0.5, max(turns) + 0.5, color="grey", alpha=0.1)
-        panel.set(title=f"alpha {alpha}", xlabel="turn", ylim=(0, 1))
-    panels[0].set_ylabel("share of chunks taken over")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncol=3, frameon=False)
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
-    figure.savefig(path, dpi=110)
+    few = [turn for turn in turns if (report.figures[f"decisions turn {turn}"]["value"] or 0) < ENOUGH_DECISIONS]
+    with drawing(path, 1, len(ALPHAS), figsize=(15, 4), sharex=True) as (figure, panels):
+        for panel, alpha in zip(panels, ALPHAS, strict=True):
+            for name in ("turn0", "per_turn", "own_turn0"):
+                points = [(turn, report.figures.get(f"{ties} {name} alpha {alpha} turn {turn}")) for turn in turns]
+                drawn = [(turn, point["value"], point["low"], point["high"]) for turn, point in points if point]
+                at, value, low, high = zip(*drawn, strict=True)
+                panel.plot(at, value, marker="o", markersize=3, label=CALIBRATIONS[name])
+                panel.fill_between(at, low, high, alpha=0.15)
+            panel.axhline(alpha, color="black", linewidth=1, linestyle="--")
+            if few:
+                panel.axvspan(min(few) - 0.5, max(turns) + 0.5, color="grey", alpha=0.1)
+            panel.set(title=f"alpha {alpha}", xlabel="turn", ylim=(0, 1))
+        panels[0].set_ylabel("share of chunks taken over")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncol=3, frameon=False)
 
 
-@click.command(
-    epilog="Example: python -m benchmarks.studies.conformal_replay --runs FILE.jsonl.gz --plot_path rates.png"
-)
-@report_options
-@click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File of recorded runs.")
-@click.option("--splits", "num_splits", default=200, show_default=True, help="Random halves of the questions.")
-@click.option("--plot_path", type=click.Path(path_type=Path), help="Where to draw the rates by turn.")
-def main(seed: int, quick: bool, as_json: bool, runs: Path | None, num_splits: int, plot_path: Path | None) -> None:
+@benchmark("studies.conformal_replay --runs FILE.jsonl.gz --plot_path rates.png")
+@click.option("--runs", type=DATA, help="File of recorded runs.")
+@size("--splits", 200, quick=10, help="Random halves of the questions.")
+@plotted
+def main(report: Report, runs: Path | None, splits: int, plot_path: Path | None) -> None:
     """Take-over rate by turn and level, for each way of calibrating, on recorded runs."""
-    num_splits = min(num_splits, 10) if quick else num_splits
-    rng = np.random.default_rng(seed)
-    chunks = simulated_runs(rng) if runs is None else read_runs(runs)
-    setting: dict[str, Any] = {"seed": seed, "runs": "simulated" if runs is None else runs.name, "splits": num_splits}
-    setting |= {"questions": int(chunks.question.max()) + 1, "decisions": len(chunks.score)}
-    report = Report("conformal_replay", setting)
+    chunks = simulated_runs(report.rng) if runs is None else read_runs(runs)
+    report.setting |= {"questions": int(chunks.question.max()) + 1, "decisions": len(chunks.score)}
     for ties in ("conservative", "random"):
-        replayed = replay(chunks, num_splits, ties, rng, as_json)
-        report_rates(report, chunks, replayed, ties, rng)
+        replayed = replay(chunks, splits, ties, report.rng)
+        report_rates(report, chunks, replayed, ties)
         if ties == "conservative":
-            report_rejected(report, chunks, replayed, rng)
+            report_rejected(report, chunks, replayed)
     if plot_path is not None:
         plot(plot_path, report, "conservative")
-    report.show(as_json)
 
 
 if __name__ == "__main__":

@@ -41,24 +41,20 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress
 
-from benchmarks._lib.draft_target import Lab, Setting, controller
+from benchmarks._lib.command import benchmark, plotted, progress, size, stored
+from benchmarks._lib.draft_target import Setting, calibrated, controller
+from benchmarks._lib.lab import MODELS, Lab
 from benchmarks._lib.latency import Latency, SetLatency, scheduled_ends
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.report import Report
 from benchmarks._lib.roofline import BATCH_SIZES, Roofline, measured
 from benchmarks._lib.take_over_rules import Coin, Ranking
-from benchmarks._lib.timing import InStep, ScoredCoin, System, Timed, TimingLab
+from benchmarks._lib.timing import InStep, ScoredCoin, System, Timed, Timer
 from benchmarks._lib.timing_figures import Figures, Point, plot
 from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.maths.power import required_num_questions
-from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap, paired_bootstrap_ratio
-from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import Worker
-from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
-MODELS = {"draft": "tinylm/draft", "target": "tinylm/target"}
 LATENCIES = {"draft": Latency(0.008, 0.0001), "target": Latency(0.032, 0.00042)}
 ALPHA = 0.25
 BAR = 0.8
@@ -75,17 +71,14 @@ class Study:
     """Runs the parts and reports on them.
 
     Args:
-        lab: Runs systems.
+        timer: Runs systems.
         setting: Of all systems.
         turns: Pool of each turn.
         report: Gets the figures.
-        rng: Of resamples.
     """
 
-    def __init__(
-        self, lab: TimingLab, setting: Setting, turns: list[list[float]], report: Report, rng: np.random.Generator
-    ) -> None:
-        self.lab, self.setting, self.turns, self.report, self.rng = lab, setting, turns, report, rng
+    def __init__(self, timer: Timer, setting: Setting, turns: list[list[float]], report: Report) -> None:
+        self.timer, self.setting, self.turns, self.report, self.rng = timer, setting, turns, report, report.rng
         self.figures = Figures()
 
     def systems(self, draft: Worker, target: Worker) -> dict[str, System]:
@@ -103,9 +96,9 @@ class Study:
 
     def completions(self, part: str, prompts: list[str]) -> None:
         """Completion of chains of all systems, as the engines are or with latencies set."""
-        workers: dict[str, Worker] = dict(self.lab.engines)
+        workers: dict[str, Worker] = dict(self.timer.lab.workers)
         if part == "set":
-            workers = {tag: SetLatency(engine, LATENCIES[tag]) for tag, engine in self.lab.engines.items()}
+            workers = {tag: SetLatency(engine, LATENCIES[tag]) for tag, engine in self.timer.lab.workers.items()}
         at_once = AT_ONCE if part == "set" else 1
         systems = self.systems(workers["draft"], workers["target"])
         if part == "set":  # all chains on one engine take longer than what is set; the schedule has it
@@ -117,8 +110,7 @@ class Study:
                 self.report.figure(f"{part}: {name}, rate", float(np.mean([bool(c.target_tokens) for c in chunks])))
             for what, take in COMPLETIONS.items():
                 values = [float(take(one.ends)) for one in timed]
-                seconds = paired_bootstrap(values, np.zeros(len(values)), rng=self.rng)
-                self.report.figure(f"{part}: {name}, {what} completion (s)", *seconds)
+                seconds = self.report.difference(f"{part}: {name}, {what} completion (s)", values)
                 self.figures.completions.setdefault(part, {}).setdefault(name, {})[what] = seconds
         for name in found:
             if name != "ranking":
@@ -133,12 +125,11 @@ class Study:
         """Ratios of completions by question, and for the bar how many questions would show it."""
         for what, take in COMPLETIONS.items():
             a, b = (np.array([float(take(one.ends)) for one in found[name]]) for name in (ours, theirs))
-            ratio = paired_bootstrap_ratio(a, b, rng=self.rng)
             name = f"{part}: {ours} over {theirs}, {what} completion"
-            self.report.figure(name, *ratio)
+            ratio = self.report.ratio(name, a, b)
             if (ours, theirs) == ("conformal", "ranking"):
                 self.figures.ratios.setdefault(part, {})[what] = ratio
-                self.report.bar(Bar.at_most(name, ratio.value, BAR))
+                self.report.bar(name, ratio.value, "<=", BAR)
                 needed = required_num_questions(BAR * b - a, bar=0.0, rng=self.rng, num_simulations=1_000)
                 if needed is not None:
                     self.report.figure(f"{name}: questions for power 0.9 to be under {BAR}", needed)
@@ -159,14 +150,13 @@ class Study:
                             (theirs, schedules.get(theirs, (draft, slower, True))),
                         )
                     )
-                    ratio = paired_bootstrap_ratio(a, b, rng=self.rng)
                     name = f"schedule: conformal over {theirs}, target {speed} times slower, {what} completion"
-                    self.report.figure(name, *ratio)
+                    ratio = self.report.ratio(name, a, b)
                     self.figures.scheduled.setdefault((theirs, what), []).append(Point(speed, ratio))
 
     def by_chains(self, prompts: list[str], chain_counts: tuple[int, ...], lines: Mapping[str, Roofline]) -> None:
         """Asynchronous arithmetic intensity and the target's memory against the number of chains."""
-        draft, target = (self.lab.engines[tag] for tag in MODELS)
+        draft, target = (self.timer.lab.workers[tag] for tag in MODELS)
         for chains in chain_counts:
             setting = self.setting._replace(num_chains=chains)
             conformal = controller(setting, ALPHA, self.turns)
@@ -198,8 +188,7 @@ class Study:
                 f"{title}: {tag}, busy over what the roofline expects", float(busy.sum() / expected.sum())
             )
         self.report.figure(f"{title}: T_s (s, summed over chains)", float(waiting.mean()))
-        ratio = paired_bootstrap_ratio(compute, other + waiting, rng=self.rng)
-        self.report.figure(f"{title}: r", *ratio)
+        ratio = self.report.ratio(f"{title}: r", compute, other + waiting)
         self.figures.intensity.setdefault(name, []).append(Point(chains, ratio))
 
     def _memory(self, title: str, name: str, chains: int, timed: list[Timed]) -> None:
@@ -210,14 +199,13 @@ class Study:
             "last completion (s)": [max(one.ends) for one in timed],
         }
         for what, values in measured.items():
-            mean: Estimate = paired_bootstrap(values, np.zeros(len(values)), rng=self.rng)
-            self.report.figure(f"{title}: {what}", *mean)
+            mean = self.report.difference(f"{title}: {what}", values)
             self.figures.memory.setdefault((what, name), []).append(Point(chains, mean))
 
     def _measured(
         self, name: str, systems: Mapping[str, System], prompts: list[str], at_once: int = 1
     ) -> dict[str, list[Timed]]:
-        measured = self.lab.measured(name, systems, prompts, at_once)
+        measured = self.timer.measured(name, systems, prompts, at_once)
         load = measured.load
         self.report.figure(f"{name}: load average (mean, least, most)", float(np.mean(load)), min(load), max(load))
         for tag, (late_s, set_s) in measured.late.items():
@@ -225,92 +213,58 @@ class Study:
         return measured.timed
 
 
-@click.command(epilog="Example: python -m benchmarks.studies.conformal_timing --num_problems 24 --plot_path timing.png")
-@report_options
+@benchmark("studies.conformal_timing --num_problems 24 --store runs/timing --plot_path timing.png")
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="Repeatable; all parts.")
-@click.option("--num_problems", default=24, show_default=True, help="Questions whose chains are timed.")
-@click.option("--num_set", default=24, show_default=True, help="Of them, those that run with latencies set, too.")
-@click.option("--num_counted", default=6, show_default=True, help="Of them, those at every number of chains.")
-@click.option("--num_chains", default=16, show_default=True, help="Chains a question.")
-@click.option("--store", type=click.Path(path_type=Path), help="Folder of what was run before.")
-@click.option("--plot_path", type=click.Path(), help="Where the figures are drawn.")
+@size("--num_problems", 24, quick=2, help="Questions whose chains are timed.")
+@size("--num_set", 24, quick=2, help="Of them, those that run with latencies set, too.")
+@size("--num_counted", 6, quick=2, help="Of them, those at every number of chains.")
+@size("--num_chains", 16, quick=3, help="Chains a question.")
+@size("--max_tokens", 720, quick=96, help="Tokens of a chain.")
+@size("--num_counts", len(CHAIN_COUNTS), quick=2, help="Numbers of chains, and batch sizes of the roofline beyond two.")
+@stored
+@plotted
 def main(
-    seed: int,
-    quick: bool,
-    as_json: bool,
+    report: Report,
     parts: tuple[str, ...],
     num_problems: int,
     num_set: int,
     num_counted: int,
     num_chains: int,
+    max_tokens: int,
+    num_counts: int,
     store: Path | None,
-    plot_path: str | None,
+    plot_path: Path | None,
 ) -> None:
     """Wall-clock of asynchronous chains against synchronous ones, arithmetic intensity, and the target's memory."""
-    max_tokens = 720
-    chain_counts: tuple[int, ...] = CHAIN_COUNTS
-    batch_sizes: tuple[int, ...] = BATCH_SIZES
-    if quick:
-        num_problems, num_set, num_counted, num_chains, max_tokens, chain_counts, batch_sizes = (
-            2,
-            2,
-            2,
-            3,
-            96,
-            (1, 2),
-            (1, 4),
-        )
-    if store is not None:
-        store /= f"timing_seed{seed}_problems{num_problems}_chains{num_chains}_tokens{max_tokens}"
-        store.mkdir(parents=True, exist_ok=True)
+    seed, chain_counts = report.seed, CHAIN_COUNTS[:num_counts]
+    folder = store and store / f"timing_seed{seed}_problems{num_problems}_chains{num_chains}_tokens{max_tokens}"
     setting = Setting(num_chains, 48, max_tokens, 15, "resample")
     latencies = {f"{tag}_set_{key}": value for tag, one in LATENCIES.items() for key, value in one._asdict().items()}
-    about = {
-        "seed": seed,
-        "alpha": ALPHA,
-        "problems": num_problems,
-        "set": num_set,
-        "counted": num_counted,
-        "at_once_where_set": AT_ONCE,
-    }
-    report = Report("conformal_timing", setting._asdict() | about | latencies | {"models": MODELS})
-    engines = {tag: HuggingFaceWorker(model, max_batch_size=128) for tag, model in MODELS.items()}
-    prompting = Prompting.for_model(MODELS["target"])
+    report.setting |= setting._asdict() | latencies
+    report.setting |= {"alpha": ALPHA, "at_once_where_set": AT_ONCE, "models": MODELS}
     samples = load_dataset("tinylm:held_out", num_samples=num_problems + 1, seed=seed)
     warm_up, prompts = samples[-1].prompt, [sample.prompt for sample in samples[:-1]]
-    rng = np.random.default_rng(seed)
-    try:
-        with Progress(console=Console(stderr=True)) as progress:
-            num_groups = {"as_is": 5 * num_problems, "set": 4 * -(-num_set // AT_ONCE)}
-            num_groups["chains"] = 3 * num_counted * len(chain_counts)
-            bar = progress.add_task("questions of systems", total=sum(num_groups[part] for part in parts))
-            order = np.random.default_rng(seed + 1)
-            lab = TimingLab(engines, prompting, seed, order, warm_up, lambda: progress.advance(bar), store)
-            fewer = setting._replace(num_chains=CALIBRATION_CHAINS)
-            calibration = Lab(engines, samples[:-1], prompting, seed, store)
-            turns = calibration.calibrated("pools", controller(fewer, ALPHA))
-            study = Study(lab, setting, turns, report, rng)
-            if "chains" in parts:
-                lines = {
-                    tag: measured(
-                        engine, np.random.default_rng(seed + 2), batch_sizes, store and store / f"roofline_{tag}.json"
-                    )
-                    for tag, engine in engines.items()
-                }
-                for tag, line in lines.items():
-                    for what, value in line._asdict().items():
-                        report.figure(f"roofline: {tag}, {what}", value)
-                study.by_chains(prompts[:num_counted], chain_counts, lines)
-            if "as_is" in parts:
-                study.completions("as_is", prompts)
-            if "set" in parts:
-                study.completions("set", prompts[:num_set])
-    finally:
-        for engine in engines.values():
-            engine.shutdown()
-    if plot_path:
+    num_groups = {"as_is": 5 * num_problems, "set": 4 * -(-num_set // AT_ONCE)}
+    num_groups["chains"] = 3 * num_counted * len(chain_counts)
+    with Lab(seed=seed, store=folder, max_batch_size=128) as lab, progress() as bars:
+        bar = bars.add_task("questions of systems", total=sum(num_groups[part] for part in parts))
+        timer = Timer(lab, np.random.default_rng(seed + 1), warm_up, lambda: bars.advance(bar))
+        fewer = setting._replace(num_chains=CALIBRATION_CHAINS)
+        turns = calibrated(lab, "pools", controller(fewer, ALPHA), samples[:-1])
+        study = Study(timer, setting, turns, report)
+        if "chains" in parts:
+            rng = np.random.default_rng(seed + 2)
+            lines = {tag: measured(lab, tag, rng, BATCH_SIZES[: num_counts + 2]) for tag in MODELS}
+            for tag, line in lines.items():
+                for what, value in line._asdict().items():
+                    report.figure(f"roofline: {tag}, {what}", value)
+            study.by_chains(prompts[:num_counted], chain_counts, lines)
+        if "as_is" in parts:
+            study.completions("as_is", prompts)
+        if "set" in parts:
+            study.completions("set", prompts[:num_set])
+    if plot_path is not None:
         plot(study.figures, plot_path, f"{num_problems} questions, {num_chains} chains, alpha {ALPHA:g}")
-    report.show(as_json)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.command import benchmark, size
+from benchmarks._lib.report import Report
 from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
 from scaffolding_ext.maths.conformal import leave_one_out_p_values, p_values
 from scaffolding_ext.maths.conformal_pools import ScorePool
-from scaffolding_ext.maths.statistics import wilson_interval
 
 Floats = npt.NDArray[np.float64]
 Law = Callable[[np.random.Generator, int], Floats]
@@ -61,11 +60,11 @@ def report_rates(report: Report, name: str, drawn: Floats, *, exact: bool) -> No
     worst = -math.inf
     for alpha in ALPHAS:
         num_fired = int(np.sum(drawn <= alpha))
-        report.figure(f"{name}, alpha {alpha}", num_fired / len(drawn), *wilson_interval(num_fired, len(drawn)))
-        errors = (num_fired / len(drawn) - alpha) / math.sqrt(alpha * (1 - alpha) / len(drawn))
+        rate = report.share(f"{name}, alpha {alpha}", num_fired, len(drawn))
+        errors = (rate - alpha) / math.sqrt(alpha * (1 - alpha) / len(drawn))
         worst = max(worst, abs(errors) if exact else errors)
     promise = "distance from alpha" if exact else "excess over alpha"
-    report.bar(Bar.at_most(f"{name}: {promise}, standard errors", worst, NUM_STANDARD_ERRORS))
+    report.bar(f"{name}: {promise}, standard errors", worst, "<=", NUM_STANDARD_ERRORS)
 
 
 class Chains:
@@ -114,20 +113,11 @@ def study_turns(report: Report, num_repetitions: int, rng: np.random.Generator) 
                 untouched.go_on(np.zeros(NUM_CALIBRATION, dtype=bool))
         for kind, numbers in fired.items():
             for turn, number in enumerate(numbers.tolist()):
-                report.figure(
-                    f"{kind}, alpha {alpha}, turn {turn}",
-                    number / num_repetitions,
-                    *wilson_interval(number, num_repetitions),
-                )
+                report.share(f"{kind}, alpha {alpha}, turn {turn}", number, num_repetitions)
         excess = fired["a pool a turn"] / num_repetitions - alpha
         error = math.sqrt(alpha * (1 - alpha) / num_repetitions)
-        report.bar(
-            Bar.at_most(
-                f"a pool a turn, alpha {alpha}: distance, standard errors",
-                float(np.abs(excess).max() / error),
-                NUM_STANDARD_ERRORS,
-            )
-        )
+        worst = float(np.abs(excess).max() / error)
+        report.bar(f"a pool a turn, alpha {alpha}: distance, standard errors", worst, "<=", NUM_STANDARD_ERRORS)
 
 
 def study_drift(report: Report, num_decisions: int, rng: np.random.Generator) -> None:
@@ -143,26 +133,18 @@ def study_drift(report: Report, num_decisions: int, rng: np.random.Generator) ->
         report.figure(f"drift, alpha {alpha}: rate at a fixed level", num_fixed / num_decisions)
         report.figure(f"drift, alpha {alpha}: rate at the adaptive level", adaptive.rate)
         report.figure(f"drift, alpha {alpha}: regret a decision", adaptive.regret() / num_decisions)
-        report.bar(
-            Bar.at_most(
-                f"drift, alpha {alpha}: distance of the adaptive rate", abs(adaptive.rate - alpha), adaptive.rate_bound
-            )
-        )
+        distance = abs(adaptive.rate - alpha)
+        report.bar(f"drift, alpha {alpha}: distance of the adaptive rate", distance, "<=", adaptive.rate_bound)
 
 
-@click.command(epilog="Example: python -m benchmarks.studies.conformal_validity --seed 0")
-@report_options
-@click.option("--repetitions", "num_repetitions", default=2_000, show_default=True, help="Calibration sets drawn.")
-def main(seed: int, quick: bool, as_json: bool, num_repetitions: int) -> None:
+@benchmark("studies.conformal_validity --seed 0")
+@size("--repetitions", 2_000, quick=500, help="Calibration sets drawn.")
+def main(report: Report, repetitions: int) -> None:
     """P(p <= alpha) by simulation, where the guarantee holds and where it does not."""
-    num_repetitions = min(num_repetitions, 500) if quick else num_repetitions
-    rng = np.random.default_rng(seed)
-    setting = {"seed": seed, "repetitions": num_repetitions, "calibration": NUM_CALIBRATION, "drafts": NUM_DRAFTS}
-    report = Report("conformal_validity", setting)
-    study_laws(report, num_repetitions, rng)
-    study_turns(report, num_repetitions, rng)
-    study_drift(report, 5 * num_repetitions, rng)
-    report.show(as_json)
+    report.setting |= {"calibration": NUM_CALIBRATION, "drafts": NUM_DRAFTS}
+    study_laws(report, repetitions, report.rng)
+    study_turns(report, repetitions, report.rng)
+    study_drift(report, 5 * repetitions, report.rng)
 
 
 if __name__ == "__main__":

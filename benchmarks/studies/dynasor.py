@@ -11,7 +11,6 @@ any rule can be read off the same chains; what runs on beside a probe is not cou
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,23 +18,20 @@ from typing import NamedTuple
 import click
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
-from benchmarks._lib.lab import Chain, Lab, Response
-from benchmarks._lib.report import Bar, Report, report_options
-from benchmarks.studies.demo import CUT, DYNASOR, PLAIN, Run, matching_budget, run_method
+from benchmarks._lib.chains import Author, Chain, Response
+from benchmarks._lib.command import benchmark, plotted, progress, size
+from benchmarks._lib.drawing import drawing
+from benchmarks._lib.lab import Lab
+from benchmarks._lib.report import Report
+from benchmarks._lib.runs import CUT, DYNASOR, FORCED_LEN, PLAIN, Run, add_side_by_side, side_by_side
+from scaffolding_ext import load_config
 from scaffolding_ext.controllers.chain import Prefix, Probe
 from scaffolding_ext.controllers.chain.probe import HEDGE_WORDS
 from scaffolding_ext.controllers.stopping import Consecutive, Rule, Window
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
-from scaffolding_ext.maths.statistics import (
-    Estimate,
-    paired_bootstrap,
-    paired_bootstrap_ratio,
-    required_num_questions,
-)
-from scaffolding_ext.stack.load import load_config
+from scaffolding_ext.maths.statistics import required_num_questions
 
 Floats = npt.NDArray[np.float64]
 
@@ -44,7 +40,7 @@ NUM_BLOCKS = 4  # of live problems, between which the methods take turns
 REPLAY_BLOCK = 40  # questions whose chains stay in the prefix cache while they are asked about
 GRID = 16  # tokens between replayed looks
 MAX_REPLAYED = 640  # tokens; the few longer chains are left alone beyond
-FORCED_LEN = 4  # tokens that a forced answer costs, about
+THRESHOLDS = range(2, 7)  # probes that must agree, where they are drawn
 DECODED_BAR, COMPUTED_BAR, SECONDS_BAR = 0.25, 0.15, 0.10
 NON_INFERIORITY = -0.02  # points of accuracy that a saving may cost, for the sample size
 
@@ -92,72 +88,40 @@ class Outcome(NamedTuple):
 # ---- live
 
 
-def run_live(samples: list[Sample], seed: int, model: str, progress: Progress) -> dict[str, Run]:
-    """Plain chains and DynasorCoT in turns, then the cut."""
-    worker = f"workers.generation.args.model={model}"
-    size = -(-len(samples) // NUM_BLOCKS)
-    blocks = [samples[start : start + size] for start in range(0, len(samples), size)]
-    parts: dict[str, list[Run]] = {PLAIN: [], DYNASOR: []}
-    for number, block in enumerate(blocks):
-        order = ((PLAIN, "configs:native"), (DYNASOR, "configs:dynasor_cot"))
-        for name, config in order if number % 2 == 0 else reversed(order):
-            parts[name].append(run_method(f"{name}, block {number + 1}", config, block, seed, progress, worker))
-    runs = {
-        name: Run([r for run in part for r in run.records], sum(run.seconds for run in part))
-        for name, part in parts.items()
-    }
-    budget = matching_budget(runs[PLAIN].decoded, float(np.mean(runs[DYNASOR].decoded)))
-    cut = f"controller.args.max_thinking_tokens={budget}"
-    return runs | {CUT: run_method(CUT, "configs:budget_forcing", samples, seed, progress, worker, cut)}
-
-
-def add_live(report: Report, runs: dict[str, Run], seed: int) -> None:
+def add_live(report: Report, runs: dict[str, Run]) -> None:
     """What was saved, at which accuracy, and how large an evaluation would have to be."""
+    add_side_by_side(report, runs)
     plain, cut, dynasor = runs[PLAIN], runs[CUT], runs[DYNASOR]
-    rng = np.random.default_rng(seed)
-    for name, run in runs.items():
-        report.figure(f"{name}: accuracy", float(np.mean(run.correct)), *run.summary.accuracy_interval)
-        report.figure(f"{name}: decoded tokens", float(np.mean(run.decoded)))
-    for name, run in ((DYNASOR, dynasor), (CUT, cut)):
-        report.figure(f"{name} against plain: accuracy", *paired_bootstrap(run.correct, plain.correct, rng=rng))
-        report.figure(f"{name}: decoded saved", *_saved(run.decoded, plain.decoded, rng))
-        report.figure(f"{name}: computed saved", *_saved(run.computed, plain.computed, rng))
-        report.figure(f"{name}: seconds saved", 1 - run.seconds / plain.seconds)
-    over_cut = paired_bootstrap(dynasor.correct, cut.correct, rng=rng)
-    report.figure(f"{DYNASOR} over {CUT} at equal tokens: accuracy", *over_cut)
     fired = [record.exit_reason == "certain" for record in dynasor.records]
     report.figure(f"{DYNASOR}: fired", float(np.mean(fired)))
     for key, bar in (("decoded", DECODED_BAR), ("computed", COMPUTED_BAR), ("seconds", SECONDS_BAR)):
-        report.bar(Bar.at_least(f"{key} saved", report.figures[f"{DYNASOR}: {key} saved"]["value"] or 0.0, bar))
-    lowest = report.figures[f"{DYNASOR} against plain: accuracy"]["low"] or 0.0
-    report.bar(Bar.at_least("accuracy against plain, lower end", lowest, NON_INFERIORITY))
+        saved = report.figures[f"{DYNASOR} against {PLAIN}: {key} saved"]["value"] or 0.0
+        report.bar(f"{key} saved", saved, ">=", bar)
+    lowest = report.figures[f"{DYNASOR} against {PLAIN}: accuracy, points"]["low"] or 0.0
+    report.bar("accuracy against plain, points, lower end", lowest, ">=", 100 * NON_INFERIORITY)
     for name, other, bar in (("plain less 2 points", plain, NON_INFERIORITY), (CUT, cut, 0.0)):
         differences = np.array(dynasor.correct) - np.array(other.correct)
         if np.ptp(differences) > 0:
-            needed = required_num_questions(differences, bar=bar, max_num_questions=100_000, rng=rng)
+            needed = required_num_questions(differences, bar=bar, max_num_questions=100_000, rng=report.rng)
             if needed is not None:
                 report.figure(f"questions for power 0.9 against {name}", needed)
-
-
-def _saved(ours: Sequence[float], theirs: Sequence[float], rng: np.random.Generator) -> Estimate:
-    ratio = paired_bootstrap_ratio(ours, theirs, rng=rng)
-    return Estimate(1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
 
 
 # ---- replayed
 
 
-def record_replay(samples: list[Sample], seed: int, model: str, temperature: float, progress: Progress) -> Replay:
+def record_replay(samples: list[Sample], seed: int, model: str, temperature: float, bars: Progress) -> Replay:
     """Write a chain a question and ask it everywhere."""
     replay = Replay([], [], [])
-    with Lab(model) as lab:
-        for start in progress.track(range(0, len(samples), REPLAY_BLOCK), description="replayed chains"):
-            chains = lab.sample_chains(samples[start : start + REPLAY_BLOCK], seed, 0, 1)
-            lengths = [min(MAX_REPLAYED, len(lab.thinking_ids(chain))) for chain in chains]
+    with Lab({"target": model}) as lab:
+        author = Author(lab)
+        for start in bars.track(range(0, len(samples), REPLAY_BLOCK), description="replayed chains"):
+            chains = author.chains(samples[start : start + REPLAY_BLOCK], seed, 0, 1)
+            lengths = [min(MAX_REPLAYED, len(author.thinking_ids(chain))) for chain in chains]
             positions = [list(range(GRID, length, GRID)) for length in lengths]
             replay.chains.extend(chains)
-            replay.responses.extend(lab.probes(chains, positions, temperature, seed))
-            replay.forced.extend(lab.forced_answers(chains, positions))
+            replay.responses.extend(author.probes(chains, positions, temperature, seed))
+            replay.forced.extend(author.forced_answers(chains, positions))
     return replay
 
 
@@ -205,14 +169,13 @@ def oracle(replay: Replay) -> Outcome:
     return cut_at(replay, first)
 
 
-def over_cuts(outcome: Outcome, cuts: Sequence[Outcome], rng: np.random.Generator) -> Estimate:
-    """Accuracy above fixed cuts with as many tokens, between two of which one draws by lot; resampled by question."""
+def cut_of_as_many(outcome: Outcome, cuts: Sequence[Outcome]) -> Floats:
+    """How often fixed cuts with as many tokens are right, between two of which one draws by lot, shape [num_chains]."""
     means = np.array([cut.tokens.mean() for cut in cuts])
     upper = int(np.clip(np.searchsorted(means, outcome.tokens.mean()), 1, len(cuts) - 1))
     lower = upper - 1
     share = float(np.clip((outcome.tokens.mean() - means[lower]) / (means[upper] - means[lower]), 0, 1))
-    mixed = (1 - share) * cuts[lower].right + share * cuts[upper].right
-    return paired_bootstrap(outcome.right, mixed, rng=rng)
+    return (1 - share) * cuts[lower].right + share * cuts[upper].right
 
 
 def variants(base: Schedule, threshold: int) -> dict[str, Schedule]:
@@ -228,26 +191,24 @@ def variants(base: Schedule, threshold: int) -> dict[str, Schedule]:
     }
 
 
-def add_replayed(report: Report, replay: Replay, base: Schedule, threshold: int, seed: int) -> dict[str, list[Outcome]]:
+def add_replayed(report: Report, replay: Replay, base: Schedule, threshold: int) -> dict[str, list[Outcome]]:
     """Frontiers, and what each rule is worth; returns the curves to draw."""
-    rng = np.random.default_rng(seed)
     full = cut_at(replay, [-1] * len(replay.chains))
     longest = max(map(len, replay.forced))
     cuts = [cut_at(replay, [look] * len(replay.chains)) for look in range(longest)] + [full]
     base_outcome = play(replay, base)
     outcomes = {name: play(replay, schedule) for name, schedule in variants(base, threshold).items()}
-    outcomes["random exit at the same rate"] = cut_at(replay, rng.permutation(base_outcome.exits).tolist())
+    outcomes["random exit at the same rate"] = cut_at(replay, report.rng.permutation(base_outcome.exits).tolist())
     outcomes["oracle"] = oracle(replay)
     report.figure("replayed, plain: accuracy", float(full.right.mean()))
     report.figure("replayed, plain: decoded tokens", float(full.tokens.mean()))
     for name, outcome in outcomes.items():
-        report.figure(
-            f"replayed, {name}: accuracy against plain", *paired_bootstrap(outcome.right, full.right, rng=rng)
-        )
-        report.figure(f"replayed, {name}: decoded saved", *_saved(outcome.tokens.tolist(), full.tokens.tolist(), rng))
-        report.figure(f"replayed, {name}: accuracy over fixed cuts", *over_cuts(outcome, cuts, rng))
+        report.difference(f"replayed, {name}: accuracy against plain", outcome.right, full.right)
+        report.saved(f"replayed, {name}: decoded saved", outcome.tokens, full.tokens)
+        level = cut_of_as_many(outcome, cuts)
+        report.difference(f"replayed, {name}: accuracy over fixed cuts", outcome.right, level)
         report.figure(f"replayed, {name}: fired", float(np.mean(outcome.exits >= 0)))
-    thresholds = [play(replay, base._replace(rule=Consecutive(number))) for number in range(2, 7)]
+    thresholds = [play(replay, base._replace(rule=Consecutive(number))) for number in THRESHOLDS]
     return {"fixed cuts": cuts, DYNASOR: thresholds} | {
         name: [outcomes[name]] for name in ("random exit at the same rate", "oracle")
     }
@@ -255,56 +216,41 @@ def add_replayed(report: Report, replay: Replay, base: Schedule, threshold: int,
 
 def plot(curves: dict[str, list[Outcome]], path: Path) -> None:
     """Accuracy against decoded tokens, replayed."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-    for name, outcomes in curves.items():
-        means = np.array([(outcome.tokens.mean(), 100 * outcome.right.mean()) for outcome in outcomes])
-        axes.plot(*means.T, marker="." if name == "fixed cuts" else "o", label=name)
-    for number, outcome in zip(range(2, 7), curves[DYNASOR], strict=True):
-        axes.annotate(
-            str(number), (outcome.tokens.mean(), 100 * outcome.right.mean()), (4, -10), textcoords="offset points"
-        )
-    axes.set_xlabel("decoded tokens a problem, probes counted")
-    axes.set_ylabel("accuracy, %")
-    axes.set_title("DynasorCoT: 2 to 6 probes must agree", fontsize="medium")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    with drawing(path, figsize=(6.4, 4.2)) as (_, axes):
+        for name, outcomes in curves.items():
+            means = np.array([(outcome.tokens.mean(), 100 * outcome.right.mean()) for outcome in outcomes])
+            axes.plot(*means.T, marker="." if name == "fixed cuts" else "o", label=name)
+        for number, outcome in zip(THRESHOLDS, curves[DYNASOR], strict=True):
+            point = outcome.tokens.mean(), 100 * outcome.right.mean()
+            axes.annotate(str(number), point, (4, -10), textcoords="offset points")
+        axes.set(xlabel="decoded tokens a problem, probes counted", ylabel="accuracy, %")
+        axes.set_title("DynasorCoT: 2 to 6 probes must agree", fontsize="medium")
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower right")
 
 
-@click.command(epilog="Example: python -m benchmarks.studies.dynasor --num_problems 1000 --json")
-@report_options
-@click.option("--num_problems", default=1000, show_default=True, help="Live problems; --quick takes 24 at most.")
-@click.option("--num_replayed", default=400, show_default=True, help="Of them those that are replayed; quick: 12.")
+@benchmark("studies.dynasor --num_problems 1000 --plot_path frontier.png")
+@size("--num_problems", 1000, quick=24, help="Live problems.", least=2)
+@size("--num_replayed", 400, quick=12, help="Of them those that are replayed.", least=2)
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
-@click.option("--plot_path", default="runs/dynasor/frontier.png", show_default=True, type=click.Path(path_type=Path))
-def main(
-    seed: int, quick: bool, as_json: bool, num_problems: int, num_replayed: int, model: str, plot_path: Path
-) -> None:
-    """Decoded, computed and wall-clock savings of DynasorCoT, and the worth of its rules, with intervals."""
-    num_problems = min(24, num_problems) if quick else num_problems
-    num_replayed = min(12 if quick else num_replayed, num_problems)
-    samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
+@plotted
+def main(report: Report, num_problems: int, num_replayed: int, model: str, plot_path: Path | None) -> None:
+    """Decoded, computed and wall-clock savings of DynasorCoT, drawn and greedy, and the worth of its rules."""
+    samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=report.seed)
     arguments = load_config("configs:dynasor_cot").controller.args
     threshold = int(arguments["certainty_threshold"])
     gap = int(arguments["chunk_size"])
     base = Schedule(gap, gap, 1.0, Consecutive(threshold))
     temperature = float(arguments["probe"]["args"]["sampling_params"]["temperature"])
-    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        runs = run_live(samples, seed, model, progress)
-        replay = record_replay(samples[:num_replayed], seed, model, temperature, progress)
-    setting = {"seed": seed, "num_problems": num_problems, "num_replayed": num_replayed, "model": model}
-    report = Report("dynasor", setting | {"concurrency": 64, "mode": "stream", "temperature": 0.7})
-    add_live(report, runs, seed)
-    plot(add_replayed(report, replay, base, threshold, seed), plot_path)
-    report.show(as_json)
+    runs: dict[str, Run] = {}
+    with progress() as bars:
+        for greedy in (False, True):
+            runs |= side_by_side(samples, bars, seed=report.seed, model=model, greedy=greedy, num_blocks=NUM_BLOCKS)
+        replay = record_replay(samples[:num_replayed], report.seed, model, temperature, bars)
+    add_live(report, runs)
+    curves = add_replayed(report, replay, base, threshold)
+    if plot_path is not None:
+        plot(curves, plot_path)
 
 
 if __name__ == "__main__":

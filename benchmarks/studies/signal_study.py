@@ -10,16 +10,16 @@ round, so that it is not judged on what it was fitted to. Without a file the vot
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import numpy as np
 import numpy.typing as npt
-from rich.progress import track
 
-from benchmarks._lib.report import Report, report_options
+from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.provenance import DATA
+from benchmarks._lib.report import Report
 from benchmarks.studies.vote_replay import simulated
 from scaffolding_ext.evaluation.samples import read_votes
 from scaffolding_ext.maths.allocation.replay import LabelledVote, shuffled
@@ -72,34 +72,24 @@ def report_correlation(report: Report, name: str, signal: Floats, needed: Floats
     report.figure(f"{name}: Kendall", found.kendall, float(low[1]), float(high[1]))
 
 
-@click.command(help=__doc__)
-@report_options
-@click.option("--samples", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Labelled samples.")
-@click.option(
-    "--num_orders", type=click.IntRange(min=1), default=10, show_default=True, help="Orders of each question."
-)
-@click.option("--output_path", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for the figures.")
-def main(
-    as_json: bool, quick: bool, seed: int, samples: Path | None, num_orders: int, output_path: Path | None
-) -> None:
-    rng = np.random.default_rng(seed)
-    votes = simulated(20 if quick else 200, rng) if samples is None else read_votes(samples)
-    num_orders = min(num_orders, 2) if quick else num_orders
-    orders = shuffled(votes, num_orders, rng)
+@benchmark("studies.signal_study --samples runs/votes/samples.jsonl")
+@click.option("--samples", type=DATA, help="Labelled samples.")
+@size("--num_simulated", 200, quick=20, help="Questions that are simulated where there is no file.", least=2)
+@size("--num_orders", 10, quick=2, help="Orders of each question.")
+@size("--num_knobs", len(KNOBS), quick=2, help="Detection knobs.")
+def main(report: Report, samples: Path | None, num_simulated: int, num_orders: int, num_knobs: int) -> None:
+    """What foretells how many samples a question needs? Certaindex, length, log-probability, and their combination."""
+    votes = simulated(num_simulated, report.rng) if samples is None else read_votes(samples)
+    orders = shuffled(votes, num_orders, report.rng)
     needed = np.array([[samples_needed(each.classes) for each in question] for question in orders], dtype=float)
-    name = "simulated" if samples is None else samples.name
-    setting = {"seed": seed, "samples": name, "questions": len(votes), "orders": num_orders}
-    report = Report("what foretells the samples that a question needs", setting)
+    report.setting |= {"questions": len(votes), "samples_a_question": len(votes[0].classes)}
     report.figure("samples needed, mean", float(needed.mean()))
-    knobs = KNOBS[:2] if quick else tuple(knob for knob in KNOBS if knob < len(votes[0].classes))
-    for knob in track(knobs, "knobs", disable=as_json, transient=True):
+    knobs = [knob for knob in KNOBS[:num_knobs] if knob < min(len(each.classes) for each in votes)]
+    for knob in track(knobs, "knobs"):
         signals = signals_at(knob, orders)
+        signals["linear combination"] = combined(signals, needed, report.rng)
         for signal, values in signals.items():
-            report_correlation(report, f"{signal} at {knob}", values, needed, rng)
-        report_correlation(report, f"linear combination at {knob}", combined(signals, needed, rng), needed, rng)
-    if output_path is not None:
-        output_path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
-    report.show(as_json)
+            report_correlation(report, f"{signal} at {knob}", values, needed, report.rng)
 
 
 if __name__ == "__main__":

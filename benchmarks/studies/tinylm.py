@@ -8,7 +8,6 @@ is missed is a property of the models, which no tuning of a controller takes awa
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,14 +15,15 @@ from typing import NamedTuple
 import click
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.progress import Progress
 from scipy.stats import rankdata
 
-from benchmarks._lib.lab import Chain, Lab
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.chains import Author, Chain
+from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.lab import MODELS, Lab
+from benchmarks._lib.report import Report
+from benchmarks._lib.runs import FORCED_LEN
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
-from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap, wilson_interval
+from scaffolding_ext.maths.statistics import Estimate
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -32,7 +32,6 @@ NUM_VOTES = 16
 BLOCK = 40  # questions whose chains stay in the prefix cache while they are asked about
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 CUTS = tuple(range(32, 513, 32))
-FORCED_LEN = 4  # tokens that a forced answer costs, about
 NUM_RESAMPLES = 1000
 
 
@@ -58,52 +57,47 @@ class Measured(NamedTuple):
     draft_scores: list[float]
 
 
-def measure(samples: list[Sample], num_vote_problems: int, seed: int, models: tuple[str, str]) -> Measured:
+def measure(samples: list[Sample], num_vote_problems: int, seed: int, lab: Lab) -> Measured:
     """Sample and ask, block by block."""
     measured = Measured([], [], [], [], [], [], [])
-    hidden = not sys.stderr.isatty()
-    with Lab(models[0]) as target, Lab(models[1]) as draft, Progress(console=Console(stderr=True), disable=hidden) as p:
-        for start in p.track(range(0, len(samples), BLOCK)):
-            block = samples[start : start + BLOCK]
-            chains = target.sample_chains(block, seed, 0, 1)
-            thinking = [max(1, len(target.thinking_ids(chain))) for chain in chains]
-            measured.chains.extend(chains)
-            measured.quarters.extend(
-                target.forced_answers(chains, [[round(share * length) for share in QUARTERS] for length in thinking])
-            )
-            reached = [[cut for cut in CUTS if cut < length] for length in thinking]
-            measured.cuts.extend(target.forced_answers(chains, reached))
-            drafted = draft.sample_chains(block, seed, 0, 1)
-            measured.draft.extend(drafted)
-            measured.draft_scores.extend(target.mean_logprobs(drafted))
-            voting = block[: max(0, num_vote_problems - start)]
-            more = target.sample_chains(voting, seed, 1, NUM_VOTES - 1)
-            for i, chain in enumerate(chains[: len(voting)]):
-                measured.votes.extend([chain, *more[i * (NUM_VOTES - 1) : (i + 1) * (NUM_VOTES - 1)]])
-            measured.verdicts.extend(target.verdicts(measured.votes[len(measured.verdicts) :]))
+    target, draft = Author(lab, "target"), Author(lab, "draft")
+    for start in track(range(0, len(samples), BLOCK), "blocks of problems"):
+        block = samples[start : start + BLOCK]
+        chains = target.chains(block, seed, 0, 1)
+        thinking = [max(1, len(target.thinking_ids(chain))) for chain in chains]
+        measured.chains.extend(chains)
+        measured.quarters.extend(
+            target.forced_answers(chains, [[round(share * length) for share in QUARTERS] for length in thinking])
+        )
+        reached = [[cut for cut in CUTS if cut < length] for length in thinking]
+        measured.cuts.extend(target.forced_answers(chains, reached))
+        drafted = draft.chains(block, seed, 0, 1)
+        measured.draft.extend(drafted)
+        measured.draft_scores.extend(target.mean_logprobs(drafted))
+        voting = block[: max(0, num_vote_problems - start)]
+        more = target.chains(voting, seed, 1, NUM_VOTES - 1)
+        for i, chain in enumerate(chains[: len(voting)]):
+            measured.votes.extend([chain, *more[i * (NUM_VOTES - 1) : (i + 1) * (NUM_VOTES - 1)]])
+        measured.verdicts.extend(target.verdicts(measured.votes[len(measured.verdicts) :]))
     return measured
 
 
 def add_accuracy(report: Report, measured: Measured) -> None:
     """How often one chain is right, by kind, and what a vote adds."""
     for name, chains in (("target", measured.chains), ("draft", measured.draft)):
-        right = [chain.is_right for chain in chains]
-        report.figure(f"{name}: accuracy", float(np.mean(right)), *wilson_interval(sum(right), len(right)))
+        accuracy = report.share(f"{name}: accuracy", sum(chain.is_right for chain in chains), len(chains))
         for kind in sorted({chain.sample.kind or "" for chain in chains}):
             some = [chain.is_right for chain in chains if chain.sample.kind == kind]
-            report.figure(f"{name}: accuracy, {kind}", float(np.mean(some)), *wilson_interval(sum(some), len(some)))
-    draft = report.figures["draft: accuracy"]["value"] or 0.0
-    report.bar(Bar.at_least("draft accuracy", draft, 0.35))
-    report.bar(Bar.at_most("draft accuracy", draft, 0.60))
+            report.share(f"{name}: accuracy, {kind}", sum(some), len(some))
+    report.bar("draft accuracy", accuracy, ">=", 0.35)
+    report.bar("draft accuracy", accuracy, "<=", 0.60)
     groups = [measured.votes[i : i + NUM_VOTES] for i in range(0, len(measured.votes), NUM_VOTES)]
     voted = [float(_majority(group) == group[0].sample.target) for group in groups]
     single = [float(np.mean([chain.is_right for chain in group])) for group in groups]
-    rng = np.random.default_rng(0)
     report.figure("target: one chain, on the voted questions", float(np.mean(single)))
-    report.figure(f"target: vote of {NUM_VOTES}", float(np.mean(voted)), *wilson_interval(int(sum(voted)), len(voted)))
-    gain = paired_bootstrap(voted, single, rng=rng)
-    report.figure(f"vote of {NUM_VOTES} over one chain", *gain)
-    report.bar(Bar.at_least(f"vote of {NUM_VOTES} over one chain", gain.value, 0.05))
+    report.share(f"target: vote of {NUM_VOTES}", int(sum(voted)), len(voted))
+    gain = report.difference(f"vote of {NUM_VOTES} over one chain", voted, single)
+    report.bar(f"vote of {NUM_VOTES} over one chain", gain.value, ">=", 0.05)
 
 
 def add_lengths(report: Report, measured: Measured) -> None:
@@ -117,7 +111,7 @@ def add_lengths(report: Report, measured: Measured) -> None:
             report.figure(f"{name}: tokens, p{quantile}", float(np.percentile(values, quantile)))
     spread = float(np.percentile(firsts, 90) / np.percentile(firsts, 10))
     report.figure("first pass: p90 / p10", spread)
-    report.bar(Bar.at_least("first pass: p90 / p10", spread, 5))
+    report.bar("first pass: p90 / p10", spread, ">=", 5)
     steps = np.array([chain.sample.prompt.count(",") + 1 for chain in chains], float)
     report.figure(
         "correlation of chain length with steps", *_resampled(lambda i: _correlation(lengths[i], steps[i]), len(steps))
@@ -127,14 +121,14 @@ def add_lengths(report: Report, measured: Measured) -> None:
     )
     share = _resampled(lambda i: float(after[i].sum() / lengths[i].sum()), len(chains))
     report.figure("share of tokens after the stable answer", *share)
-    report.bar(Bar.at_least("share of tokens after the stable answer", share.value, 0.4))
+    report.bar("share of tokens after the stable answer", share.value, ">=", 0.4)
     mended = np.array([float(chain.is_right and not chain.is_right_at(0)) for chain in chains])
     spoilt = np.array([float(chain.is_right_at(0) and not chain.is_right) for chain in chains])
     report.figure("wrong to right", *_resampled(lambda i: float(mended[i].mean()), len(chains)))
     report.figure("right to wrong", *_resampled(lambda i: float(spoilt[i].mean()), len(chains)))
     net = _resampled(lambda i: float((mended[i] - spoilt[i]).mean()), len(chains))
     report.figure("wrong to right less right to wrong", *net)
-    report.bar(Bar.at_least("wrong to right less right to wrong", net.value, 0.0))
+    report.bar("wrong to right less right to wrong", net.value, ">=", 0.0)
 
 
 def add_forced(report: Report, measured: Measured) -> None:
@@ -142,10 +136,9 @@ def add_forced(report: Report, measured: Measured) -> None:
     targets = [chain.sample.target for chain in measured.chains]
     shares = []
     for column, share in enumerate(QUARTERS):
-        right = [answers[column] == target for answers, target in zip(measured.quarters, targets, strict=True)]
-        shares.append(float(np.mean(right)))
-        report.figure(f"forced answer at {share:.0%}", shares[-1], *wilson_interval(sum(right), len(right)))
-    report.bar(Bar.at_least("forced answers: least gain of a quarter", float(np.diff(shares).min()), 0.0))
+        num_right = sum(a[column] == target for a, target in zip(measured.quarters, targets, strict=True))
+        shares.append(report.share(f"forced answer at {share:.0%}", num_right, len(targets)))
+    report.bar("forced answers: least gain of a quarter", float(np.diff(shares).min()), ">=", 0.0)
     tokens, right = cut_outcomes(measured.chains, measured.cuts)
     first_right = np.where(right[:, :-1].any(axis=1), right[:, :-1].argmax(axis=1), len(CUTS))
     rows = np.arange(len(targets))
@@ -159,7 +152,7 @@ def add_forced(report: Report, measured: Measured) -> None:
     report.figure("oracle: tokens", float(oracle_tokens.mean()))
     report.figure("oracle: accuracy", float(oracle_right.mean()))
     report.figure("oracle over the fixed cut at equal tokens", *gain)
-    report.bar(Bar.at_least("oracle over the fixed cut at equal tokens", gain.value, 0.05))
+    report.bar("oracle over the fixed cut at equal tokens", gain.value, ">=", 0.05)
 
 
 def add_separation(report: Report, measured: Measured) -> None:
@@ -169,7 +162,7 @@ def add_separation(report: Report, measured: Measured) -> None:
     verdicts = np.array(measured.verdicts)
     pooled = _resampled_groups(lambda i: auc(verdicts[i], right[i]), questions)
     report.figure("P(YES): AUC over all chains", *pooled)
-    report.bar(Bar.at_least("P(YES): AUC over all chains", pooled.value, 0.75))
+    report.bar("P(YES): AUC over all chains", pooled.value, ">=", 0.75)
     within = [
         auc(verdicts[questions == q], right[questions == q])
         for q in np.unique(questions)
@@ -184,7 +177,7 @@ def add_separation(report: Report, measured: Measured) -> None:
     drafted = np.array([chain.is_right for chain in measured.draft])
     scored = _resampled(lambda i: auc(scores[i], drafted[i]), len(scores))
     report.figure("log-probability of draft chains: AUC", *scored)
-    report.bar(Bar.at_least("log-probability of draft chains: AUC", scored.value, 0.65))
+    report.bar("log-probability of draft chains: AUC", scored.value, ">=", 0.65)
 
 
 def cut_outcomes(
@@ -234,25 +227,18 @@ def _resampled_groups(figure: Callable[[Integers], float], questions: Integers) 
     return Estimate(figure(np.arange(len(questions))), float(low), float(high))
 
 
-@click.command(epilog="Example: python -m benchmarks.studies.tinylm --seed 90 --json")
-@report_options
-@click.option("--num_problems", default=600, show_default=True, help="Held-out problems; --quick takes 40 at most.")
-@click.option("--num_vote_problems", default=200, show_default=True, help="Of them those that are voted on; quick: 4.")
-@click.option("--target", default="tinylm/target", show_default=True, help="The model that is measured.")
-@click.option("--draft", default="tinylm/draft", show_default=True, help="The weaker model beside it.")
-def main(
-    seed: int, quick: bool, as_json: bool, num_problems: int, num_vote_problems: int, target: str, draft: str
-) -> None:
+@benchmark("studies.tinylm --seed 90")
+@size("--num_problems", 600, quick=40, help="Held-out problems.", least=2)
+@size("--num_vote_problems", 200, quick=4, help="Of them those that are voted on.", least=2)
+@click.option("--target", default=MODELS["target"], show_default=True, help="The model that is measured.")
+@click.option("--draft", default=MODELS["draft"], show_default=True, help="The weaker model beside it.")
+def main(report: Report, num_problems: int, num_vote_problems: int, target: str, draft: str) -> None:
     """The gates of the embedded models, with intervals."""
-    if quick:
-        num_problems, num_vote_problems = min(40, num_problems), min(4, num_vote_problems)
-    samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
-    measured = measure(samples, num_vote_problems, seed, (target, draft))
-    setting = {"seed": seed, "num_problems": num_problems, "num_vote_problems": num_vote_problems}
-    report = Report("tinylm", setting | {"target": target, "draft": draft, "temperature": 0.7})
+    samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=report.seed)
+    with Lab({"draft": draft, "target": target}) as lab:
+        measured = measure(samples, num_vote_problems, report.seed, lab)
     for add in (add_accuracy, add_lengths, add_forced, add_separation):
         add(report, measured)
-    report.show(as_json)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,15 @@ cheapest that loses at most 0.5 points, and tested on the other half.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 import numpy as np
-from rich.progress import Progress
 
-from benchmarks._lib.report import Bar, Report, report_options
+from benchmarks._lib.command import benchmark, plotted, size, track
+from benchmarks._lib.provenance import DATA
+from benchmarks._lib.report import Report
 from scaffolding_ext.calibration.vote_trial import Trial, plot_trial, try_rules
 from scaffolding_ext.evaluation.samples import read_votes
 from scaffolding_ext.maths.allocation.adaptive_consistency import BetaConsistency, DirichletConsistency
@@ -36,7 +36,6 @@ from scaffolding_ext.maths.allocation.replay import LabelledVote, Outcome, play,
 from scaffolding_ext.maths.allocation.search import cheapest
 from scaffolding_ext.maths.allocation.skyline import DynamicSkyline, InitialStepSkyline, fit_curve
 from scaffolding_ext.maths.allocation.threshold import StaticThreshold, ThresholdEvery
-from scaffolding_ext.maths.statistics import paired_bootstrap, paired_bootstrap_ratio
 from scaffolding_ext.maths.voting import filtered_vote, vote
 
 MAX_LOSS = 0.005
@@ -74,7 +73,8 @@ def named_rules(votes: Sequence[LabelledVote]) -> dict[str, AllocationRule]:
 
 def skylines(votes: Sequence[LabelledVote]) -> dict[str, AllocationRule]:
     """Curves fitted on the votes in the order of the file."""
-    classes, knobs = [each.classes for each in votes], (2, 4, 6, 8, 12)
+    classes = [each.classes for each in votes]
+    knobs = tuple(knob for knob in (2, 4, 6, 8, 12) if knob < min(map(len, classes)))
     curves = tuple(fit_curve(classes, knob, 0.9) for knob in knobs)
     return {
         "initial-step skyline": InitialStepSkyline(knob=KNOB, curve=fit_curve(classes, KNOB, 0.9)),
@@ -94,29 +94,23 @@ def simulated(num_questions: int, rng: np.random.Generator) -> list[LabelledVote
     return votes
 
 
-def report_rule(
-    report: Report, name: str, ran: Outcome, full: Outcome, orders: list[list[LabelledVote]], seed: int
-) -> None:
+def report_rule(report: Report, name: str, ran: Outcome, full: Outcome, orders: list[list[LabelledVote]]) -> None:
     """One rule's row of figures."""
-    rng = np.random.default_rng(seed)
-    gain = paired_bootstrap(ran.correct, full.correct, rng=rng)
-    report.figure(f"{name}: accuracy difference, points", *(100 * value for value in gain))
-    report.figure(f"{name}: tokens, share of all", *paired_bootstrap_ratio(ran.tokens, full.tokens, rng=rng))
-    at_once = paired_bootstrap_ratio(ran.tokens_at_once, full.tokens, rng=rng)
-    report.figure(f"{name}: tokens if all start at once", *at_once)
+    report.difference(f"{name}: accuracy difference, points", ran.correct, full.correct, scale=100)
+    report.ratio(f"{name}: tokens, share of all", ran.tokens, full.tokens)
+    report.ratio(f"{name}: tokens if all start at once", ran.tokens_at_once, full.tokens)
     report.figure(f"{name}: samples", float(ran.num_samples.mean()))
     report.figure(f"{name}: rounds", float(ran.num_rounds.mean()))
     critical = float(ran.critical_length.sum() / full.critical_length.sum())
     report.figure(f"{name}: critical path, share of one round of all", critical)
     report.figure(f"{name}: stopped early, share", float(ran.stopped.mean()))
     report.figure(f"{name}: winner changed, share", float(ran.changed.mean()))
-    sizes = rng.permutation(ran.sizes.ravel()).reshape(ran.sizes.shape)
+    sizes = report.rng.permutation(ran.sizes.ravel()).reshape(ran.sizes.shape)
     blind = [
         [each.is_right(int(size)) for each, size in zip(question, row, strict=True)]
         for question, row in zip(orders, sizes, strict=True)
     ]
-    loss = paired_bootstrap(np.mean(blind, axis=1), full.correct, rng=rng)
-    report.figure(f"{name}: random stop at its rate, points", *(100 * value for value in loss))
+    report.difference(f"{name}: random stop at its rate, points", np.mean(blind, axis=1), full.correct, scale=100)
 
 
 def cross_validate(report: Report, trial: Trial, num_splits: int, rng: np.random.Generator) -> None:
@@ -140,81 +134,55 @@ def cross_validate(report: Report, trial: Trial, num_splits: int, rng: np.random
             report.figure(f"chosen on half, {name}: {label}", values[:, column].mean(), low[column], high[column])
 
 
-def report_weights(report: Report, votes: Sequence[LabelledVote], seed: int) -> None:
+def report_weights(report: Report, votes: Sequence[LabelledVote]) -> None:
     """Best-of-N, weighted votes and DeepConf's filtered vote on all samples, where there is a score."""
-    rng = np.random.default_rng(seed)
-    plain = np.array([each.is_right(len(each.classes)) for each in votes], dtype=float)
+    plain = [float(each.is_right(len(each.classes))) for each in votes]
 
-    def compare(name: str, winners: list[int]) -> None:
-        right = [
-            winner != -1 and bool(each.correct[list(each.classes).index(winner)])
-            for each, winner in zip(votes, winners, strict=True)
-        ]
-        gain = paired_bootstrap(np.array(right, dtype=float), plain, rng=rng)
+    def compare(name: str, right: list[bool]) -> None:
         report.figure(f"{name}: accuracy", float(np.mean(right)))
-        report.figure(f"{name}: difference from the plain vote, points", *(100 * value for value in gain))
+        report.difference(f"{name}: difference from the plain vote, points", right, plain, scale=100)
+
+    def compare_winners(name: str, winners: list[int]) -> None:
+        pairs = zip(votes, winners, strict=True)
+        compare(name, [winner != -1 and bool(v.correct[list(v.classes).index(winner)]) for v, winner in pairs])
 
     if votes[0].rewards is not None:
         scores = [list(each.rewards or ()) for each in votes]
         best = [int(np.argmax(score)) for score in scores]
-        right = np.array([each.correct[index] for each, index in zip(votes, best, strict=True)], dtype=float)
-        gain = paired_bootstrap(right, plain, rng=rng)
-        report.figure("best-of-N by reward: accuracy", float(right.mean()))
-        report.figure("best-of-N by reward: difference from the plain vote, points", *(100 * v for v in gain))
-        compare("reward-weighted vote", [vote(e.classes, s) for e, s in zip(votes, scores, strict=True)])
+        compare("best-of-N by reward", [bool(v.correct[index]) for v, index in zip(votes, best, strict=True)])
+        weighted = "reward-weighted vote"
     elif votes[0].logprobs is not None:
         scores = [[float(np.exp(value)) for value in each.logprobs or ()] for each in votes]
-        compare("probability-weighted vote", [vote(e.classes, s) for e, s in zip(votes, scores, strict=True)])
+        weighted = "probability-weighted vote"
     else:
         return
+    compare_winners(weighted, [vote(e.classes, s) for e, s in zip(votes, scores, strict=True)])
     for share in (0.1, 0.5, 0.9):
         winners = [filtered_vote(e.classes, s, share) for e, s in zip(votes, scores, strict=True)]
-        compare(f"DeepConf's offline vote, best {share:.0%}", winners)
+        compare_winners(f"DeepConf's offline vote, best {share:.0%}", winners)
 
 
-@click.command(help=__doc__)
-@report_options
-@click.option("--samples", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Labelled samples.")
-@click.option(
-    "--num_orders", type=click.IntRange(min=1), default=40, show_default=True, help="Orders of each question."
-)
-@click.option("--num_splits", type=click.IntRange(min=1), default=200, show_default=True, help="Random halves.")
-@click.option("--output_path", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for the figures.")
-@click.option("--plot_path", type=click.Path(dir_okay=False, path_type=Path), help="Picture of accuracy and tokens.")
+@benchmark("studies.vote_replay --samples runs/votes/samples.jsonl")
+@click.option("--samples", type=DATA, help="Labelled samples.")
+@size("--num_simulated", 200, quick=12, help="Questions that are simulated where there is no file.", least=2)
+@size("--num_orders", 40, quick=2, help="Orders of each question.")
+@size("--num_splits", 200, quick=20, help="Random halves.")
+@plotted
 def main(
-    as_json: bool,
-    quick: bool,
-    seed: int,
+    report: Report,
     samples: Path | None,
+    num_simulated: int,
     num_orders: int,
     num_splits: int,
-    output_path: Path | None,
     plot_path: Path | None,
 ) -> None:
-    rng = np.random.default_rng(seed)
-    if quick:
-        num_orders, num_splits = min(num_orders, 2), min(num_splits, 20)
-    votes = simulated(12 if quick else 200, rng) if samples is None else read_votes(samples)
-    full_size = len(votes[0].classes)
-    setting = {
-        "seed": seed,
-        "samples": "simulated" if samples is None else samples.name,
-        "questions": len(votes),
-        "samples_a_question": full_size,
-        "orders": num_orders,
-        "splits": num_splits,
-        "max_loss": MAX_LOSS,
-    }
-    report = Report("when a vote may stop", setting)
-    orders = shuffled(votes, num_orders, rng)
+    """When may a vote stop? Every allocation rule on samples that were drawn before."""
+    votes = simulated(num_simulated, report.rng) if samples is None else read_votes(samples)
+    report.setting |= {"questions": len(votes), "samples_a_question": len(votes[0].classes), "max_loss": MAX_LOSS}
+    orders = shuffled(votes, num_orders, report.rng)
     rules = named_rules(votes) | skylines(votes)
-    with Progress(transient=True, disable=as_json) as progress:
-        bar = progress.add_task("rules", total=None)
-        outcomes = {}
-        for name, rule in rules.items():
-            outcomes[name] = play(rule, orders)
-            progress.advance(bar)
-        trial = try_rules(votes, max(1, num_orders // 4), rng, lambda rule: progress.advance(bar))
+    outcomes = {name: play(rule, orders) for name, rule in track(rules.items(), "rules")}
+    trial = try_rules(votes, max(1, num_orders // 4), report.rng)
     arrivals = [[each.reordered(np.argsort(each.lengths, kind="stable").tolist()) for each in q] for q in orders]
     by_arrival = play(rules["its_hub Beta"], arrivals)
     full = outcomes["all samples"]
@@ -223,27 +191,21 @@ def main(
     report.figure("all samples: tokens a question", float(full.tokens.mean()))
     for name, ran in outcomes.items():
         if ran is not full:
-            report_rule(report, name, ran, full, orders, seed)
-    report_rule(report, "its_hub Beta, all at once, in order of arrival", by_arrival, full, arrivals, seed)
+            report_rule(report, name, ran, full, orders)
+    report_rule(report, "its_hub Beta, all at once, in order of arrival", by_arrival, full, arrivals)
     ours = outcomes[OUR_RULE]
     for peer in PEERS:
         rival = outcomes[peer]
-        ratio = paired_bootstrap_ratio(ours.tokens, rival.tokens, rng=np.random.default_rng(seed))
-        report.figure(f"ours against {peer}: tokens", *ratio)
-        points = paired_bootstrap(ours.correct, rival.correct, rng=np.random.default_rng(seed))
-        report.figure(f"ours against {peer}: points", *(100 * value for value in points))
-        report.bar(Bar.at_most(f"tokens against {peer}, upper end", ratio.high, 1.0))
-        rounds = float(ours.num_rounds.mean() / rival.num_rounds.mean())
-        report.bar(Bar.at_most(f"rounds against {peer}", rounds, 1.0))
-    gain = paired_bootstrap(ours.correct, full.correct, rng=np.random.default_rng(seed))
-    report.bar(Bar.at_least("accuracy against all samples, points, lower end", 100 * gain.low, -1.0))
-    cross_validate(report, trial, num_splits, rng)
-    report_weights(report, votes, seed)
+        ratio = report.ratio(f"ours against {peer}: tokens", ours.tokens, rival.tokens)
+        report.difference(f"ours against {peer}: points", ours.correct, rival.correct, scale=100)
+        report.bar(f"tokens against {peer}, upper end", ratio.high, "<=", 1.0)
+        report.bar(f"rounds against {peer}", float(ours.num_rounds.mean() / rival.num_rounds.mean()), "<=", 1.0)
+    lowest = report.figures[f"{OUR_RULE}: accuracy difference, points"]["low"] or 0.0
+    report.bar("accuracy against all samples, points, lower end", lowest, ">=", -1.0)
+    cross_validate(report, trial, num_splits, report.rng)
+    report_weights(report, votes)
     if plot_path is not None:
-        plot_trial(trial, trial.chosen(MAX_LOSS), f"{setting['samples']}: {len(votes)} questions", plot_path)
-    if output_path is not None:
-        output_path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
-    report.show(as_json)
+        plot_trial(trial, trial.chosen(MAX_LOSS), f"{samples.name if samples else 'simulated'}", plot_path)
 
 
 if __name__ == "__main__":

@@ -1,33 +1,32 @@
 """Votes that stop early, live: accuracy, decoded and computed tokens and seconds of each rule against the full vote.
 
-    python -m benchmarks.studies.voting --num_problems 200 --output_path runs/voting.json --plot_path runs/voting.png
+    python -m benchmarks.studies.voting --num_problems 200 --plot_path runs/voting.png
 
 Every method runs the same held-out problems with the same seeds, and a sample's seed depends on its index alone, so
 the full vote's samples are the very ones that a stopped vote drew the first of. Intervals are 95 %, paired by problem.
-What the rules would do on many orders of the same samples, and on real models' samples, `vote_replay.py` tells.
+One greedy chain stands beside them, by itself, cut, and with DynasorCoT: what a vote has to beat.
+What the rules would do on many orders of the same samples, and on real models' samples, `vote_replay` tells.
 """
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import numpy as np
-from rich.progress import Progress
 
-from benchmarks._lib.report import Bar, Report, report_options
-from scaffolding_ext import load_config, load_stack
-from scaffolding_ext.evaluation.datasets import Sample, load_dataset
-from scaffolding_ext.evaluation.records import Record
-from scaffolding_ext.evaluation.runner import evaluate
-from scaffolding_ext.maths.statistics import paired_bootstrap, paired_bootstrap_ratio
+from benchmarks._lib.command import benchmark, plotted, progress, size
+from benchmarks._lib.drawing import bars_of, drawing
+from benchmarks._lib.report import Report
+from benchmarks._lib.runs import TEMPERATURE, Run, add_run, compare_runs, run_stack, side_by_side
+from scaffolding_ext import load_config
+from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.maths.statistics import paired_bootstrap
 
-FULL, OURS, THINKING = "all samples", "leader change (ours)", "leader change over DynasorCoT"
+ONE, FULL = "one sample", "all samples"
+OURS, THINKING = "leader change (ours)", "leader change over DynasorCoT"
 PEERS = ("curtailment", "Adaptive-Consistency 0.95", "early stopping, window 4")
-DYNASOR = "configs:dynasor_cot"
 
 
 def methods(miss: float) -> dict[str, dict[str, Any]]:
@@ -38,7 +37,7 @@ def methods(miss: float) -> dict[str, dict[str, Any]]:
 
     ours = rule("LeaderChange", miss=miss)
     return {
-        "one sample": {"default_sample_num": 1, "allocation": None},
+        ONE: {"default_sample_num": 1, "allocation": None},
         FULL: {"allocation": None},
         "curtailment": {"allocation": rule("Curtailment", leap=1.0)},
         "Adaptive-Consistency 0.95": {"allocation": rule("BetaConsistency")},
@@ -50,162 +49,92 @@ def methods(miss: float) -> dict[str, dict[str, Any]]:
     }
 
 
-class Run(NamedTuple):
-    """One method on all problems.
-
-    Attributes:
-        records: In the order of the problems.
-        seconds: Wall-clock time of the whole run.
-    """
-
-    records: list[Record]
-    seconds: float
-
-    @property
-    def correct(self) -> list[float]:
-        return [float(bool(record.correct)) for record in self.records]
-
-    def tokens(self, *kinds: str) -> list[int]:
-        return [sum(record.ledger["total"][kind] for kind in kinds) for record in self.records]
-
-    def voted(self, key: str) -> list[Any]:
-        return [next(event[key] for event in record.trace if event["event"] == "vote") for record in self.records]
-
-    @property
-    def num_rounds(self) -> float:
-        return float(np.mean([sum(e["event"] == "allocate" for e in record.trace) for record in self.records]))
-
-
-def run_method(
-    vote: dict[str, Any], samples: list[Sample], num: int, model: str, seed: int, parallel: int, max_tokens: int
-) -> Run:
-    """Run one vote on the problems."""
-    params = {"temperature": 0.7, "max_tokens": max_tokens}
+def stack_of(vote: dict[str, Any], num_samples: int, max_tokens: int, **shared: Any) -> dict[str, Any]:
+    """The stack of a vote; `generation_controller: None` stands for DynasorCoT as it is configured."""
+    params = {"temperature": TEMPERATURE, "max_tokens": max_tokens}
     chain: dict[str, Any] = {"type": "NativeGenerationController", "args": {"sampling_params": params}}
     if "generation_controller" in vote:
-        chain = load_config(DYNASOR, [f"controller.args.max_tokens={max_tokens}"]).controller.model_dump()
-    stack = {
-        "controller": {
-            "type": "MajorityVoteController",
-            "args": {"default_sample_num": num} | vote | {"generation_controller": chain},
-        },
-        "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": model}}},
-        "seed": seed,
-        "max_parallel_requests": parallel,
-    }
-    with load_stack(stack) as llm:
-        started = time.perf_counter()
-        records = evaluate(llm, samples)
-        seconds = time.perf_counter() - started
-    failed = [record.error for record in records if record.error is not None]
-    if failed:
-        raise click.ClickException(f"{len(failed)} of {len(samples)} samples failed; the first: {failed[0]}")
-    return Run(records, seconds)
+        config = load_config("configs:dynasor_cot", [f"controller.args.max_tokens={max_tokens}"])
+        chain = config.controller.model_dump()
+    arguments = {"default_sample_num": num_samples} | vote | {"generation_controller": chain}
+    return {"controller": {"type": "MajorityVoteController", "args": arguments}, **shared}
 
 
-def add_figures(report: Report, runs: dict[str, Run], max_samples: int, seed: int) -> None:
+def add_votes(report: Report, runs: dict[str, Run], max_samples: int) -> None:
+    """How many samples each vote took, and in how many rounds."""
+    for name, run in runs.items():
+        traces = [record.trace for record in run.records]
+        voted = [next(e["num_samples"] for e in trace if e["event"] == "vote") for trace in traces]
+        rounds = [sum(event["event"] == "allocate" for event in trace) for trace in traces]
+        report.figure(f"{name}: samples that voted", float(np.mean(voted)))
+        report.figure(f"{name}: rounds", float(np.mean(rounds)))
+        report.figure(f"{name}: stopped early, share", float(np.mean(np.array(voted) < max_samples)))
+
+
+def compare(report: Report, runs: dict[str, Run]) -> None:
     """Every method beside the full vote, and ours beside its peers."""
-    full = runs[FULL]
     for name, run in runs.items():
-        rng = np.random.default_rng(seed)
-        report.figure(f"{name}: accuracy", float(np.mean(run.correct)))
-        report.figure(f"{name}: decoded tokens", float(np.mean(run.tokens("decoded"))))
-        report.figure(f"{name}: samples that voted", float(np.mean(run.voted("num_samples"))))
-        report.figure(f"{name}: rounds", run.num_rounds)
-        report.figure(f"{name}: seconds", run.seconds)
-        stopped = [number < max_samples for number in run.voted("num_samples")]
-        report.figure(f"{name}: stopped early, share", float(np.mean(stopped)))
-        if run is full:
-            continue
-        gain = paired_bootstrap(run.correct, full.correct, rng=rng)
-        report.figure(f"{name}: accuracy difference, points", *(100 * value for value in gain))
-        decoded = paired_bootstrap_ratio(run.tokens("decoded"), full.tokens("decoded"), rng=rng)
-        report.figure(f"{name}: decoded tokens, share of all", *decoded)
-        kinds = ("decoded", "prefilled")
-        computed = paired_bootstrap_ratio(run.tokens(*kinds), full.tokens(*kinds), rng=rng)
-        report.figure(f"{name}: computed tokens, share of all", *computed)
-        report.figure(f"{name}: seconds, share of all", run.seconds / full.seconds)
+        add_run(report, name, run)
+        if name != FULL:
+            compare_runs(report, name, run, FULL, runs[FULL])
     for peer in PEERS:
-        ratio = paired_bootstrap_ratio(
-            runs[OURS].tokens("decoded"), runs[peer].tokens("decoded"), rng=np.random.default_rng(seed)
-        )
-        report.figure(f"ours against {peer}: decoded tokens", *ratio)
-        report.bar(Bar.at_most(f"decoded tokens against {peer}, upper end", ratio.high, 1.0))
-    low = report.figures[f"{OURS}: accuracy difference, points"]["low"]
-    report.bar(Bar.at_least("accuracy against all samples, points, lower end", float(low or 0.0), -1.0))
-    share = report.figures[f"{THINKING}: decoded tokens, share of all"]["high"]
-    report.bar(Bar.at_most("decoded tokens with DynasorCoT inside, share of all, upper end", float(share or 0.0), 0.45))
+        ratio = report.ratio(f"{OURS} against {peer}: decoded tokens", runs[OURS].decoded, runs[peer].decoded)
+        report.bar(f"decoded tokens against {peer}, upper end", ratio.high, "<=", 1.0)
+    lowest = report.figures[f"{OURS} against {FULL}: accuracy, points"]["low"] or 0.0
+    report.bar("accuracy against all samples, points, lower end", lowest, ">=", -1.0)
+    saved = report.figures[f"{THINKING} against {FULL}: decoded saved"]["low"] or 0.0
+    report.bar("decoded tokens saved with DynasorCoT inside, lower end", saved, ">=", 0.55)
 
 
-def plot(runs: dict[str, Run], path: Path) -> None:
+def plot(runs: dict[str, Run], path: Path, report: Report) -> None:
     """Draw accuracy against decoded tokens, with intervals, a point a method."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    rng = np.random.default_rng(0)
-    for name, run in runs.items():
-        if name == "one sample":
-            continue
-        correct = np.array(run.correct)
-        draws = correct[rng.integers(0, len(correct), (2000, len(correct)))].mean(axis=1)
-        value = correct.mean()
-        low, high = np.quantile(draws, (0.025, 0.975))
-        tokens = float(np.mean(run.tokens("decoded")))
-        axes.errorbar(
-            tokens, 100 * value, yerr=[[100 * (value - low)], [100 * (high - value)]], fmt="o", capsize=3, label=name
-        )
-    axes.set_xlabel("decoded tokens a problem")
-    axes.set_ylabel("accuracy of the vote, % (95 %)")
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    with drawing(path, figsize=(8, 4.5)) as (_, axes):
+        for name, run in runs.items():
+            if name != ONE:
+                accuracy = paired_bootstrap(run.correct, np.zeros(len(run.correct)), rng=report.rng)
+                tokens = float(np.mean(run.decoded))
+                axes.errorbar(
+                    tokens, 100 * accuracy.value, yerr=bars_of([accuracy], 100), fmt="o", capsize=3, label=name
+                )
+        axes.set(xlabel="decoded tokens a problem", ylabel="accuracy, % (95 %)")
+        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
-@click.command(help=__doc__)
-@report_options
-@click.option("--num_problems", type=click.IntRange(min=2), default=200, show_default=True, help="Held-out problems.")
-@click.option("--num_samples", type=click.IntRange(min=2), default=16, show_default=True, help="Most samples a vote.")
-@click.option("--max_tokens", type=click.IntRange(min=1), default=1200, show_default=True, help="Budget of a chain.")
+@benchmark("studies.voting --num_problems 200 --plot_path runs/voting.png")
+@size("--num_problems", 200, quick=2, help="Held-out problems.", least=2)
+@size("--num_samples", 16, quick=2, help="Most samples a vote.", least=2)
+@size("--max_tokens", 1200, quick=60, help="Budget of a chain.")
 @click.option("--miss", type=float, default=0.1, show_default=True, help="Our rule's probability of a changed winner.")
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model or folder.")
 @click.option("--parallel", type=click.IntRange(min=1), default=8, show_default=True, help="Votes that run at once.")
-@click.option("--output_path", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for the figures.")
-@click.option("--plot_path", type=click.Path(dir_okay=False, path_type=Path), help="Picture of accuracy and tokens.")
+@plotted
 def main(
-    as_json: bool,
-    quick: bool,
-    seed: int,
+    report: Report,
     num_problems: int,
     num_samples: int,
     max_tokens: int,
     miss: float,
     model: str,
     parallel: int,
-    output_path: Path | None,
     plot_path: Path | None,
 ) -> None:
-    if quick:
-        num_problems, num_samples, max_tokens = min(num_problems, 2), min(num_samples, 2), min(max_tokens, 60)
-    samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
-    runs: dict[str, Run] = {}
-    with Progress(transient=True, disable=as_json) as progress:
-        bar = progress.add_task("methods", total=len(methods(miss)))
-        for name, vote in methods(miss).items():
-            runs[name] = run_method(vote, samples, num_samples, model, seed, parallel, max_tokens)
-            progress.advance(bar)
-    setting = {"seed": seed, "problems": num_problems, "samples": num_samples, "model": model, "miss": miss}
-    report = Report("votes that stop early, live", setting | {"parallel": parallel})
-    add_figures(report, runs, num_samples, seed)
+    """Votes that stop early, live, against the vote of all samples and against one greedy chain."""
+    samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=report.seed)
+    shared = {
+        "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": model}}},
+        "seed": report.seed,
+        "max_parallel_requests": parallel,
+    }
+    with progress() as bars:
+        votes = {
+            name: run_stack(name, stack_of(vote, num_samples, max_tokens, **shared), samples, bars)
+            for name, vote in methods(miss).items()
+        }
+        single = side_by_side(samples, bars, seed=report.seed, model=model, greedy=True, max_tokens=max_tokens)
+    add_votes(report, votes, num_samples)
+    compare(report, votes | single)
     if plot_path is not None:
-        plot(runs, plot_path)
-    if output_path is not None:
-        output_path.parent.mkdir(parents=True, exist_ok=True)
-        output_path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
-    report.show(as_json)
+        plot(votes | single, plot_path, report)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._lib.provenance import commit
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(
     f"{folder}.{path.stem}" for folder in ("engines", "studies") for path in (ROOT / "benchmarks" / folder).glob("*.py")
 )
-PLOTTED = ("studies.conformal", "studies.conformal_timing", "studies.demo", "studies.dynasor")
+PLOTTED = tuple(
+    f"studies.{name}" for name in ("conformal", "conformal_timing", "conformal_replay", "demo", "dynasor", "voting")
+)
 EXTRA = {
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
     "studies.dynasor": ("--num_problems", "12", "--model", "tinylm/draft"),
@@ -61,6 +65,7 @@ def test_quick_run_prints_one_document(script, tmp_path):
     document = json.loads(run.stdout)
     assert document.keys() == {"setting", "figures", "bars"}
     assert document["setting"]["seed"] == 1
+    assert document["setting"]["commit"] == commit()
     assert document["figures"]
     for figure in document["figures"].values():
         assert figure.keys() == {"value", "low", "high"}

@@ -1,4 +1,4 @@
-"""What the benchmarks of the embedded models compute from chains, on chains made by hand."""
+"""What the studies of the embedded models compute from chains, on chains made by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks._lib import lab
+from benchmarks._lib import chains as lab
 from benchmarks.studies import dynasor, tinylm
 from scaffolding_ext.controllers.stopping import Consecutive
 from scaffolding_ext.evaluation.datasets import Sample
@@ -78,7 +78,6 @@ def test_a_cut_is_level_with_itself_and_with_draws_by_lot_between_two() -> None:
         return dynasor.Outcome(np.full(40, tokens), right, np.zeros(40, int))
 
     cuts = [outcome(100, 10), outcome(200, 30)]
-    rng = np.random.default_rng(0)
-    assert dynasor.over_cuts(cuts[1], cuts, rng).value == pytest.approx(0)
-    assert dynasor.over_cuts(outcome(150, 20), cuts, rng).value == pytest.approx(0)
-    assert dynasor.over_cuts(outcome(150, 28), cuts, rng).value == pytest.approx(0.2)
+    assert dynasor.cut_of_as_many(cuts[1], cuts) == pytest.approx(cuts[1].right)
+    assert dynasor.cut_of_as_many(outcome(150, 20), cuts).mean() == pytest.approx(0.5)
+    assert dynasor.cut_of_as_many(outcome(175, 20), cuts).mean() == pytest.approx(0.625)

@@ -1,0 +1,158 @@
+"""Chains of an embedded model, and what they say when asked from outside any controller."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from benchmarks._lib.lab import MODELS, Lab
+from scaffolding_ext.answers import extract, up_to_brace
+from scaffolding_ext.evaluation.datasets import Sample
+from scaffolding_ext.prompting import load_tokenizer
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.seeds import derive_seed
+from scaffolding_ext.tasks import ScoreTask, VerifyTask
+from scaffolding_ext.tinylm.chains import STATED
+from scaffolding_ext.tinylm.grammar import CLOSE, NO, PROBE, VERDICT, YES
+
+TEMPERATURE = 0.7
+MAX_CHAIN_LEN = 1200
+ANSWER_LEN = 8  # tokens of a forced answer at most
+
+
+class Belief(NamedTuple):
+    """An answer that a chain states, and its tokens up to the end of that statement."""
+
+    position: int
+    answer: str
+
+
+class Response(NamedTuple):
+    """What a probed chain says: its text, the answer in it, and the tokens that it took."""
+
+    text: str
+    answer: str | None
+    num_tokens: int
+
+
+class Chain(NamedTuple):
+    """A finished chain of thought.
+
+    Attributes:
+        sample: Its question.
+        prompt_ids: What the model was given.
+        ids: What it wrote, the answer included.
+        text: The same as text.
+        answer: Extracted from what follows the thinking, or None.
+        beliefs: The answers that it states while thinking, in order, where they change.
+    """
+
+    sample: Sample
+    prompt_ids: list[int]
+    ids: list[int]
+    text: str
+    answer: str | None
+    beliefs: list[Belief]
+
+    @property
+    def is_right(self) -> bool:
+        return self.answer == self.sample.target
+
+    def is_right_at(self, index: int) -> bool:
+        """Whether the stated answer of that index is right; without one, it is not."""
+        return bool(self.beliefs) and self.beliefs[index].answer == self.sample.target
+
+    def believed_at(self, num_tokens: int) -> str | None:
+        """The answer stated last within the first `num_tokens` tokens."""
+        stated = [belief.answer for belief in self.beliefs if belief.position <= num_tokens]
+        return stated[-1] if stated else None
+
+
+class Author:
+    """One of a lab's models: it writes chains, and is asked about them.
+
+    Args:
+        lab: Has the engine.
+        tag: Of the engine.
+    """
+
+    def __init__(self, lab: Lab, tag: str = "target") -> None:
+        self._lab, self._tag = lab, tag
+        self._ids = lab.prompting.encode
+
+    def chains(self, samples: Sequence[Sample], seed: int, first_epoch: int, num_epochs: int) -> list[Chain]:
+        """`num_epochs` chains a question, those of one question side by side."""
+        pairs = [(sample, epoch) for sample in samples for epoch in range(first_epoch, first_epoch + num_epochs)]
+        tasks = []
+        for sample, epoch in pairs:
+            task = GenerationTask(input_str=sample.prompt, max_tokens=MAX_CHAIN_LEN, temperature=TEMPERATURE)
+            task.seed = derive_seed(seed, sample.id, epoch)
+            self._lab.prompting.apply(task)
+            tasks.append(task)
+        self._lab.ask(self._tag, tasks)
+        return [self._chain(sample, task) for (sample, _), task in zip(pairs, tasks, strict=True)]
+
+    def thinking_ids(self, chain: Chain) -> list[int]:
+        """The part of a chain before its thinking closes."""
+        close = self._ids("</think>")[0]
+        return chain.ids[: chain.ids.index(close)] if close in chain.ids else chain.ids
+
+    def forced_answers(self, chains: Sequence[Chain], positions: Sequence[Sequence[int]]) -> list[list[str | None]]:
+        """The greedy answers of each chain when thinking is closed after so many of its tokens."""
+        return [[one.answer for one in row] for row in self._continued(chains, positions, CLOSE, {})]
+
+    def probes(
+        self, chains: Sequence[Chain], positions: Sequence[Sequence[int]], temperature: float, seed: int
+    ) -> list[list[Response]]:
+        """What each chain responds when it is probed after so many of its tokens."""
+        return self._continued(chains, positions, PROBE, {"temperature": temperature, "top_p": 0.95}, seed)
+
+    def _continued(
+        self,
+        chains: Sequence[Chain],
+        positions: Sequence[Sequence[int]],
+        suffix: str,
+        sampling: dict[str, Any],
+        seed: int = 0,
+    ) -> list[list[Response]]:
+        ids = self._ids(suffix)
+        tasks = [
+            GenerationTask(
+                input_tokens=chain.prompt_ids + chain.ids[:position] + ids,
+                max_tokens=ANSWER_LEN,
+                seed=derive_seed(seed, chain.sample.id, position),
+                **sampling,
+            )
+            for chain, wanted in zip(chains, positions, strict=True)
+            for position in wanted
+        ]
+        texts = [(task.output_str or "", len(task.output_tokens or ())) for task in self._lab.ask(self._tag, tasks)]
+        responses = iter([Response(text, up_to_brace(text) or None, num_tokens) for text, num_tokens in texts])
+        return [list(itertools.islice(responses, len(wanted))) for wanted in positions]
+
+    def mean_logprobs(self, chains: Sequence[Chain]) -> list[float]:
+        """Mean log-probability a token of each chain, whoever wrote it, under this model."""
+        tasks = [ScoreTask(input_tokens=chain.prompt_ids, continuation_tokens=chain.ids) for chain in chains]
+        return [sum(t.logprobs or ()) / len(t.logprobs or (1,)) for t in self._lab.ask(self._tag, tasks)]
+
+    def verdicts(self, chains: Sequence[Chain]) -> list[float]:
+        """P(YES) of each chain with the answer that it ends in."""
+        question, end = self._ids(VERDICT), load_tokenizer(MODELS["target"]).eos_token_id
+        tasks = [
+            VerifyTask(
+                branches=[chain.prompt_ids + [token for token in chain.ids if token != end] + question],
+                yes_token=self._ids(YES)[0],
+                no_token=self._ids(NO)[0],
+            )
+            for chain in chains
+        ]
+        return [float((task.scores or [0.5])[0]) for task in self._lab.ask(self._tag, tasks)]
+
+    def _chain(self, sample: Sample, task: GenerationTask) -> Chain:
+        text, ids = task.output_str or "", list(task.output_tokens or ())
+        thinking, _, reply = text.partition("</think>")
+        beliefs = [
+            Belief(len(self._ids(thinking[: match.end()])), match[1] or match[2]) for match in STATED.finditer(thinking)
+        ]
+        return Chain(sample, list(task.input_tokens or ()), ids, text, extract(reply), beliefs)

@@ -1,0 +1,75 @@
+"""How a function becomes a benchmark: a command with a seed, a quick setting, and a report that it fills."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks._lib.provenance import PLACE, setting_of
+from benchmarks._lib.report import Report
+
+_T = TypeVar("_T")
+
+plotted = click.option("--plot_path", type=PLACE, help="Where the figures are drawn.")
+stored = click.option("--store", type=PLACE, help="Folder of what was run before.")
+
+
+def benchmark(
+    example: str, show: Callable[[Report], None] = Report.show
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command of a function that takes a `Report` and its own options, and fills the report.
+
+    Args:
+        example: Module below `benchmarks`, and options of a run.
+        show: Prints the report where no JSON is asked for.
+    """
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        @click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
+        @click.option("--quick", is_flag=True, is_eager=True, help="Smaller sizes, under a minute.")
+        @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+        @click.pass_context
+        @functools.wraps(function)
+        def command(context: click.Context, seed: int, quick: bool, as_json: bool, **options: Any) -> None:
+            name = example.split()[0].rpartition(".")[2]
+            report = Report(name, setting_of(context), seed)
+            function(report, **options)
+            if as_json:
+                print(json.dumps(report.to_json(), indent=1))
+            else:
+                show(report)
+
+        epilog = f"Example: python -m benchmarks.{example}"
+        return click.command(help=inspect.getdoc(function), epilog=epilog)(command)
+
+    return decorate
+
+
+def size(name: str, full: int, *, quick: int, help: str, least: int = 1) -> Callable[[_T], _T]:
+    """An option of how much is done, with a smaller default where `--quick` is given."""
+
+    def resolved(context: click.Context, _: click.Parameter, value: int | None) -> int:
+        return value if value is not None else quick if context.params["quick"] else full
+
+    text = f"{help}  [default: {full:,}; quick: {quick:,}]"
+    return click.option(name, type=click.IntRange(least), callback=resolved, help=text)
+
+
+def progress() -> Progress:
+    """Bars on standard error, where that is a terminal."""
+    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+
+
+def track(sequence: Iterable[_T], description: str) -> Iterable[_T]:
+    """Go through a sequence with a bar."""
+    with progress() as bars:
+        yield from bars.track(sequence, description=description)

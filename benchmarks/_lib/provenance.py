@@ -1,0 +1,63 @@
+"""What a result has to say of itself: the commit, the data with its SHA-256, every option, and the machine."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).parents[2]
+DATA = click.Path(exists=True, dir_okay=False, path_type=Path)  # an option of a file that is read
+PLACE = click.Path(path_type=Path)  # an option of where something is kept or drawn
+UNTOLD = ("as_json",)
+
+
+def setting_of(context: click.Context) -> dict[str, Any]:
+    """The setting of a run: its options, as they hold, and where and on what it runs.
+
+    A file that is read stands by its name and hash; places where something is written are left out.
+    """
+    setting: dict[str, Any] = {"commit": commit()}
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.type is DATA:
+            setting[str(parameter.name)] = (
+                [described(path) for path in value] if parameter.multiple else described(value)
+            )
+        elif parameter.type is not PLACE and parameter.name not in UNTOLD:
+            setting[str(parameter.name)] = value
+    machine = {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
+    return setting | machine
+
+
+def described(path: Path | None) -> dict[str, str] | None:
+    """Name and SHA-256 of a file."""
+    return None if path is None else {"name": path.name, "sha256": sha256(path)}
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal; of a `.gz` file that of what it holds, since its own bytes vary."""
+    digest = hashlib.sha256()
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def commit(folder: Path = ROOT) -> str | None:
+    """The commit that is checked out, with `-dirty` where tracked files differ from it; None outside git."""
+
+    def git(*arguments: str) -> str:
+        run = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)
+        return run.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,159 @@
+"""Stacks that run the same problems, side by side: plain chains, a fixed cut and DynasorCoT, drawn or greedy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+from rich.progress import Progress
+
+from benchmarks._lib.report import Report
+from scaffolding_ext import load_stack
+from scaffolding_ext.evaluation.datasets import Sample
+from scaffolding_ext.evaluation.records import Record
+from scaffolding_ext.evaluation.report import Summary, summarize
+from scaffolding_ext.evaluation.runner import evaluate
+
+PLAIN, CUT, DYNASOR = "plain CoT", "fixed cut", "DynasorCoT"
+GREEDY = ", greedy"
+STACKS = {  # the stack file of each, and what bounds its chains
+    PLAIN: ("configs:native", "controller.args.sampling_params.max_tokens"),
+    DYNASOR: ("configs:dynasor_cot", "controller.args.max_tokens"),
+    CUT: ("configs:budget_forcing", "controller.args.max_thinking_tokens"),
+}
+TEMPERATURE = 0.7
+MAX_TOKENS = 1200
+FORCED_LEN = 4  # tokens of a forced answer, about: what a cut decodes beyond its budget
+
+
+class Run(NamedTuple):
+    """One method on all problems.
+
+    Attributes:
+        records: In the order of the problems.
+        seconds: Wall-clock time of the whole run.
+    """
+
+    records: list[Record]
+    seconds: float
+
+    @property
+    def summary(self) -> Summary:
+        return summarize(self.records)
+
+    @property
+    def correct(self) -> list[float]:
+        return [float(bool(record.correct)) for record in self.records]
+
+    @property
+    def decoded(self) -> list[int]:
+        return self._tokens("decoded")
+
+    @property
+    def computed(self) -> list[int]:
+        return self._tokens("decoded", "prefilled")
+
+    def _tokens(self, *kinds: str) -> list[int]:
+        return [sum(record.ledger["total"][kind] for kind in kinds) for record in self.records]
+
+
+def run_stack(
+    name: str, stack: str | Mapping[str, Any], samples: Sequence[Sample], bars: Progress, overrides: Sequence[str] = ()
+) -> Run:
+    """Run a stack on the samples."""
+    bar = bars.add_task(name, total=len(samples))
+    with load_stack(stack, overrides=overrides) as llm:
+        started = time.perf_counter()
+        records = evaluate(llm, samples, on_record=lambda record: bars.advance(bar))
+        seconds = time.perf_counter() - started
+    failed = [record.error for record in records if record.error is not None]
+    if failed:
+        raise click.ClickException(f"{len(failed)} of {len(samples)} samples failed; the first: {failed[0]}")
+    return Run(records, seconds)
+
+
+def side_by_side(
+    samples: Sequence[Sample],
+    bars: Progress,
+    *,
+    seed: int,
+    model: str,
+    greedy: bool = False,
+    max_tokens: int = MAX_TOKENS,
+    num_blocks: int = 1,
+) -> dict[str, Run]:
+    """Plain chains, DynasorCoT, and the fixed cut that decodes as many tokens as DynasorCoT did.
+
+    Each runs the same problems with the same seeds: until it stops, DynasorCoT writes the very chain that the plain
+    run writes. Plain chains and DynasorCoT take turns block by block, so that a machine that gets slower slows both.
+
+    Args:
+        samples: The problems.
+        bars: Show how far it is.
+        seed: Of all requests.
+        model: Embedded model or folder.
+        greedy: Chains are decoded greedily; the names then end so.
+        max_tokens: Of a chain.
+        num_blocks: Blocks of problems.
+    """
+    suffix = GREEDY if greedy else ""
+    temperature = 0.0 if greedy else TEMPERATURE
+    shared = (f"seed={seed}", f"workers.generation.args.model={model}")
+
+    def run(name: str, block: Sequence[Sample], budget: int) -> Run:
+        config, bound = STACKS[name]
+        sampling = f"controller.args.sampling_params.temperature={temperature}"
+        return run_stack(name + suffix, config, block, bars, (*shared, sampling, f"{bound}={budget}"))
+
+    size = -(-len(samples) // num_blocks)
+    parts: dict[str, list[Run]] = {PLAIN: [], DYNASOR: []}
+    for number, start in enumerate(range(0, len(samples), size)):
+        for name in parts if number % 2 == 0 else reversed(parts):
+            parts[name].append(run(name, samples[start : start + size], max_tokens))
+    plain, dynasor = (
+        Run([record for part in runs for record in part.records], sum(part.seconds for part in runs))
+        for runs in parts.values()
+    )
+    cut = run(CUT, samples, matching_budget(plain.decoded, float(np.mean(dynasor.decoded))))
+    return {PLAIN + suffix: plain, CUT + suffix: cut, DYNASOR + suffix: dynasor}
+
+
+def matching_budget(chain_lengths: list[int], mean_tokens: float) -> int:
+    """The fixed cut whose mean of decoded tokens comes closest to `mean_tokens` on chains of these lengths."""
+    lengths = np.array(chain_lengths)
+    budgets = np.arange(1, lengths.max() + 1)
+    means = [np.minimum(lengths, b).mean() + FORCED_LEN * (lengths > b).mean() for b in budgets]
+    return int(budgets[np.argmin(np.abs(np.array(means) - mean_tokens))])
+
+
+def add_run(report: Report, name: str, run: Run) -> None:
+    """What a method did: accuracy, tokens and seconds."""
+    report.figure(f"{name}: accuracy", float(np.mean(run.correct)), *run.summary.accuracy_interval)
+    report.figure(f"{name}: decoded tokens", float(np.mean(run.decoded)))
+    report.figure(f"{name}: computed tokens", float(np.mean(run.computed)))
+    report.figure(f"{name}: seconds", run.seconds)
+
+
+def compare_runs(report: Report, name: str, run: Run, base: str, other: Run) -> None:
+    """What a method gains and saves against another, paired by problem."""
+    report.difference(f"{name} against {base}: accuracy, points", run.correct, other.correct, scale=100)
+    report.saved(f"{name} against {base}: decoded saved", run.decoded, other.decoded)
+    report.saved(f"{name} against {base}: computed saved", run.computed, other.computed)
+    report.figure(f"{name} against {base}: seconds saved", 1 - run.seconds / other.seconds)
+
+
+def add_side_by_side(report: Report, runs: Mapping[str, Run]) -> None:
+    """Drawn and greedy runs of `side_by_side`: each against the plain chains drawn and decoded as its own, and against
+    greedy plain chains, which are the baseline that costs nothing; DynasorCoT against the cut of as many tokens."""
+    for name, run in runs.items():
+        add_run(report, name, run)
+        suffix = GREEDY if name.endswith(GREEDY) else ""
+        for base in dict.fromkeys((PLAIN + suffix, PLAIN + GREEDY)):
+            if base in runs and base != name:
+                compare_runs(report, name, run, base, runs[base])
+        if name == DYNASOR + suffix:
+            cut = CUT + suffix
+            report.difference(f"{name} against {cut}: accuracy, points", run.correct, runs[cut].correct, scale=100)
