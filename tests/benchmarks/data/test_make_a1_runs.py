@@ -1,12 +1,12 @@
 """The recorded runs are made from a clone of the authors' repository: on a small clone made by hand."""
 
-import gzip
 import json
 
 import pytest
 from click.testing import CliRunner
 
 from benchmarks._lib.provenance import sha256
+from benchmarks._lib.rows import read_rows
 from benchmarks.data import make_a1_runs
 
 HISTORY = [
@@ -47,7 +47,7 @@ def run(tmp_path, monkeypatch):
 def test_chains_are_regrouped_by_question_and_checked(run):
     result, path = run("0")
     assert (result.exit_code, "SHA-256" in result.output) == (1, True)
-    rows = [json.loads(line) for line in gzip.open(path, "rt", encoding="utf-8")]
+    rows = list(read_rows(path))
     assert [row["chain"] for row in rows] == list(range(16))
     expected = {"question": "?", "answer": "7", "level": 2, "subject": "Algebra", "chain": 1, "turns": TURNS}
     assert rows[1] == expected | {"seconds": 1.13}
