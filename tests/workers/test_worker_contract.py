@@ -58,7 +58,7 @@ def compare() -> Worker:
 def trtllm() -> Worker:
     from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
-    return TRTLLMWorker("tinylm/draft")
+    return TRTLLMWorker("tinylm/draft", self_test=False)
 
 
 def budgeted() -> Worker:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import threading
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import GenerationTask, Task
-from scaffolding_ext.tasks import set_token_counts
+from scaffolding_ext.tasks import TokenCounts, notes_of, set_token_counts
+from scaffolding_ext.workers.task_fields import is_set
 from scaffolding_ext.workers.task_reading import TaskReader
 from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
+from scaffolding_ext.workers.trtllm.hints import request_hints, sampling_hints
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
+from scaffolding_ext.workers.trtllm.retention import lowest_retention
 from scaffolding_ext.workers.trtllm.sampling import sampling_arguments
 from scaffolding_ext.workers.trtllm.scores import from_context_logits, from_prompt_logprobs
+from scaffolding_ext.workers.trtllm.self_test import PENALTIES, SamplerWarning, honours_penalties, keeps_seeds_apart
 
-_HINTS = ("priority", "cache_salt")  # keys of custom_input_params that go to the engine, where the release takes them
+_LIKELIEST = 20  # prompt log-probabilities a position that are asked of a release which reports the likeliest alone
 _num_salts = itertools.count()  # of the process: two workers may share an LLM
 
 
@@ -37,7 +44,7 @@ class LlmClient:
         self._loaded = loaded
         self._reader = reader
         self._request_timeout = request_timeout
-        self._by_logits = loaded.engine is not None
+        self._honours_penalties: bool | None = None  # until it was asked
         self._calls: set[Call] = set()
         self._is_shut_down = False
         self.why_no_scores = _why_no_scores(loaded)
@@ -57,12 +64,14 @@ class LlmClient:
         token_ids = self._reader.prompt(task)
         max_tokens = self._reader.max_tokens(task, len(token_ids))
         release = self._loaded.release
-        arguments = sampling_arguments(task, max_tokens, release.sampling_fields, release.version)
+        vocab_size = self._loaded.vocab_size
+        arguments = sampling_arguments(task, max_tokens, release.sampling_fields, release.version, vocab_size)
+        arguments |= sampling_hints(task, release, vocab_size)
         if task.return_context_logits:
             if self.why_no_scores:
                 raise InvalidTaskError(f"return_context_logits is True, but {self.why_no_scores}")
-            late |= self._salt()
-        return self._submit(task, token_ids, arguments, streaming, late)
+            late |= self._unshared()
+        return self._submit(token_ids, arguments, streaming, request_hints(task, self._loaded) | late)
 
     async def scores(self, task: Task, token_ids: list[int], start: int) -> list[float]:
         """Natural-log probabilities of the tokens from `start` on; the task is charged for reading them.
@@ -70,20 +79,57 @@ class LlmClient:
         Raises:
             EngineError: The engine failed, or says nothing of some tokens.
         """
-        while True:
-            by_logits = self._by_logits
-            wanted = {"return_context_logits": True} if by_logits else {"prompt_logprobs": 1}
-            call = self._submit(task, token_ids, {"max_tokens": 1, "top_k": 1, **wanted}, False, self._salt())
-            try:
-                await call.wait()
-            finally:
-                self.close(task, call, decodes=False)
-            if by_logits:
-                return from_context_logits(call.result.context_logits, token_ids, start)
+        if self._loaded.engine is None:
+            call = await self._score(task, token_ids, self._wanted_of_prompts())
             scores = from_prompt_logprobs(call.output.prompt_logprobs, token_ids, start)
             if scores is not None:
                 return scores
-            self._by_logits = True  # this release reports the likeliest tokens only
+            reason = f"TensorRT-LLM {self._loaded.release.version} reports the {_LIKELIEST} likeliest tokens alone"
+            record("lowered", what="prompt_logprobs", to="context logits", reason=reason)
+        call = await self._score(task, token_ids, {"return_context_logits": True})
+        return from_context_logits(call.result.context_logits, token_ids, start)
+
+    async def check_sampler(self, task: GenerationTask) -> None:
+        """Refuse penalties where the engine ignores them, which is tried out when the first are asked for.
+
+        Raises:
+            InvalidTaskError: It does.
+        """
+        asked = [name for name in PENALTIES if is_set(task, name)]
+        if not asked:
+            return
+        if self._honours_penalties is None:
+            self._honours_penalties = await honours_penalties(self._decode)
+        if not self._honours_penalties:
+            raise InvalidTaskError(
+                f"{asked[0]} is {getattr(task, asked[0])!r}, but TensorRT-LLM {self._loaded.release.version} ignores "
+                "it, as was tried out (its PyTorch backend takes penalties from #16485, July 2026, on): leave it out, "
+                "or install a newer release"
+            )
+
+    def test_seeds(self) -> None:
+        """Warn where requests of one batch do not each draw by their own seed, which two requests tell."""
+        found: list[bool] = []
+        # A loop may run in the caller's thread.
+        thread = threading.Thread(target=lambda: found.append(asyncio.run(keeps_seeds_apart(self._decode))))
+        thread.start()
+        thread.join()
+        if found == [False]:
+            warnings.warn(
+                f"TensorRT-LLM {self._loaded.release.version} draws the requests of one batch by the seed of the first "
+                "(#17172): samples differ, but a run with seeds does not repeat; a newer release does",
+                SamplerWarning,
+                stacklevel=4,
+            )
+
+    async def _decode(self, fields: Mapping[str, Any]) -> list[int]:
+        """The token ids of a short request of the client's own."""
+        call = self._submit(self._reader.ids(None, "1 2", "input"), fields, False, {})
+        try:
+            await call.wait()
+        finally:
+            self.forget(call)
+        return list(call.output.token_ids)
 
     def close(self, task: Task, call: Call, *, decodes: bool = True) -> None:
         """Forget a request, whatever became of it, and note what it has cost.
@@ -110,14 +156,29 @@ class LlmClient:
         if self._loaded.is_own:
             self._loaded.llm.shutdown()
 
+    def _wanted_of_prompts(self) -> dict[str, Any]:
+        """How the log-probabilities of a prompt's own tokens are asked for."""
+        if "prompt_logprobs_simple_format" in self._loaded.release.sampling_fields:
+            return {"prompt_logprobs": 0, "prompt_logprobs_simple_format": True}
+        return {"prompt_logprobs": min(_LIKELIEST, self._loaded.vocab_size)}
+
+    async def _score(self, task: Task, token_ids: list[int], wanted: Mapping[str, Any]) -> Call:
+        spent = notes_of(task).counts or TokenCounts()  # by an attempt that told too little
+        keywords = request_hints(task, self._loaded) | self._unshared()
+        call = self._submit(token_ids, {"max_tokens": 1, "top_k": 1, **wanted}, False, keywords)
+        try:
+            await call.wait()
+        finally:
+            self.close(task, call, decodes=False)
+            set_token_counts(task, TokenCounts(*map(sum, zip(spent, notes_of(task).counts or (), strict=True))))
+        return call
+
     def _submit(
-        self, task: Task, token_ids: list[int], arguments: Mapping[str, Any], streaming: bool, late: Mapping[str, Any]
+        self, token_ids: list[int], arguments: Mapping[str, Any], streaming: bool, keywords: dict[str, Any]
     ) -> Call:
         if self._is_shut_down:
             raise EngineError("the worker has been shut down")
         release = self._loaded.release
-        hints = task.custom_input_params or {}
-        keywords = {name: hints[name] for name in _HINTS if name in hints} | dict(late)
         for name in keywords.keys() - release.request_keywords:
             del keywords[name]
             record("lowered", what=name, reason=f"TensorRT-LLM {release.version} does not take it")
@@ -132,9 +193,15 @@ class LlmClient:
         self._calls.add(call)
         return call
 
-    def _salt(self) -> dict[str, str]:
-        """What keeps a request from KV that is there already, since of reused tokens nothing is reported."""
-        return {"cache_salt": f"score-{next(_num_salts)}"} if self._loaded.reuses_blocks else {}
+    def _unshared(self) -> dict[str, Any]:
+        """What keeps a request from KV that is there already, since of reused tokens nothing is reported.
+
+        Nobody can reuse what it leaves, so that goes first.
+        """
+        if not self._loaded.reuses_blocks:
+            return {}
+        retention = lowest_retention(self._loaded.release.setting("KvCacheRetentionConfig"))
+        return {"cache_salt": f"score-{next(_num_salts)}", "kv_cache_retention_config": retention}
 
 
 def _why_no_scores(loaded: LoadedLlm) -> str:

@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompting import load_tokenizer, model_folder
+from scaffolding_ext.workers.trtllm.arguments import Share, environment_kept, llm_arguments, read_in_steps, readable
 from scaffolding_ext.workers.trtllm.engine_config import EngineConfig, EngineNeeds, is_engine
 from scaffolding_ext.workers.trtllm.release import Release, llm_class
-
-_DEFAULT_FRACTION = 0.9  # TensorRT-LLM's own share of the free memory
-
-
-class Share(NamedTuple):
-    """What a worker takes of the GPUs.
-
-    Attributes:
-        kv_cache_fraction: Share of the memory that is free once the model is loaded, for KV; None is the release's own.
-        devices: Numbers of the GPUs that it sees; None leaves it what the process sees.
-        enable_block_reuse: Whether requests that begin alike share KV.
-    """
-
-    kv_cache_fraction: float | None = None
-    devices: tuple[int, ...] | None = None
-    enable_block_reuse: bool = True
-
-    @staticmethod
-    def by_device(args: Mapping[str, Any]) -> dict[int | None, float]:
-        """The share of each GPU's free memory that a `TRTLLMWorker` with these arguments takes.
-
-        None stands for the GPUs of a worker that names none. An `LLM` that is there already has its memory.
-        """
-        if not isinstance(args.get("model", ""), str | os.PathLike):
-            return {}
-        fraction = args.get("kv_cache_fraction")
-        return dict.fromkeys(args.get("devices") or [None], _DEFAULT_FRACTION if fraction is None else fraction)
 
 
 class LoadedLlm(NamedTuple):
@@ -54,6 +27,7 @@ class LoadedLlm(NamedTuple):
         vocab_size: Token ids are below it.
         reuses_blocks: Whether requests that begin alike share KV.
         is_own: Whether it was loaded here.
+        orders_by_priority: Whether requests that wait are taken by their priority.
     """
 
     llm: Any
@@ -65,6 +39,7 @@ class LoadedLlm(NamedTuple):
     vocab_size: int
     reuses_blocks: bool
     is_own: bool
+    orders_by_priority: bool
 
 
 def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, llm_args: Mapping[str, Any]) -> LoadedLlm:
@@ -83,7 +58,11 @@ def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, ll
     make = llm_class(None if engine is None else folder)
     name = tokenizer or model
     found = load_tokenizer(name)
-    llm = make(model=folder, tokenizer=model_folder(name), **_llm_arguments(engine, needs, share, llm_args))
+    arguments = llm_arguments(engine, needs, share, llm_args)
+    if engine is None:
+        read_in_steps(arguments, needs.max_seq_len or _model_config(folder).get("max_position_embeddings"))
+    with environment_kept(arguments.get("env_overrides") or {}):
+        llm = make(model=folder, tokenizer=model_folder(name), **arguments)
     try:
         return LoadedLlm(
             llm,
@@ -95,6 +74,7 @@ def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, ll
             max(len(found), (_model_config(folder) if engine is None else engine._asdict()).get("vocab_size") or 0),
             share.enable_block_reuse,
             is_own=True,
+            orders_by_priority=_orders_by_priority(llm),
         )
     except BaseException:
         llm.shutdown()
@@ -123,45 +103,19 @@ def adopt(llm: Any, tokenizer: str | None, max_seq_len: int | None) -> LoadedLlm
         found,
         name,
         engine,
-        _max_seq_len(llm, max_seq_len, engine, folder),
+        readable(args, engine, max_seq_len, _max_seq_len(llm, max_seq_len, engine, folder)),
         max(len(found), vocab_size or 0),
         bool(getattr(kv_cache, "enable_block_reuse", True)),  # reuse is every release's default
         is_own=False,
+        orders_by_priority=_orders_by_priority(llm),
     )
 
 
-def _llm_arguments(
-    engine: EngineConfig | None, needs: EngineNeeds, share: Share, llm_args: Mapping[str, Any]
-) -> dict[str, Any]:
-    arguments = dict(llm_args)
-    for name in ("max_seq_len", "max_num_tokens", "max_batch_size"):
-        if getattr(needs, name) is not None:
-            arguments.setdefault(name, getattr(needs, name))
-    if engine is not None:
-        arguments.setdefault("gather_generation_logits", True)  # without it log-probabilities are refused
-    from tensorrt_llm.llmapi import KvCacheConfig
-
-    if "kv_cache_config" in arguments:
-        raise ConfigError("is set by kv_cache_fraction and enable_block_reuse", "llm_args.kv_cache_config")
-    fraction = {} if share.kv_cache_fraction is None else {"free_gpu_memory_fraction": share.kv_cache_fraction}
-    arguments["kv_cache_config"] = KvCacheConfig(enable_block_reuse=share.enable_block_reuse, **fraction)
-    if share.devices is not None:
-        arguments["env_overrides"] = _visible(share.devices, engine)
-    return arguments
-
-
-def _visible(devices: tuple[int, ...], engine: EngineConfig | None) -> dict[str, str]:
-    """The environment that shows these GPUs to the engine's processes, where the release takes one."""
-    from tensorrt_llm.llmapi import llm_args as arguments
-
-    kind = getattr(arguments, "TorchLlmArgs" if engine is None else "TrtLlmArgs", None)
-    if "env_overrides" not in getattr(kind, "model_fields", ()):
-        raise ConfigError(
-            f"is {list(devices)}, but this TensorRT-LLM takes no environment for its processes: start this process "
-            f"with CUDA_VISIBLE_DEVICES={','.join(map(str, devices))} instead",
-            "devices",
-        )
-    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
+def _orders_by_priority(llm: Any) -> bool:
+    config = getattr(getattr(llm, "args", None), "scheduler_config", None)
+    policy = config.get("waiting_queue_policy") if isinstance(config, Mapping) else None
+    policy = getattr(config, "waiting_queue_policy", policy)
+    return str(getattr(policy, "value", policy)).lower() == "priority"
 
 
 def _max_seq_len(llm: Any, wanted: int | None, engine: EngineConfig | None, folder: str | None) -> int | None:

@@ -40,6 +40,16 @@ def branch_scores(task: BranchTask) -> list[float]:
     return [float(score) for score in scores]
 
 
+def lowest_retention(config_class: Any) -> Any:
+    """The `KvCacheRetentionConfig` of KV that nobody can reuse.
+
+    Args:
+        config_class: TensorRT-LLM's own.
+    """
+    ranges = [config_class.TokenRangeRetentionConfig(0, None, _LOWEST)]
+    return config_class(token_range_retention_configs=ranges, decode_retention_priority=_LOWEST)
+
+
 def retention_config(config_class: Any, prefix_len: int, score: float) -> Any:
     """The `KvCacheRetentionConfig` of one branch.
 

@@ -16,7 +16,6 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "best_of": "the tokens of the lost samples would not be counted: send that many tasks",
         "echo": "a task's output is what was generated: put its input before it",
-        "logit_bias": "the LLM API takes a tensor over the whole vocabulary instead",
         "n": "a task has one output: send that many tasks",
         "reasoning_effort": "it is a matter of the chat template: put it into the prompt",
         "suffix": "the LLM API does not fill in the middle",
@@ -29,7 +28,9 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
 _SAME = ("frequency_penalty", "presence_penalty", "min_tokens", "ignore_eos", "return_context_logits", "seed")
 
 
-def sampling_arguments(task: GenerationTask, max_tokens: int, known: Collection[str], version: str) -> dict[str, Any]:
+def sampling_arguments(
+    task: GenerationTask, max_tokens: int, known: Collection[str], version: str, vocab_size: int
+) -> dict[str, Any]:
     """The keyword arguments of a task's `SamplingParams`.
 
     Greedy decoding is asked for by `top_k=1`, sampling by a temperature and a top-p that are never None: releases
@@ -40,6 +41,7 @@ def sampling_arguments(task: GenerationTask, max_tokens: int, known: Collection[
         max_tokens: Tokens to generate at most; `SamplingParams` would take 32 by itself.
         known: What the installed release's `SamplingParams` takes.
         version: The installed release, for errors.
+        vocab_size: Tokens that the model has.
 
     Raises:
         InvalidTaskError: A field is unusable, or asks for what cannot be had.
@@ -55,12 +57,26 @@ def sampling_arguments(task: GenerationTask, max_tokens: int, known: Collection[
     num_logprobs = integer("num_logprobs", task.num_logprobs, 0, 0)
     if num_logprobs:
         arguments["logprobs"] = num_logprobs
+    if is_set(task, "logit_bias"):
+        arguments["embedding_bias"] = _bias(task.logit_bias or {}, vocab_size)
     unknown = sorted(arguments.keys() - set(known))
     if unknown:
         raise InvalidTaskError(
             f"{unknown[0]} is {arguments[unknown[0]]!r}; the SamplingParams of TensorRT-LLM {version} does not take it"
         )
     return arguments
+
+
+def _bias(logit_bias: Mapping[Any, Any], vocab_size: int) -> Any:
+    """A float32 tensor of shape [vocab_size]."""
+    import torch
+
+    bias = torch.zeros(vocab_size, dtype=torch.float32)
+    for token, value in logit_bias.items():
+        if not str(token).isdecimal() or int(token) >= vocab_size:
+            raise InvalidTaskError(f"logit_bias names {token!r}; the model's token ids are 0 to {vocab_size - 1}")
+        bias[int(token)] = number("logit_bias", value, 0.0)
+    return bias
 
 
 def _selection(task: GenerationTask) -> dict[str, Any]:

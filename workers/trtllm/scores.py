@@ -15,12 +15,13 @@ from scaffolding_ext.errors import EngineError
 
 
 def from_prompt_logprobs(
-    entries: Sequence[Mapping[int, Any]] | None, token_ids: Sequence[int], start: int
+    entries: Sequence[Mapping[int, Any] | float] | None, token_ids: Sequence[int], start: int
 ) -> list[float] | None:
     """The scores of the tokens from `start` on.
 
     Args:
-        entries: For each position the reported tokens with their `Logprob`.
+        entries: For each position the reported tokens with their `Logprob`, or the log-probability of the token that
+            follows (the simple format of newer releases).
         token_ids: The whole prompt.
         start: The first token to score, at least 1.
 
@@ -34,7 +35,8 @@ def from_prompt_logprobs(
     _check_positions(len(entries), len(token_ids))
     scores = []
     for position in range(start, len(token_ids)):
-        entry = entries[position - 1].get(token_ids[position])
+        reported = entries[position - 1]
+        entry = reported.get(token_ids[position]) if isinstance(reported, Mapping) else reported
         if entry is None:
             return None
         scores.append(float(getattr(entry, "logprob", entry)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.lowering import lower_branch, lower_verify, write_back_branch, write_back_verify
+from scaffolding_ext.program import record
 from scaffolding_ext.protocol import (
     GenerationTask,
     StreamGenerationTask,
@@ -22,10 +23,11 @@ from scaffolding_ext.tasks import (
 from scaffolding_ext.worker import BaseWorker
 from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
 from scaffolding_ext.workers.task_reading import TaskReader
+from scaffolding_ext.workers.trtllm.arguments import Share
 from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
-from scaffolding_ext.workers.trtllm.loading import Share, adopt, load
+from scaffolding_ext.workers.trtllm.loading import adopt, load
 from scaffolding_ext.workers.trtllm.pieces import check_verdicts, run_pieces
 from scaffolding_ext.workers.trtllm.retention import branch_scores, retention_config
 from scaffolding_ext.workers.trtllm.upstream_tasks import close_chat, open_chat, upstream_type
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 _REFUSED = MappingProxyType(
     {
         "RewardTask": "it serves a generating model; RewardController asks such a one for a verdict (VerifyTask)",
-        "DropKVCacheTask": "the LLM API cannot drop KV; its blocks go by their priority",
     }
 )
 
@@ -46,7 +47,7 @@ class TRTLLMWorker(BaseWorker):
 
     Where a task gives neither temperature, top-p nor top-k, it is decoded greedily. `input_tokens` go before
     `input_str`. What a release cannot do is refused by name, never dropped. `custom_input_params` of a task may bring
-    `priority` (0 to 1) and `cache_salt` for the engine.
+    `engine_priority` (0 to 1, the higher the sooner), `cache_salt`, `stop_token_ids` and `guided_decoding` (a mapping).
 
     Args:
         model: A checkpoint (a folder, a hub name, `tinylm/NAME`), the folder of an engine, or an `LLM`, which stays
@@ -62,7 +63,9 @@ class TRTLLMWorker(BaseWorker):
         serve_scores: Whether `ScoreTask` is served: True refuses an LLM that cannot, None serves it where it can. While
             KV is reused a score needs a cache salt, by which it reads its whole prompt anew.
         request_timeout: Seconds that one task may take; None is no limit.
-        llm_args: Further arguments of `LLM`.
+        self_test: Whether an LLM that is loaded here is asked whether it keeps the seeds of a batch apart; where it
+            does not, a warning says so.
+        llm_args: Further arguments of `LLM`; of `kv_cache_config` a mapping of what is not set here.
 
     Raises:
         MissingDependencyError: TensorRT-LLM is not installed.
@@ -88,6 +91,7 @@ class TRTLLMWorker(BaseWorker):
         enable_block_reuse: bool = True,
         serve_scores: bool | None = None,
         request_timeout: float | None = None,
+        self_test: bool = True,
         llm_args: dict[str, Any] | None = None,
     ) -> None:
         if kv_cache_fraction is not None:
@@ -124,6 +128,8 @@ class TRTLLMWorker(BaseWorker):
         self.refused: dict[str, str] = {**_REFUSED, **({"ScoreTask": no_scores} if no_scores else {})}
         if serve_scores is False:
             self.refused["ScoreTask"] = "serve_scores is False"
+        if self_test and self._loaded.is_own:
+            self._client.test_seeds()
         self.task_handlers = self._served()  # type: ignore[misc]  # upstream's is of the class, ours of the LLM
 
     @classmethod
@@ -174,7 +180,11 @@ class TRTLLMWorker(BaseWorker):
 
     def _served(self) -> dict[type[Any], TaskHandler]:
         handlers = {**type(self).task_handlers}
-        for name, handler in (("ChatTask", TRTLLMWorker._chat), ("TokenizeTask", TRTLLMWorker._tokenize)):
+        for name, handler in (
+            ("ChatTask", TRTLLMWorker._chat),
+            ("TokenizeTask", TRTLLMWorker._tokenize),
+            ("DropKVCacheTask", TRTLLMWorker._drop),
+        ):
             kind = upstream_type(name)
             if kind is not None:
                 handlers[kind] = handler
@@ -185,6 +195,7 @@ class TRTLLMWorker(BaseWorker):
 
     async def _generate_with(self, task: GenerationTask, **late: Any) -> TaskStatus:
         task.output_tokens = None
+        await self._client.check_sampler(task)
         call = self._client.open(task, streaming=bool(task.streaming_output_flag), **late)
         try:
             while task.streaming_output_flag and not call.ended:
@@ -202,6 +213,7 @@ class TRTLLMWorker(BaseWorker):
             return TaskStatus.SUCCESS
         if task.request_handle is None:
             task.output_tokens = None
+            await self._client.check_sampler(task)
             task.request_handle = self._client.open(task, streaming=True)
             self._streams.add(task.request_handle)
         call: Call = task.request_handle
@@ -258,6 +270,12 @@ class TRTLLMWorker(BaseWorker):
         open_chat(task, self._loaded.tokenizer)
         await self._generate_with(task)
         close_chat(task)
+        return TaskStatus.SUCCESS
+
+    async def _drop(self, task: Any) -> TaskStatus:
+        record(
+            "ignored", task=type(task).__name__, reason="the LLM API drops no KV on request; it goes by its priority"
+        )
         return TaskStatus.SUCCESS
 
     async def _tokenize(self, task: Any) -> TaskStatus:

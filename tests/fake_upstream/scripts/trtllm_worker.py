@@ -9,6 +9,7 @@ from tensorrt_llm.scaffolding import Worker as UpstreamWorker
 
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.host.llm import ScaffoldingLlm as OurHost
+from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import UPSTREAM, Worker
 from scaffolding_ext.results import completion_of
@@ -29,8 +30,20 @@ def chat(worker):
         "counted": [asked.prompt_tokens_num, asked.completion_tokens_num],
         "tokens": [len(asked.input_tokens), len(asked.output_tokens)],
         "tools": refusal(worker, task.ChatTask(messages=asked.messages, tools=[1], max_tokens=1)),
-        "dropped": refusal(worker, task.DropKVCacheTask(chat_task=asked)),
+        "dropped": dropped(worker, task.DropKVCacheTask(asked, "generation")),
     }
+
+
+def dropped(worker, asked):
+    """The trace and the status of a task that asks for KV to be dropped."""
+    program = Program()
+
+    async def inside():
+        enter_program(program)
+        return await worker.run_task(asked)
+
+    status = asyncio.run(inside())
+    return [status.value, [event["event"] for event in program.trace]]
 
 
 def refusal(worker, asked):
@@ -62,7 +75,7 @@ def answered(host, worker):
     return {"text": output.text, "answer": output.answer, "decoded": output.program.ledger.total.decoded}
 
 
-with TRTLLMWorker(MODEL) as served:
+with TRTLLMWorker(MODEL, self_test=False) as served:
     document = {
         "upstream": UPSTREAM and Worker is UpstreamWorker and isinstance(served, UpstreamWorker),
         "chat": chat(served),

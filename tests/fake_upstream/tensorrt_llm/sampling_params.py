@@ -3,6 +3,17 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorrt_llm import HAS_NEWEST_FIELDS
+
+
+@dataclass(slots=True, kw_only=True)
+class GuidedDecodingParams:
+    json: Any = None
+    regex: str | None = None
+    grammar: str | None = None
+    json_object: bool = False
+    structural_tag: str | None = None
+
 
 @dataclass(slots=True, kw_only=True)
 class SamplingParams:
@@ -39,6 +50,9 @@ class SamplingParams:
     beam_width_array: list[int] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    if HAS_NEWEST_FIELDS:
+        logprobs_simple_format: bool = False
+        prompt_logprobs_simple_format: bool = False
     return_context_logits: bool = False
     return_generation_logits: bool = False
     exclude_input_from_output: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,11 @@ BUILD = {
     "kv_cache_type": "PAGED",
     "plugin_config": {"use_paged_context_fmha": True},
 }
-pytestmark = pytest.mark.usefixtures("tensorrt_llm")
+pytestmark = [
+    pytest.mark.usefixtures("tensorrt_llm"),
+    # of the older releases: `test_sampler.py`
+    pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.self_test.SamplerWarning"),
+]
 
 
 @pytest.fixture
@@ -118,9 +123,62 @@ def test_devices_are_refused_where_the_release_cannot_place_a_model() -> None:
     ("arguments", "message"),
     [
         ({"kv_cache_fraction": 1.5}, "kv_cache_fraction: is 1.5; it must be above 0 and at most 1"),
-        ({"llm_args": {"kv_cache_config": 1}}, "llm_args.kv_cache_config: is set by kv_cache_fraction"),
+        ({"llm_args": {"kv_cache_config": 1}}, "llm_args.kv_cache_config: is 1; give a mapping of its fields"),
+        (
+            {"llm_args": {"kv_cache_config": {"free_gpu_memory_fraction": 1}}},
+            "set by the worker's own kv_cache_fraction",
+        ),
+        ({"llm_args": {"kv_cache_config": {"colour": 1}}}, "kv_cache_config: is .*which this release does not take"),
     ],
 )
 def test_arguments_that_are_wrong_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TRTLLMWorker(MODEL, **arguments)
+
+
+def test_what_else_the_kv_cache_is_told_goes_to_the_llm() -> None:
+    with TRTLLMWorker(MODEL, kv_cache_fraction=0.4, llm_args={"kv_cache_config": {"dtype": "fp8"}}) as worker:
+        config = args_of(worker).kv_cache_config
+        assert (config.dtype, config.free_gpu_memory_fraction, config.enable_block_reuse) == ("fp8", 0.4, True)
+
+
+def test_devices_of_one_worker_are_not_those_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The LLM writes them into the environment of the whole process, where its own processes find them."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with (
+        TRTLLMWorker(MODEL, devices=[1]) as target,
+        TRTLLMWorker(MODEL) as plain,
+        TRTLLMWorker(MODEL, devices=[0]) as draft,
+    ):
+        seen = [worker._loaded.llm.executor.visible for worker in (target, plain, draft)]
+    assert seen == ["1", None, "0"]
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_chunked"),
+    [
+        ({"max_seq_len": 256, "max_num_tokens": 128}, True),
+        ({"max_seq_len": 128, "max_num_tokens": 128}, False),
+        ({"max_num_tokens": 64}, True),  # the model's own context is longer
+        ({"max_seq_len": 256}, False),  # a step reads 8192
+    ],
+)
+def test_long_chains_are_read_in_steps(arguments: dict[str, Any], is_chunked: bool) -> None:
+    with TRTLLMWorker(MODEL, **arguments) as worker:
+        assert args_of(worker).enable_chunked_prefill is is_chunked
+        task = GenerationTask(input_tokens=[5] * 100, max_tokens=1)
+        asyncio.run(worker.run_task(task))
+        assert task.output_tokens
+
+
+def test_chains_that_nothing_can_read_are_refused_at_load(tensorrt_llm: Any) -> None:
+    with pytest.raises(ConfigError, match="enable_chunked_prefill: is False, but requests may have 256 tokens"):
+        TRTLLMWorker(MODEL, max_seq_len=256, max_num_tokens=64, llm_args={"enable_chunked_prefill": False})
+    llm = tensorrt_llm.LLM(model_folder(MODEL), max_num_tokens=64)
+    try:
+        with pytest.raises(ConfigError, match=r"max_seq_len: is 256, but the LLM was loaded with max_num_tokens=64"):
+            TRTLLMWorker(llm, max_seq_len=256)
+        assert TRTLLMWorker(llm).max_seq_len == 64
+    finally:
+        llm.shutdown()

@@ -14,12 +14,12 @@ from scaffolding_ext.workers.trtllm.sampling import sampling_arguments
 
 KNOWN = (
     *("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "logprobs", "min_tokens", "ignore_eos"),
-    *("frequency_penalty", "presence_penalty", "return_context_logits"),
+    *("frequency_penalty", "presence_penalty", "return_context_logits", "embedding_bias"),
 )
 
 
 def arguments(known: tuple[str, ...] = KNOWN, **fields: Any) -> dict[str, Any]:
-    return sampling_arguments(GenerationTask(**fields), 9, known, "1.2.1")
+    return sampling_arguments(GenerationTask(**fields), 9, known, "1.2.1", 10)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,6 @@ def test_what_a_task_asks_for_goes_over(fields: dict[str, Any], expected: dict[s
 REFUSED: dict[str, Any] = {
     "best_of": 2,
     "echo": True,
-    "logit_bias": {"5": 1.0},
     "n": 2,
     "reasoning_effort": "low",
     "suffix": "x",
@@ -64,15 +63,29 @@ def test_what_cannot_be_honoured_is_refused_by_name(name: str) -> None:
         arguments(**{name: REFUSED[name]})
 
 
+def test_a_bias_is_a_tensor_over_the_vocabulary() -> None:
+    assert arguments(logit_bias={"5": 1.5, 2: -1})["embedding_bias"].tolist() == [0, 0, -1, 0, 0, 1.5, 0, 0, 0, 0]
+    with pytest.raises(InvalidTaskError, match="logit_bias names 10; the model's token ids are 0 to 9"):
+        arguments(logit_bias={10: 1.0})
+
+
 def test_every_sampling_field_is_forwarded_or_refused() -> None:
     """But for `user`, which says who asks and changes nothing."""
-    values = {"stop": ["x"], "num_logprobs": 3, "seed": 5, "max_tokens": 4, "temperature": 0.3, "top_p": 0.4}
+    values = {
+        "logit_bias": {"5": 1.0},
+        "stop": ["x"],
+        "num_logprobs": 3,
+        "seed": 5,
+        "max_tokens": 4,
+        "temperature": 0.3,
+        "top_p": 0.4,
+    }
     unset = arguments()
     for name in SAMPLING_FIELDS - {"user", "max_tokens"}:
         kind = {field.name: field.type for field in dataclasses.fields(GenerationTask)}[name]
         value = values.get(name, True if "bool" in str(kind) else 2)
-        if name in REFUSED:
-            continue  # by the test above
+        if name in {*REFUSED, "logit_bias"}:
+            continue  # by the tests above
         assert arguments(**{name: value}) != unset, name
 
 

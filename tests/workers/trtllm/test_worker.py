@@ -50,7 +50,7 @@ def long_task(**fields: Any) -> StreamGenerationTask:
 
 @each_release
 def test_greedy_text_is_that_of_the_transformers_worker(reference: Any) -> None:
-    with TRTLLMWorker.from_checkpoint(MODEL) as worker:
+    with TRTLLMWorker.from_checkpoint(MODEL, self_test=False) as worker:
         expected = run(reference, GenerationTask(input_str=PROMPT, max_tokens=24))
         task = run(worker, GenerationTask(input_str=PROMPT, max_tokens=24, num_logprobs=2))
         assert (task.output_str, task.output_tokens, task.finish_reason) == (
@@ -73,7 +73,7 @@ def test_scores_are_those_of_the_transformers_worker(reference: Any) -> None:
         {"input_str": PROMPT, "continuation_str": "First 5+3=8, so"},
     ]
     for reuse in (True, False):
-        with TRTLLMWorker(MODEL, enable_block_reuse=reuse, serve_scores=True) as worker:
+        with TRTLLMWorker(MODEL, self_test=False, enable_block_reuse=reuse, serve_scores=True) as worker:
             run(worker, GenerationTask(input_tokens=ids, max_tokens=1))  # its KV could be reused now
             for fields in [*tasks, tasks[0]]:
                 expected, task = run(reference, ScoreTask(**fields)), run(worker, ScoreTask(**fields))
@@ -84,11 +84,11 @@ def test_scores_are_those_of_the_transformers_worker(reference: Any) -> None:
 
 @pytest.mark.parametrize("tensorrt_llm", ["1.2.1", "newest"], indirect=True)
 def test_a_release_that_reports_the_likeliest_only_is_asked_for_logits(tensorrt_llm: Any) -> None:
-    with TRTLLMWorker(MODEL) as worker:
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
         for _ in range(2):
             run(worker, ScoreTask(input_str=PROMPT, continuation_str=PROMPT))
         asked = [request["params"].return_context_logits for request in llm_of(worker).requests]
-    assert asked == ([False, True, True] if tensorrt_llm.__version__ == "1.2.1" else [False, False])
+    assert asked == ([False, True] * 2 if tensorrt_llm.__version__ == "1.2.1" else [False, False])
 
 
 def without_salts(llm: Any) -> Any:
@@ -152,7 +152,7 @@ def test_a_stream_has_no_backlog() -> None:
         await worker.run_task(task)
         assert (len(task.output_tokens or ()), task.end_flag, task.finish_reason) == (40, True, "length")
 
-    with TRTLLMWorker(MODEL) as worker:
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
         asyncio.run(scenario(worker))
 
 
@@ -166,7 +166,7 @@ def test_a_cancelled_stream_is_aborted_and_keeps_what_it_has() -> None:
         assert 3 <= len(task.output_tokens or ()) < 900
         assert token_counts_of(task).decoded == len(task.output_tokens or ())
 
-    with TRTLLMWorker(MODEL) as worker:
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
         asyncio.run(scenario(worker))
         assert llm_of(worker).executor.aborted == [0]
 
@@ -187,7 +187,7 @@ def test_what_nobody_waits_for_any_more_is_aborted(streaming: bool) -> None:
         engine.may_run.set()
         assert await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=1)) is TaskStatus.SUCCESS
 
-    with TRTLLMWorker(MODEL) as worker:
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
         asyncio.run(scenario(worker))
         assert not worker._streams
         assert not worker._client._calls
@@ -206,20 +206,20 @@ def test_the_end_of_a_scope_aborts_its_streams_and_no_others() -> None:
         assert not tasks[1].end_flag
         await worker.on_scope_end("two")
 
-    with TRTLLMWorker(MODEL) as worker:
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
         asyncio.run(scenario(worker))
         assert not worker._client._calls
 
 
 def test_a_request_that_takes_too_long_fails_by_name_and_is_aborted() -> None:
-    with TRTLLMWorker(MODEL, request_timeout=0.05) as worker:
+    with TRTLLMWorker(MODEL, self_test=False, request_timeout=0.05) as worker:
         engine = llm_of(worker).executor
         engine.may_run.clear()
         with pytest.raises(EngineError, match=r"within request_timeout = 0.05 s; 0 tokens had come"):
             run(worker, GenerationTask(input_str=PROMPT, max_tokens=5))
         assert engine.aborted == [0]
     with pytest.raises(ConfigError, match="request_timeout: is 0; it must be above 0"):
-        TRTLLMWorker(MODEL, request_timeout=0)
+        TRTLLMWorker(MODEL, self_test=False, request_timeout=0)
 
 
 def test_shutdown_ends_what_is_in_flight() -> None:
@@ -233,7 +233,7 @@ def test_shutdown_ends_what_is_in_flight() -> None:
         with pytest.raises(EngineError, match="the worker has been shut down"):
             await call
 
-    asyncio.run(scenario(TRTLLMWorker(MODEL)))
+    asyncio.run(scenario(TRTLLMWorker(MODEL, self_test=False)))
 
 
 def test_a_request_that_the_engine_refuses_fails_alone() -> None:
@@ -241,18 +241,20 @@ def test_a_request_that_the_engine_refuses_fails_alone() -> None:
         tasks = [GenerationTask(input_tokens=ids, max_tokens=4) for ids in ([5, 6], [5, 0], [5, 7])]
         return await asyncio.gather(*map(worker.run_task, tasks), return_exceptions=True)
 
-    with TRTLLMWorker(MODEL) as worker:
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
         first, refused, last = asyncio.run(scenario(worker))
     assert first is last is TaskStatus.SUCCESS
     assert isinstance(refused, EngineError)
     assert "a token that the engine refuses" in str(refused)
     assert type(refused.__cause__).__name__ == "RequestError"
-    with TRTLLMWorker(MODEL, max_num_tokens=8) as worker, pytest.raises(EngineError, match="max_num_tokens"):
-        run(worker, GenerationTask(input_tokens=[5] * 9, max_tokens=1))
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
+        llm_of(worker).args.max_num_tokens = 8  # less than it was loaded with
+        with pytest.raises(EngineError, match=r"refused a request.*max_num_tokens"):
+            run(worker, GenerationTask(input_tokens=[5] * 9, max_tokens=1))
 
 
 def test_reused_tokens_are_counted() -> None:
-    with TRTLLMWorker(MODEL) as worker:
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
         ids = load_tokenizer(MODEL)(PROMPT * 4).input_ids
         first, second = (run(worker, GenerationTask(input_tokens=ids, max_tokens=3)) for _ in range(2))
     assert token_counts_of(first)[1:] == (len(ids), 0)
@@ -267,7 +269,7 @@ def test_waiting_in_the_engine_goes_into_the_ledger() -> None:
         await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=2))
         return program
 
-    with TRTLLMWorker(MODEL) as worker:
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
         program = asyncio.run(scenario(worker))
     assert program.ledger.queue_seconds > 0
     assert program.ledger.to_json()["queue_seconds"] == round(program.ledger.queue_seconds, 6)
@@ -280,9 +282,11 @@ def test_branches_share_their_prefix_and_say_how_long_to_keep_it(tensorrt_llm: A
         prefix_tokens=prefix,
         suffixes=[[5], [6, 7], []],
         max_tokens=4,
-        custom_input_params={BRANCH_SCORES: [1.0, 0.5, 0.0], "priority": 0.9, "cache_salt": "mine"},
+        custom_input_params={BRANCH_SCORES: [1.0, 0.5, 0.0], "engine_priority": 0.9, "cache_salt": "mine"},
     )
-    with TRTLLMWorker(MODEL) as worker:
+    is_newest = tensorrt_llm.__version__ == "newest"
+    llm_args = {"scheduler_config": {"waiting_queue_policy": "priority"}} if is_newest else {}
+    with TRTLLMWorker(MODEL, self_test=False, llm_args=llm_args) as worker:
         run(worker, task)
         requests = llm_of(worker).requests
     assert [len(ids) for ids in task.output_tokens or ()] == [4, 4, 4]
@@ -296,11 +300,11 @@ def test_branches_share_their_prefix_and_say_how_long_to_keep_it(tensorrt_llm: A
     ]
     assert [request["retention"].decode_retention_priority for request in requests] == [51, 26, 1]
     assert {request["salt"] for request in requests} == {"mine"}
-    assert {request["priority"] for request in requests} == {0.9 if tensorrt_llm.__version__ == "newest" else None}
+    assert {request["priority"] for request in requests} == {0.9 if is_newest else None}
 
 
 def test_a_branch_that_fails_takes_the_others_with_it() -> None:
-    with TRTLLMWorker(MODEL) as worker:
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
         task = BranchTask(prefix_tokens=[5, 6], suffixes=[[7], [0], [8]], max_tokens=300, seeds=[1, 2, 3])
         with pytest.raises(EngineError, match="a token that the engine refuses"):
             run(worker, task)
@@ -313,7 +317,7 @@ def test_a_branch_that_fails_takes_the_others_with_it() -> None:
 def test_verdicts_are_those_of_the_transformers_worker(reference: Any) -> None:
     """Where both verdicts are among the twenty likeliest, which is what lowering asks for."""
     ids = load_tokenizer(MODEL)(PROMPT).input_ids
-    with TRTLLMWorker(MODEL) as worker:
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
         top = run(worker, GenerationTask(input_tokens=ids, max_tokens=1, num_logprobs=2)).logprobs[0]
         yes, no = list(top)[:2]
         task, expected = (
@@ -329,7 +333,7 @@ def test_tasks_of_no_use_here_are_refused_by_name() -> None:
     from scaffolding_ext.protocol import RewardTask
 
     with (
-        TRTLLMWorker(MODEL) as worker,
+        TRTLLMWorker(MODEL, self_test=False) as worker,
         pytest.raises(InvalidTaskError, match="does not serve RewardTask: it serves a generating model"),
     ):
         run(worker, RewardTask(input_str="x"))
@@ -346,4 +350,4 @@ def test_without_tensorrt_llm_the_error_says_where_to_get_it(monkeypatch: pytest
     monkeypatch.setattr(importlib, "import_module", missing)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="tensorrt_llm is not installed; install it as NVIDIA documents"):
-        TRTLLMWorker(MODEL)
+        TRTLLMWorker(MODEL, self_test=False)

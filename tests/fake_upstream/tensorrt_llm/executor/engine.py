@@ -1,5 +1,6 @@
 """Decodes requests in turn, a token each, on a thread of its own, with transformers."""
 
+import os
 import threading
 import time
 
@@ -28,6 +29,9 @@ class Running:
 class Engine:
     """Serves one model.
 
+    The PyTorch backend of the older releases (not `is_complete`) takes no penalties, and of a batch the seed of its
+    first request alone.
+
     Attributes:
         may_run: Cleared, the engine takes no step; for tests that need an order of things.
         idle: Set while nothing is left to do.
@@ -35,7 +39,9 @@ class Engine:
         aborted: Numbers of the requests that were aborted.
     """
 
-    def __init__(self, model, kv_cache_config):
+    def __init__(self, model, kv_cache_config, is_complete=True):
+        self._is_complete = is_complete
+        self.visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
         end = self._network.generation_config.eos_token_id
         self._end_ids = set(end if isinstance(end, list) else [end])
@@ -88,7 +94,7 @@ class Engine:
                 with self._changed:
                     if request not in self._running or self.is_shutdown:
                         continue
-                response = self._step(request)
+                response = self._step(request, round_[0])
                 if response.finish_reason is not None or response.error is not None:
                     with self._changed:
                         self._running = [other for other in self._running if other is not request]
@@ -108,7 +114,7 @@ class Engine:
         request.output.aqueue.put(first)
 
     @torch.inference_mode()
-    def _step(self, request):
+    def _step(self, request, first):
         prompt = request.output.prompt_token_ids
         response = Response()
         if request.cache is None:
@@ -123,7 +129,7 @@ class Engine:
         response.cached_tokens = request.cached_tokens
         request.cache = out.past_key_values
         logits = out.logits[0, -1]
-        token = self._draw(request, logits)
+        token = self._draw(request, logits, request.rng if self._is_complete else first.rng)
         request.generated.append(token)
         response.token_ids = [token]
         if request.params.logprobs:
@@ -132,7 +138,8 @@ class Engine:
             entry = {int(t): Logprob(float(v), rank + 1) for rank, (v, t) in enumerate(zip(*top, strict=True))}
             entry.setdefault(token, Logprob(float(logprobs[token])))
             response.logprobs = [entry]
-        if token in self._end_ids and not request.params.ignore_eos:
+        ends = token in self._end_ids and not request.params.ignore_eos
+        if ends or token in (request.params.stop_token_ids or ()):
             response.finish_reason = "stop"
         elif len(request.generated) >= request.params.max_tokens:
             response.finish_reason = "length"
@@ -143,7 +150,10 @@ class Engine:
         prompt = request.output.prompt_token_ids
         if request.params.return_context_logits:
             response.context_logits = logits.clone()
-        if request.params.prompt_logprobs:
+        if HAS_NEWEST_FIELDS and request.params.prompt_logprobs_simple_format:
+            chosen = torch.tensor([*prompt[request.cached_tokens + 1 :], int(logits[-1].argmax())])
+            response.prompt_logprobs = torch.log_softmax(logits, -1)[range(len(chosen)), chosen].tolist()
+        elif request.params.prompt_logprobs is not None:
             logprobs = torch.log_softmax(logits, -1)
             response.prompt_logprobs = []
             for row, values in enumerate(logprobs):
@@ -162,12 +172,14 @@ class Engine:
         self._blocks.update(keys)
         return num_known * BLOCK
 
-    def _draw(self, request, logits):
+    def _draw(self, request, logits, rng):
         params = request.params
         logits = logits.clone()
         if params.min_tokens and len(request.generated) < params.min_tokens:
             logits[list(self._end_ids)] = -torch.inf
-        for token in set(request.generated):
+        if params.embedding_bias is not None:
+            logits += params.embedding_bias
+        for token in set(request.generated) if self._is_complete else ():
             count = request.generated.count(token)
             logits[token] -= (params.presence_penalty or 0.0) + (params.frequency_penalty or 0.0) * count
         if params.greedy:
@@ -177,4 +189,4 @@ class Engine:
             logits[logits < torch.topk(logits, params.top_k).values[-1]] = -torch.inf
         ranked, order = torch.softmax(logits, -1).sort(descending=True)
         ranked[ranked.cumsum(0) - ranked >= (1.0 if params.top_p is None else params.top_p)] = 0.0
-        return int(order[torch.multinomial(ranked / ranked.sum(), 1, generator=request.rng)])
+        return int(order[torch.multinomial(ranked / ranked.sum(), 1, generator=rng)])

@@ -3,6 +3,8 @@
 import datetime
 from dataclasses import dataclass, field
 
+from tensorrt_llm.sampling_params import GuidedDecodingParams, SamplingParams  # noqa: F401
+
 
 @dataclass
 class KvCacheConfig:
@@ -13,6 +15,7 @@ class KvCacheConfig:
     enable_partial_reuse: bool = True
     copy_on_partial_reuse: bool = True
     tokens_per_block: int = 32
+    dtype: str = "auto"
 
 
 @dataclass

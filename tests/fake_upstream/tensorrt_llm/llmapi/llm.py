@@ -1,6 +1,7 @@
 """`LLM` with upstream's keyword signatures."""
 
 import json
+import os
 from pathlib import Path
 
 from transformers import AutoTokenizer
@@ -42,7 +43,12 @@ class _Base:
         defaults = {"max_seq_len": None, "max_num_tokens": 8192, "enable_chunked_prefill": False}
         self.args = self.args_class(**defaults | {"model": model, "kv_cache_config": KvCacheConfig()} | kwargs)
         self.tokenizer = TransformersTokenizer(AutoTokenizer.from_pretrained(str(tokenizer or model)))
-        self.executor = Engine(str(tokenizer or model), self.args.kv_cache_config)
+        os.environ.update(getattr(self.args, "env_overrides", None) or {})  # of the whole process, for good
+        self.executor = Engine(
+            str(tokenizer or model),
+            self.args.kv_cache_config,
+            is_complete=HAS_NEWEST_FIELDS or self.args_class is TrtLlmArgs,
+        )
         self.requests = []
 
     def generate_async(
@@ -61,15 +67,18 @@ class _Base:
     ):
         return self._submit(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, None)
 
-    def _submit(self, inputs, params, streaming, cache_salt, retention, priority):
+    def _submit(self, inputs, params, streaming, cache_salt, retention, priority, scheduling_params=None):
         if self.executor.is_shutdown:
             raise RuntimeError("LLM is shutting down")
         params = params or SamplingParams()
         tokenizer = self.tokenizer.tokenizer
         token_ids = tokenizer(inputs).input_ids if isinstance(inputs, str) else list(inputs)
         self._check(token_ids, params)
+        if priority is not None and not 0 <= priority <= 1:
+            raise ValueError(f"priority must be in [0.0, 1.0], got {priority}")
         output = RequestOutput(len(self.requests), token_ids, params, streaming, tokenizer, self.executor)
         self.requests.append({"params": params, "salt": cache_salt, "retention": retention, "priority": priority})
+        self.requests[-1]["scheduling"] = scheduling_params
         self.executor.submit(output, cache_salt)
         return output
 
@@ -100,7 +109,10 @@ class LLM(_Base):
             cache_salt=None,
             priority=0.5,
         ):
-            return self._submit(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, priority)
+            return self._submit(
+                *(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, priority),
+                scheduling_params,
+            )
 
 
 class _TrtLLM(_Base):

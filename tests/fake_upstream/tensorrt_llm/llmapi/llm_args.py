@@ -2,14 +2,16 @@
 
 from types import SimpleNamespace
 
-from tensorrt_llm import HAS_SCOPES
+from tensorrt_llm import HAS_FINISH_REASON, HAS_NEWEST_FIELDS
 
 _BASE = ("model", "tokenizer", "kv_cache_config", "max_batch_size", "max_seq_len", "max_num_tokens")
-_COMMON = (*_BASE, "enable_chunked_prefill", "return_perf_metrics", *(("env_overrides",) if HAS_SCOPES else ()))
+_COMMON = (*_BASE, "enable_chunked_prefill", "return_perf_metrics", *(("env_overrides",) if HAS_FINISH_REASON else ()))
 
 
 class TorchLlmArgs(SimpleNamespace):
-    model_fields = dict.fromkeys((*_COMMON, "disable_overlap_scheduler"))
+    model_fields = dict.fromkeys(
+        (*_COMMON, "disable_overlap_scheduler", *(("scheduler_config",) if HAS_NEWEST_FIELDS else ()))
+    )
     backend = "pytorch"
 
 

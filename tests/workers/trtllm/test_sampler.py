@@ -1,0 +1,165 @@
+"""What the releases' samplers honour, as TRTLLMWorker finds out: penalties, seeds of one batch, biases, stop tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import Any
+
+import pytest
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.program import Program, enter_program
+from scaffolding_ext.protocol import ExecutionScope, GenerationTask, current_scope
+from scaffolding_ext.tasks import ScoreTask, set_priority, token_counts_of
+
+pytest.importorskip("torch")
+from scaffolding_ext.workers.trtllm.self_test import SamplerWarning
+from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
+
+MODEL = "tinylm/draft"
+PROMPT = "Start with 5. Apply a+3,b-2. Find the total."
+newest = pytest.mark.parametrize("tensorrt_llm", ["newest"], indirect=True)
+pytestmark = pytest.mark.usefixtures("tensorrt_llm")
+
+
+def run(worker: Any, *tasks: Any) -> Any:
+    async def scenario() -> None:
+        await asyncio.gather(*map(worker.run_task, tasks))
+
+    asyncio.run(scenario())
+    return tasks[0]
+
+
+def last_request(worker: TRTLLMWorker) -> Any:
+    return worker._loaded.llm.requests[-1]
+
+
+def generation(**fields: Any) -> GenerationTask:
+    return GenerationTask(input_str=PROMPT, max_tokens=8, ignore_eos=True, **fields)
+
+
+def test_seeds_of_one_batch_that_are_one_are_warned_of_at_load() -> None:
+    with pytest.warns(SamplerWarning, match=r"1\.2\.1 draws the requests of one batch by the seed of the first"):
+        worker = TRTLLMWorker(MODEL)
+    worker.shutdown()
+
+
+@newest
+def test_a_release_that_keeps_seeds_apart_is_not_warned_of() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with TRTLLMWorker(MODEL) as worker:
+            texts = [run(worker, generation(temperature=2.0, seed=seed)).output_str for seed in (1, 2)]
+            tasks = [generation(temperature=2.0, seed=seed) for seed in (1, 2)]
+            run(worker, *tasks)
+            assert [task.output_str for task in tasks] == texts
+
+
+@pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.self_test.SamplerWarning")
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
+def test_penalties_that_the_engine_ignores_are_refused_by_name(name: str) -> None:
+    with TRTLLMWorker(MODEL) as worker:
+        for _ in range(2):
+            with pytest.raises(InvalidTaskError, match=rf"^{name} is 0\.5, but TensorRT-LLM 1\.2\.1 ignores it"):
+                run(worker, generation(**{name: 0.5}))
+        assert run(worker, generation()).output_str
+
+
+@newest
+def test_penalties_are_honoured_where_the_engine_takes_them() -> None:
+    with TRTLLMWorker(MODEL) as worker:
+        ids = run(worker, generation(frequency_penalty=100.0)).output_tokens
+    assert len(set(ids)) == len(ids) == 8
+
+
+@newest
+def test_biases_stop_tokens_and_guides_go_over() -> None:
+    with TRTLLMWorker(MODEL) as worker:
+        plain = run(worker, generation()).output_tokens
+        assert run(worker, generation(logit_bias={"7": 100.0})).output_tokens == [7] * 8
+        stopped = run(worker, generation(custom_input_params={"stop_token_ids": [plain[2]]}))
+        assert (stopped.output_tokens, stopped.finish_reason) == (plain[:3], "stop")
+        run(worker, generation(custom_input_params={"guided_decoding": {"regex": r"\d+"}}))
+        assert last_request(worker)["params"].guided_decoding.regex == r"\d+"
+        for hints, message in (
+            ({"stop_token_ids": [-1]}, r"stop_token_ids is \[-1\]"),
+            ({"guided_decoding": {"colour": 1}}, "guided_decoding is .*give a mapping"),
+        ):
+            with pytest.raises(InvalidTaskError, match=message):
+                run(worker, generation(custom_input_params=hints))
+        with pytest.raises(InvalidTaskError, match="logit_bias names 'x'"):
+            run(worker, generation(logit_bias={"x": 1.0}))
+
+
+def in_request(scenario: Any) -> Program:
+    program = Program(seed=1)
+
+    async def inside() -> None:
+        enter_program(program)
+        current_scope.set(ExecutionScope("request", (2, 0)))
+        await scenario()
+
+    asyncio.run(inside())
+    return program
+
+
+@newest
+def test_priorities_go_over_where_the_engine_orders_by_them() -> None:
+    def urgent(**hints: Any) -> GenerationTask:
+        task = generation(custom_input_params=hints or None)
+        set_priority(task, -3.0)  # the package's own: the lower, the sooner
+        return task
+
+    with TRTLLMWorker(MODEL, llm_args={"scheduler_config": {"waiting_queue_policy": "priority"}}) as worker:
+        run(worker, generation())
+        assert last_request(worker)["priority"] == 0.5
+        run(worker, urgent())
+        assert 0.5 < last_request(worker)["priority"] <= 1.0
+        run(worker, urgent(engine_priority=0.2))
+        assert last_request(worker)["priority"] == 0.2
+        with pytest.raises(InvalidTaskError, match=r"engine_priority is 3; it must be in \[0, 1\]: the higher"):
+            run(worker, urgent(engine_priority=3))
+    with TRTLLMWorker(MODEL) as worker:
+        program = in_request(lambda: worker.run_task(urgent(engine_priority=0.9)))
+        assert last_request(worker)["priority"] == 0.5
+    assert [event["what"] for event in program.trace] == ["engine_priority"]
+    assert "waiting_queue_policy=priority" in program.trace[0]["reason"]
+
+
+@newest
+def test_the_engine_is_told_where_in_its_request_a_task_stands() -> None:
+    with TRTLLMWorker(MODEL) as worker:
+        program = in_request(lambda: worker.run_task(generation()))
+        number = int(program.id.rpartition("-")[2])
+        hierarchy = last_request(worker)["scheduling"].agent_hierarchy
+    assert hierarchy == [("request", number), ("branch", 2), ("branch", 0)]
+
+
+@newest
+def test_scores_are_asked_for_as_plain_numbers_and_leave_nothing_that_is_kept() -> None:
+    with TRTLLMWorker(MODEL) as worker:
+        run(worker, ScoreTask(input_str=PROMPT, continuation_str=PROMPT))
+        request = last_request(worker)
+    assert (request["params"].prompt_logprobs, request["params"].prompt_logprobs_simple_format) == (0, True)
+    assert request["retention"].decode_retention_priority == 1
+    assert [each.priority for each in request["retention"].token_range_retention_configs] == [1]
+
+
+@pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.self_test.SamplerWarning")
+def test_logits_are_asked_for_only_where_the_likeliest_do_not_tell() -> None:
+    """Of 1.2, which reports the likeliest alone; what both requests read is counted."""
+    with TRTLLMWorker(MODEL) as worker:
+        likely = run(worker, generation())
+        score = run(worker, ScoreTask(input_str=PROMPT, continuation_tokens=likely.output_tokens))
+        assert not last_request(worker)["params"].return_context_logits
+        assert token_counts_of(score).prefilled == len(likely.output_tokens) + len(ids_of(worker))
+        unlikely = ScoreTask(input_str=PROMPT, continuation_str=PROMPT[::-1])
+        program = in_request(lambda: worker.run_task(unlikely))
+        assert last_request(worker)["params"].return_context_logits
+        assert token_counts_of(unlikely).prefilled == 2 * (len(ids_of(worker)) + len(unlikely.logprobs or ()))
+    assert [event["what"] for event in program.trace] == ["prompt_logprobs"]
+
+
+def ids_of(worker: TRTLLMWorker) -> list[int]:
+    return worker._reader.ids(None, PROMPT, "input")

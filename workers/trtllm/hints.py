@@ -1,0 +1,80 @@
+"""What a task's `custom_input_params` and its place in the request tell the engine; what it ignores is noted."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from typing import Any
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.program import current_program, record
+from scaffolding_ext.protocol import Task, current_scope
+from scaffolding_ext.tasks import notes_of
+from scaffolding_ext.workers.trtllm.loading import LoadedLlm
+from scaffolding_ext.workers.trtllm.release import Release
+
+ENGINE_PRIORITY = "engine_priority"  # of the waiting queue: 0 to 1, the higher the sooner, 0.5 where nobody says
+
+
+def request_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
+    """Keywords of `generate_async`: `engine_priority`, `cache_salt`, and where in its request the task stands.
+
+    Without an `engine_priority`, that of the package (the lower the sooner) takes its place.
+
+    Raises:
+        InvalidTaskError: The priority is outside its range.
+    """
+    params = task.custom_input_params or {}
+    keywords = {"cache_salt": params["cache_salt"]} if "cache_salt" in params else {}
+    given = params.get(ENGINE_PRIORITY)
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1):
+        raise InvalidTaskError(f"{ENGINE_PRIORITY} is {given!r}; it must be in [0, 1]: the higher, the sooner")
+    if loaded.orders_by_priority:
+        own = notes_of(task).priority
+        if given is not None or own:
+            keywords["priority"] = 0.5 - math.atan(own) / math.pi if given is None else float(given)
+    elif given is not None:
+        reason = "the engine orders nothing by it: load the LLM with scheduler_config.waiting_queue_policy=priority"
+        record("lowered", what=ENGINE_PRIORITY, reason=reason)
+    return keywords | _hierarchy(loaded.release)
+
+
+def sampling_hints(task: Task, release: Release, vocab_size: int) -> dict[str, Any]:
+    """Fields of `SamplingParams` that no task has a field for: `stop_token_ids` and `guided_decoding`.
+
+    Raises:
+        InvalidTaskError: One is unusable.
+    """
+    params = task.custom_input_params or {}
+    fields: dict[str, Any] = {}
+    if params.get("stop_token_ids"):
+        ids = params["stop_token_ids"]
+        if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < vocab_size for token in ids):
+            raise InvalidTaskError(f"stop_token_ids is {ids!r}; it must be a list of ids from 0 to {vocab_size - 1}")
+        fields["stop_token_ids"] = ids
+    if params.get("guided_decoding"):
+        guide = params["guided_decoding"]
+        try:
+            fields["guided_decoding"] = release.setting("GuidedDecodingParams")(**guide)
+        except TypeError as error:
+            raise InvalidTaskError(
+                f"guided_decoding is {guide!r}; give a mapping such as {{'regex': ...}} ({error})"
+            ) from None
+    return fields
+
+
+def _hierarchy(release: Release) -> dict[str, Any]:
+    """The request and the branches above the task, by which newer engines keep together what belongs together."""
+    program, scope = current_program(), current_scope.get()
+    if program is None or "scheduling_params" not in release.request_keywords:
+        return {}
+    try:
+        kind = importlib.import_module("tensorrt_llm.scheduling_params").SchedulingParams
+    except (ImportError, AttributeError):
+        return {}
+    if "agent_hierarchy" not in inspect.signature(kind).parameters:
+        return {}
+    number = int(program.id.rpartition("-")[2])
+    branches = () if scope is None else scope.branch_path
+    return {"scheduling_params": kind(agent_hierarchy=[("request", number), *(("branch", each) for each in branches)])}
