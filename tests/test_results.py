@@ -18,15 +18,6 @@ from scaffolding_ext.testing import Gate, ScriptedWorker
 WAIT = 30.0  # seconds until a hanging test fails; nothing waits that long when all is well
 
 
-def echo(before=None):
-    """A worker that answers with the prompt in capitals."""
-    return ScriptedWorker(lambda task: task.input_str.upper(), before=before)
-
-
-def host(controller=None, worker=None, **options):
-    return ScaffoldingLlm(controller or NativeGenerationController(), {"generation": worker or echo()}, **options)
-
-
 class Boom(Exception):
     pass
 
@@ -40,7 +31,7 @@ def failing_on(text):
     return ScriptedWorker(respond)
 
 
-def test_result_times_out_without_stopping_the_request():
+def test_result_times_out_without_stopping_the_request(host, echo):
     gate = Gate()
     with host(worker=echo(gate)) as llm:
         result = llm.generate_async("x")
@@ -51,7 +42,7 @@ def test_result_times_out_without_stopping_the_request():
         assert result.result(WAIT).outputs[0].text == "X"
 
 
-def test_polling_leaves_nothing_behind():
+def test_polling_leaves_nothing_behind(host, echo):
     gate = Gate()
     with host(worker=echo(gate)) as llm:
         result = llm.generate_async("x")
@@ -63,7 +54,7 @@ def test_polling_leaves_nothing_behind():
         assert result.result(WAIT).outputs[0].text == "X"
 
 
-def test_streaming_reaches_the_caller_while_it_is_generated():
+def test_streaming_reaches_the_caller_while_it_is_generated(host):
     seen_first = threading.Event()
 
     class Typist(Worker):
@@ -91,7 +82,7 @@ def test_streaming_reaches_the_caller_while_it_is_generated():
     assert texts[-1] == "abc"
 
 
-def test_streaming_raises_the_requests_error():
+def test_streaming_raises_the_requests_error(host):
     async def read():
         async for _ in llm.generate_async("bad"):
             pass
@@ -117,7 +108,7 @@ class Parts(Worker):
     task_handlers: ClassVar = {GenerationTask: _generate}
 
 
-def test_a_second_loop_goes_on_where_the_first_was_left():
+def test_a_second_loop_goes_on_where_the_first_was_left(host):
     worker = Parts()
 
     async def read():
@@ -141,7 +132,7 @@ def test_a_second_loop_goes_on_where_the_first_was_left():
     assert again[-1] == "part"
 
 
-def test_a_loop_that_was_left_does_not_hide_the_result():
+def test_a_loop_that_was_left_does_not_hide_the_result(host):
     worker = Parts()
 
     async def read():
@@ -156,7 +147,7 @@ def test_a_loop_that_was_left_does_not_hide_the_result():
         assert asyncio.run(read()) == "part"
 
 
-def test_one_loop_at_a_time():
+def test_one_loop_at_a_time(host):
     worker = Parts()
 
     async def read():
@@ -175,7 +166,7 @@ def test_one_loop_at_a_time():
         assert asyncio.run(read())[-1] == "part"
 
 
-def test_a_loop_that_waits_learns_that_another_has_begun():
+def test_a_loop_that_waits_learns_that_another_has_begun(host):
     worker = Parts()
 
     async def read():
@@ -197,7 +188,7 @@ def test_a_loop_that_waits_learns_that_another_has_begun():
 # ---- waiting on the host's own thread
 
 
-def test_waiting_on_the_hosts_own_thread_is_refused_not_a_deadlock():
+def test_waiting_on_the_hosts_own_thread_is_refused_not_a_deadlock(host, echo):
     gate, told = Gate(), []
     with host(worker=echo(gate)) as llm:
         result = llm.generate_async("x")
@@ -229,7 +220,7 @@ def test_a_completion_shows_and_compares_what_its_controller_decided():
     assert completion != Completion("texts", [1], "7", "certain")
 
 
-def test_the_completion_of_a_request_of_our_host():
+def test_the_completion_of_a_request_of_our_host(host):
     with host(worker=failing_on("bad")) as llm:
         result = llm.generate_async("good")
         assert completion_of(result) is result.outputs[0]
@@ -237,7 +228,7 @@ def test_the_completion_of_a_request_of_our_host():
             completion_of(llm.generate_async("bad"))
 
 
-def test_the_output_of_a_controller_of_another_kind_becomes_a_completion_under_our_host():
+def test_the_output_of_a_controller_of_another_kind_becomes_a_completion_under_our_host(host):
     class Theirs(Controller):
         def process(self, tasks, **kwargs):
             tasks[0].worker_tag = "generation"
@@ -272,7 +263,7 @@ def test_a_failed_request_of_upstreams_host_is_an_error_not_an_empty_text():
 
 def forgotten(caplog, ask=lambda result: None):
     """What is logged of a request that failed and whose result is gone."""
-    with host(worker=failing_on("bad")) as llm:
+    with ScaffoldingLlm(NativeGenerationController(), {"generation": failing_on("bad")}) as llm:
         result = llm.generate_async("bad")
         llm.generate("good")
         ask(result)
@@ -317,7 +308,7 @@ async def streamed(result):
         pass
 
 
-def test_cancelled_requests_are_not_logged_but_others_that_ended_early_are(caplog):
+def test_cancelled_requests_are_not_logged_but_others_that_ended_early_are(caplog, host, echo):
     gate = Gate()
     with host(worker=echo(gate)) as llm:
         cancelled, late, open_ = (

@@ -30,15 +30,6 @@ from scaffolding_ext.worker_tags import WorkerTag
 WAIT = 30.0  # seconds until a hanging test fails; nothing waits that long when all is well
 
 
-def echo(before=None):
-    """A worker that answers with the prompt in capitals."""
-    return ScriptedWorker(lambda task: task.input_str.upper(), before=before)
-
-
-def host(controller=None, worker=None, **options):
-    return ScaffoldingLlm(controller or NativeGenerationController(), {"generation": worker or echo()}, **options)
-
-
 class Boom(Exception):
     pass
 
@@ -68,7 +59,7 @@ class FanOut(BaseController):
         task.output_str = "+".join(t.output_str for t in tasks)
 
 
-def test_seeds_depend_on_run_sample_and_epoch_only():
+def test_seeds_depend_on_run_sample_and_epoch_only(host, echo):
     def seeds(**options):
         worker = echo()
         with host(FanOut(NativeGenerationController(), 3), worker, seed=7) as llm:
@@ -82,7 +73,7 @@ def test_seeds_depend_on_run_sample_and_epoch_only():
     assert not set(seeds(sample_id="s")) & set(seeds(sample_id="s", seed=8))
 
 
-def test_a_failing_branch_cancels_its_siblings():
+def test_a_failing_branch_cancels_its_siblings(host, echo):
     gate = Gate()
 
     async def before(task):
@@ -97,7 +88,7 @@ def test_a_failing_branch_cancels_its_siblings():
         gate.wait_for_cancelled(1)
 
 
-def test_unknown_tag_lists_the_known_ones():
+def test_unknown_tag_lists_the_known_ones(host):
     class Lost(Controller):
         def process(self, tasks, **kwargs):
             tasks[0].worker_tag = "nowhere"
@@ -108,7 +99,7 @@ def test_unknown_tag_lists_the_known_ones():
 
 
 @pytest.mark.parametrize("work", [None, 5, "text", [object()], GenerationTask()])
-def test_a_bad_yield(work):
+def test_a_bad_yield(work, host):
     class Odd(Controller):
         def process(self, tasks, **kwargs):
             yield work
@@ -117,7 +108,7 @@ def test_a_bad_yield(work):
         llm.generate("x")
 
 
-def test_requests_of_one_name_have_scopes_of_their_own():
+def test_requests_of_one_name_have_scopes_of_their_own(host):
     gate = Gate()
     worker = ScopeListener(gate)
     with host(worker=worker) as llm:
@@ -128,7 +119,7 @@ def test_requests_of_one_name_have_scopes_of_their_own():
     assert len(set(worker.ended_scopes)) == 2
 
 
-def test_branches_run_concurrently_and_scopes_end():
+def test_branches_run_concurrently_and_scopes_end(host):
     gate, scopes = Gate(), []
 
     async def before(task):
@@ -146,7 +137,7 @@ def test_branches_run_concurrently_and_scopes_end():
     assert set(worker.ended_scopes) == {f"{scope}:{path}" for path in ("0", "1", "0.0", "0.1", "1.0", "1.1")} | {scope}
 
 
-def test_a_failing_scope_listener_does_not_fail_the_request():
+def test_a_failing_scope_listener_does_not_fail_the_request(host):
     class Leaky(ScopeListener):
         async def on_scope_end(self, scope_id):
             raise Boom
@@ -176,7 +167,7 @@ def test_any_task_type_with_a_handler_is_served():
         assert llm.generate("four").outputs[0].text == "4"
 
 
-def test_task_collections_are_per_request():
+def test_task_collections_are_per_request(host):
     class Counter(TaskCollection):
         def __init__(self):
             super().__init__()
@@ -191,7 +182,7 @@ def test_task_collections_are_per_request():
         assert [r.task_collections["counter"].num_tasks for r in results] == [3, 3]
 
 
-def test_workers_keyed_by_another_enum_are_found_bound_or_not():
+def test_workers_keyed_by_another_enum_are_found_bound_or_not(echo):
     class TheirTag(Enum):
         GENERATION = "generation"
 
@@ -229,7 +220,7 @@ class SeedNotingWorker(ScriptedWorker):
 
 def seeds_of(controller, seed=7):
     worker = SeedNotingWorker()
-    with host(controller, worker, seed=seed) as llm:
+    with ScaffoldingLlm(controller, {"generation": worker}, seed=seed) as llm:
         llm.generate("p", sample_id="s")
     return worker.seeds
 
@@ -252,7 +243,7 @@ def test_a_seed_that_a_controller_sets_stays():
     assert seeds_of(Seeded()) == [3, 3]
 
 
-def test_a_stream_goes_on_with_the_seed_that_it_began_with():
+def test_a_stream_goes_on_with_the_seed_that_it_began_with(host):
     class Streaming(Controller):
         def process(self, tasks, **kwargs):
             stream = StreamGenerationTask(worker_tag="generation", input_str="p")
@@ -267,7 +258,7 @@ def test_a_stream_goes_on_with_the_seed_that_it_began_with():
     assert len(set(worker.seeds)) == 1
 
 
-def test_a_task_that_streams_to_the_caller_can_be_copied():
+def test_a_task_that_streams_to_the_caller_can_be_copied(host):
     class Copying(Controller):
         def process(self, tasks, **kwargs):
             (task,) = tasks

@@ -17,15 +17,6 @@ from scaffolding_ext.worker_tags import WorkerTag
 WAIT = 30.0  # seconds until a hanging test fails; nothing waits that long when all is well
 
 
-def echo(before=None):
-    """A worker that answers with the prompt in capitals."""
-    return ScriptedWorker(lambda task: task.input_str.upper(), before=before)
-
-
-def host(controller=None, worker=None, **options):
-    return ScaffoldingLlm(controller or NativeGenerationController(), {"generation": worker or echo()}, **options)
-
-
 class Boom(Exception):
     pass
 
@@ -39,7 +30,7 @@ def failing_on(text):
     return ScriptedWorker(respond)
 
 
-def test_generate_returns_upstreams_surface():
+def test_generate_returns_upstreams_surface(host):
     with host() as llm:
         result = llm.generate("hello")
         assert result.outputs[0].text == "HELLO"
@@ -48,7 +39,7 @@ def test_generate_returns_upstreams_surface():
         assert [r.outputs[0].text for r in llm.generate(["a", "b"])] == ["A", "B"]
 
 
-def test_usable_from_a_running_loop_and_from_other_threads():
+def test_usable_from_a_running_loop_and_from_other_threads(host):
     async def inside():
         result = llm.generate_async("loop")
         assert (await result).outputs[0].text == "LOOP"
@@ -67,7 +58,7 @@ def test_usable_from_a_running_loop_and_from_other_threads():
         assert sorted(texts) == ["T0", "T1", "T2", "T3"]
 
 
-def test_per_request_kwargs_reach_process():
+def test_per_request_kwargs_reach_process(host):
     class Suffixed(BaseController):
         def run(self, task, suffix="?", **kwargs):
             task.input_str += suffix
@@ -79,7 +70,7 @@ def test_per_request_kwargs_reach_process():
         assert llm.generate("a", suffix="!").outputs[0].text == "A!"
 
 
-def test_limit_of_parallel_requests_and_order_of_arrival():
+def test_limit_of_parallel_requests_and_order_of_arrival(host, echo):
     gate = Gate()
     worker = echo(gate)
     with host(worker=worker, max_parallel_requests=2) as llm:
@@ -91,13 +82,13 @@ def test_limit_of_parallel_requests_and_order_of_arrival():
         assert [task.input_str for task in worker.tasks] == list("01234")
 
 
-def test_ten_thousand_requests():
+def test_ten_thousand_requests(host):
     with host(max_parallel_requests=256) as llm:
         results = llm.generate([str(i) for i in range(10_000)])
         assert [r.outputs[0].text for r in results] == [str(i) for i in range(10_000)]
 
 
-def test_a_worker_error_raises_with_the_tasks_context_and_others_go_on():
+def test_a_worker_error_raises_with_the_tasks_context_and_others_go_on(host):
     with host(worker=failing_on("bad")) as llm:
         bad, good = llm.generate_async("bad"), llm.generate_async("good")
         with pytest.raises(TaskError, match=r"GenerationTask for worker 'generation'.*Boom: out of luck") as caught:
@@ -110,7 +101,7 @@ def test_a_worker_error_raises_with_the_tasks_context_and_others_go_on():
 
 
 @pytest.mark.parametrize("status", [TaskStatus.WORKER_NOT_SUPPORTED, TaskStatus.WORKER_EXECEPTION])
-def test_a_bad_status_is_an_error_never_empty_text(status):
+def test_a_bad_status_is_an_error_never_empty_text(status, host):
     class Declining(Worker):
         async def run_task(self, task):
             return status
@@ -119,7 +110,7 @@ def test_a_bad_status_is_an_error_never_empty_text(status):
         llm.generate("x")
 
 
-def test_a_failing_clone():
+def test_a_failing_clone(host):
     class Unclonable(Controller):
         def clone(self):
             raise Boom("no copies")
@@ -128,7 +119,7 @@ def test_a_failing_clone():
         llm.generate("x")
 
 
-def test_no_output_is_an_error():
+def test_no_output_is_an_error(host):
     class Silent(BaseController):
         def run(self, task, **kwargs):
             yield []
@@ -144,7 +135,7 @@ def test_no_output_is_an_error():
 
 
 @pytest.mark.parametrize("failing_yield", range(5))
-def test_a_fault_at_every_yield_runs_finally_and_frees_the_host(failing_yield):
+def test_a_fault_at_every_yield_runs_finally_and_frees_the_host(failing_yield, host):
     cleaned = threading.Event()
 
     class Chained(BaseController):
@@ -164,12 +155,12 @@ def test_a_fault_at_every_yield_runs_finally_and_frees_the_host(failing_yield):
         assert llm.generate("ok").outputs[0].text == "done"
 
 
-def test_workers_are_checked_when_the_stack_is_built():
+def test_workers_are_checked_when_the_stack_is_built(echo):
     with pytest.raises(ConfigError, match="needs a worker 'generation'; the stack has: reward"):
         ScaffoldingLlm(NativeGenerationController(), {"reward": echo()})
 
 
-def test_a_list_with_something_else_than_text_in_it_starts_nothing():
+def test_a_list_with_something_else_than_text_in_it_starts_nothing(host, echo):
     worker = echo()
     with host(worker=worker) as llm:
         with pytest.raises(ConfigError, match="prompt: is the int 5; pass a str"):
@@ -178,7 +169,7 @@ def test_a_list_with_something_else_than_text_in_it_starts_nothing():
     assert worker.tasks == []
 
 
-def test_a_failed_task_is_counted_for_what_it_has_cost():
+def test_a_failed_task_is_counted_for_what_it_has_cost(host):
     class Failing(Worker):
         async def run_task(self, task):
             set_token_counts(task, TokenCounts(5, 3, 2))
@@ -195,8 +186,8 @@ def test_a_failed_task_is_counted_for_what_it_has_cost():
 
 def seeds(prompts, seed=7, **options):
     """The seed of each prompt's task, asked one after another, on a host of its own."""
-    worker = echo()
-    with host(worker=worker, seed=seed) as llm:
+    worker = ScriptedWorker("fine")
+    with ScaffoldingLlm(NativeGenerationController(), {"generation": worker}, seed=seed) as llm:
         for prompt in prompts:
             llm.generate(prompt, **options)
     return [task.seed for task in worker.tasks]
@@ -217,8 +208,8 @@ def test_a_request_with_a_seed_of_its_own_repeats():
 
 
 def request_seed(prompt):
-    worker = echo()
-    with host(worker=worker, seed=7) as llm:
+    worker = ScriptedWorker("fine")
+    with ScaffoldingLlm(NativeGenerationController(), {"generation": worker}, seed=7) as llm:
         llm.generate("a")
         llm.generate(prompt, seed=3)
     return worker.tasks[1].seed

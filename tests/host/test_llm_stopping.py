@@ -22,16 +22,7 @@ from scaffolding_ext.testing import Gate, ScriptedWorker
 WAIT = 30.0  # seconds until a hanging test fails; nothing waits that long when all is well
 
 
-def echo(before=None):
-    """A worker that answers with the prompt in capitals."""
-    return ScriptedWorker(lambda task: task.input_str.upper(), before=before)
-
-
-def host(controller=None, worker=None, **options):
-    return ScaffoldingLlm(controller or NativeGenerationController(), {"generation": worker or echo()}, **options)
-
-
-def test_cancel_frees_the_slot_and_leaves_others_alone():
+def test_cancel_frees_the_slot_and_leaves_others_alone(host, echo):
     gate = Gate()
     with host(worker=echo(gate), max_parallel_requests=2) as llm:
         first, second, third = (llm.generate_async(t) for t in "abc")
@@ -46,7 +37,7 @@ def test_cancel_frees_the_slot_and_leaves_others_alone():
         first.cancel()  # after the end: nothing happens
 
 
-def test_cancel_while_waiting_for_a_slot():
+def test_cancel_while_waiting_for_a_slot(host, echo):
     gate = Gate()
     with host(worker=echo(gate), max_parallel_requests=1) as llm:
         running, waiting = llm.generate_async("a"), llm.generate_async("b")
@@ -58,7 +49,7 @@ def test_cancel_while_waiting_for_a_slot():
         assert running.result(WAIT).outputs[0].text == "A"
 
 
-def test_cancel_before_the_first_step_frees_the_slot():
+def test_cancel_before_the_first_step_frees_the_slot(host):
     with host(max_parallel_requests=1) as llm:
         results = []
 
@@ -77,7 +68,7 @@ def test_cancel_before_the_first_step_frees_the_slot():
         assert llm.generate("y", timeout=WAIT).outputs[0].text == "Y"
 
 
-def test_timeout_of_a_request():
+def test_timeout_of_a_request(host, echo):
     with host(worker=echo(Gate())) as llm:
         with pytest.raises(RequestTimeoutError, match=r"within 0\.01 s"):
             llm.generate("x", timeout=0.01)
@@ -96,7 +87,7 @@ def test_timeout_of_a_request():
         (float("inf"), ConfigError),
     ],
 )
-def test_a_bad_timeout_is_refused_in_the_call_and_harms_no_other_request(timeout, error):
+def test_a_bad_timeout_is_refused_in_the_call_and_harms_no_other_request(timeout, error, host, echo):
     gate = Gate()
     with host(worker=echo(gate)) as llm:
         before = llm.generate_async("before")
@@ -106,7 +97,7 @@ def test_a_bad_timeout_is_refused_in_the_call_and_harms_no_other_request(timeout
         assert before.result(WAIT).outputs[0].text == "BEFORE"
 
 
-def test_shutdown_wakes_every_waiter():
+def test_shutdown_wakes_every_waiter(host, echo):
     gate = Gate()
     llm = host(worker=echo(gate), max_parallel_requests=1)
     results = [llm.generate_async(t) for t in "abc"]
@@ -140,7 +131,7 @@ class ClosingWorker(ScriptedWorker):
         self.close("sync")
 
 
-def test_shutdown_of_workers_is_the_owners_choice():
+def test_shutdown_of_workers_is_the_owners_choice(host):
     closed = []
     owned, lent, told = (ClosingWorker(name, closed) for name in ("owned", "lent", "told"))
     with host(worker=owned, owns_workers=True), host(worker=lent):
@@ -185,7 +176,7 @@ def test_a_worker_that_fails_to_shut_down_does_not_keep_others_from_it_and_no_er
     llm.shutdown()  # it has been told
 
 
-def test_shutdown_on_the_hosts_own_thread_shuts_owned_workers_down_too():
+def test_shutdown_on_the_hosts_own_thread_shuts_owned_workers_down_too(host):
     closed = []
     llm = host(worker=ClosingWorker("owned", closed), owns_workers=True)
     llm.loop.call_soon_threadsafe(llm.shutdown)
@@ -195,7 +186,7 @@ def test_shutdown_on_the_hosts_own_thread_shuts_owned_workers_down_too():
     assert closed[2:] == []
 
 
-def test_a_worker_that_ignores_cancellation_does_not_hang_shutdown(monkeypatch):
+def test_a_worker_that_ignores_cancellation_does_not_hang_shutdown(monkeypatch, host, echo):
     monkeypatch.setattr("scaffolding_ext.host.llm._ABORT_GRACE_SECONDS", 0.01)
     started = threading.Event()
 
@@ -216,7 +207,7 @@ def test_a_worker_that_ignores_cancellation_does_not_hang_shutdown(monkeypatch):
         result.result(WAIT)
 
 
-def test_what_stops_the_loop_still_ends_every_request(monkeypatch):
+def test_what_stops_the_loop_still_ends_every_request(monkeypatch, host, echo):
     crashes = []
     monkeypatch.setattr(threading, "excepthook", lambda info: crashes.append(info.exc_type))
     gate = Gate()
@@ -239,7 +230,7 @@ def test_what_stops_the_loop_still_ends_every_request(monkeypatch):
         llm.generate("x")
 
 
-def test_a_controller_over_an_instant_worker_leaves_others_their_turn():
+def test_a_controller_over_an_instant_worker_leaves_others_their_turn(host):
     class Busy(BaseController):
         def run(self, task, **kwargs):
             while True:
