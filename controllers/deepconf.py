@@ -18,7 +18,7 @@ from scaffolding_ext.controllers.chain import Chain, conclude, start_chain
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.maths.deepconf import RunningGroupConfidence, warm_up_threshold
-from scaffolding_ext.maths.voting import keep_most_confident, vote
+from scaffolding_ext.maths.voting import filtered_weights, vote
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Worker
@@ -133,13 +133,10 @@ class DeepConfController(BaseController):
     def _weights(self, samples: list[Sample], classes: list[int], threshold: float) -> list[float]:
         """Each trace's confidence; 0 for those that do not vote."""
         confidences = [_confidence(sample) for sample in samples]
-        answered = [number for number, kind in enumerate(classes) if kind >= 0]
-        if self.mode == "offline" and answered:
-            kept = keep_most_confident([confidences[number] for number in answered], self.keep_share)
-            voters = {number for number, keep in zip(answered, kept, strict=True) if keep}
-        else:
-            voters = {number for number in answered if confidences[number] >= threshold}
-        return [confidence if number in voters else 0.0 for number, confidence in enumerate(confidences)]
+        if self.mode == "offline":
+            return filtered_weights(classes, confidences, self.keep_share)
+        votes = [kind >= 0 and confidence >= threshold for kind, confidence in zip(classes, confidences, strict=True)]
+        return [confidence if has_vote else 0.0 for confidence, has_vote in zip(confidences, votes, strict=True)]
 
 
 class _TraceController(BaseController):

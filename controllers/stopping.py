@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.maths.certaindex import window_consistency
 from scaffolding_ext.maths.total_variation import has_stabilised
 from scaffolding_ext.registry import import_target, stopping_rules
 
@@ -56,12 +57,8 @@ class Consecutive(StoppingRule):
         self.threshold = require.whole("threshold", threshold)
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
-        window = probes[-self.threshold :]
-        newest = window[-1]
-        return len(window) == self.threshold and all(
-            probe.answer is not None and not probe.hedged and probe.answer_class == newest.answer_class
-            for probe in window
-        )
+        classes = [-1 if probe.hedged else probe.answer_class for probe in probes]
+        return window_consistency(classes, self.threshold) == 1.0
 
 
 class Window(StoppingRule):
@@ -79,11 +76,10 @@ class Window(StoppingRule):
         self.share = require.share("share", share)
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
-        newest = probes[-1]
-        window = [probe for probe in probes if not probe.hedged][-self.threshold :]
-        if newest.answer is None or newest.hedged or len(window) < self.threshold:
+        classes = [probe.answer_class for probe in probes if not probe.hedged]
+        if probes[-1].hedged or len(classes) < self.threshold:
             return False
-        return sum(probe.answer_class == newest.answer_class for probe in window) / self.threshold >= self.share
+        return window_consistency(classes, self.threshold) >= self.share
 
 
 class TotalVariation(StoppingRule):

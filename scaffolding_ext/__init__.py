@@ -8,147 +8,107 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from scaffolding_ext.completion import Completion
-    from scaffolding_ext.controllers.base import BaseController
-    from scaffolding_ext.controllers.best_of_n import BestOfNController
-    from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
-    from scaffolding_ext.controllers.deepconf import DeepConfController
-    from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
-    from scaffolding_ext.controllers.majority_vote import MajorityVoteController
-    from scaffolding_ext.controllers.native_generation import NativeGenerationController
-    from scaffolding_ext.controllers.process_reward import ProcessRewardController
-    from scaffolding_ext.controllers.reward import RewardController
-    from scaffolding_ext.errors import (
-        ArgumentTypeError,
-        CloneError,
-        ConfigError,
-        DatasetError,
-        EngineError,
-        InvalidTaskError,
-        InvalidYieldError,
-        MissingDependencyError,
-        NoOutputError,
-        RequestCancelledError,
-        RequestError,
-        RequestTimeoutError,
-        ScaffoldingExtError,
-        ShutdownError,
-        TaskError,
-        UnknownNameError,
-        UnknownWorkerTagError,
-        UnsupportedHostError,
-        WorkerError,
-        WorkerShutdownError,
+if TYPE_CHECKING:  # for type checkers, which cannot read the table below
+    from scaffolding_ext.completion import Completion as Completion
+    from scaffolding_ext.controllers.base import BaseController as BaseController
+    from scaffolding_ext.controllers.best_of_n import BestOfNController as BestOfNController
+    from scaffolding_ext.controllers.budget_forcing import BudgetForcingController as BudgetForcingController
+    from scaffolding_ext.controllers.conformal_draft_target import (
+        ConformalDraftTargetController as ConformalDraftTargetController,
     )
-    from scaffolding_ext.host.llm import ScaffoldingLlm
-    from scaffolding_ext.ledger import Ledger
-    from scaffolding_ext.program import Program, current_program
-    from scaffolding_ext.prompting import Prompting
-    from scaffolding_ext.results import ScaffoldingResult, completion_of
-    from scaffolding_ext.stack.build import build_stack, load_stack
-    from scaffolding_ext.stack.config import StackConfig
-    from scaffolding_ext.stack.load import load_config
-    from scaffolding_ext.tasks import TokenCounts
-    from scaffolding_ext.worker import BaseWorker, WrappingWorker
-    from scaffolding_ext.worker_tags import WorkerTag
-    from scaffolding_ext.workers.compare import CompareWorker
-    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
-    from scaffolding_ext.workers.openai.worker import OpenAIWorker
-    from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
+    from scaffolding_ext.controllers.deepconf import DeepConfController as DeepConfController
+    from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController as DynasorCoTController
+    from scaffolding_ext.controllers.majority_vote import MajorityVoteController as MajorityVoteController
+    from scaffolding_ext.controllers.native_generation import NativeGenerationController as NativeGenerationController
+    from scaffolding_ext.controllers.process_reward import ProcessRewardController as ProcessRewardController
+    from scaffolding_ext.controllers.reward import RewardController as RewardController
+    from scaffolding_ext.errors import ArgumentTypeError as ArgumentTypeError
+    from scaffolding_ext.errors import CloneError as CloneError
+    from scaffolding_ext.errors import ConfigError as ConfigError
+    from scaffolding_ext.errors import DatasetError as DatasetError
+    from scaffolding_ext.errors import EngineError as EngineError
+    from scaffolding_ext.errors import InvalidTaskError as InvalidTaskError
+    from scaffolding_ext.errors import InvalidYieldError as InvalidYieldError
+    from scaffolding_ext.errors import MissingDependencyError as MissingDependencyError
+    from scaffolding_ext.errors import NoOutputError as NoOutputError
+    from scaffolding_ext.errors import RequestCancelledError as RequestCancelledError
+    from scaffolding_ext.errors import RequestError as RequestError
+    from scaffolding_ext.errors import RequestTimeoutError as RequestTimeoutError
+    from scaffolding_ext.errors import ScaffoldingExtError as ScaffoldingExtError
+    from scaffolding_ext.errors import ShutdownError as ShutdownError
+    from scaffolding_ext.errors import TaskError as TaskError
+    from scaffolding_ext.errors import UnknownNameError as UnknownNameError
+    from scaffolding_ext.errors import UnknownWorkerTagError as UnknownWorkerTagError
+    from scaffolding_ext.errors import UnsupportedHostError as UnsupportedHostError
+    from scaffolding_ext.errors import WorkerError as WorkerError
+    from scaffolding_ext.errors import WorkerShutdownError as WorkerShutdownError
+    from scaffolding_ext.host.llm import ScaffoldingLlm as ScaffoldingLlm
+    from scaffolding_ext.ledger import Ledger as Ledger
+    from scaffolding_ext.program import Program as Program
+    from scaffolding_ext.program import current_program as current_program
+    from scaffolding_ext.prompting import Prompting as Prompting
+    from scaffolding_ext.results import ScaffoldingResult as ScaffoldingResult
+    from scaffolding_ext.results import completion_of as completion_of
+    from scaffolding_ext.stack.build import build_stack as build_stack
+    from scaffolding_ext.stack.build import load_stack as load_stack
+    from scaffolding_ext.stack.config import StackConfig as StackConfig
+    from scaffolding_ext.stack.load import load_config as load_config
+    from scaffolding_ext.tasks import TokenCounts as TokenCounts
+    from scaffolding_ext.worker import BaseWorker as BaseWorker
+    from scaffolding_ext.worker import WrappingWorker as WrappingWorker
+    from scaffolding_ext.worker_tags import WorkerTag as WorkerTag
+    from scaffolding_ext.workers.budgeted import BudgetedWorker as BudgetedWorker
+    from scaffolding_ext.workers.compare import CompareWorker as CompareWorker
+    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker as HuggingFaceWorker
+    from scaffolding_ext.workers.openai.worker import OpenAIWorker as OpenAIWorker
+    from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker as TRTLLMWorker
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ArgumentTypeError",
-    "BaseController",
-    "BaseWorker",
-    "BestOfNController",
-    "BudgetForcingController",
-    "CloneError",
-    "CompareWorker",
-    "Completion",
-    "ConfigError",
-    "DatasetError",
-    "DeepConfController",
-    "DynasorCoTController",
-    "EngineError",
-    "HuggingFaceWorker",
-    "InvalidTaskError",
-    "InvalidYieldError",
-    "Ledger",
-    "MajorityVoteController",
-    "MissingDependencyError",
-    "NativeGenerationController",
-    "NoOutputError",
-    "OpenAIWorker",
-    "ProcessRewardController",
-    "Program",
-    "Prompting",
-    "RequestCancelledError",
-    "RequestError",
-    "RequestTimeoutError",
-    "RewardController",
-    "ScaffoldingExtError",
-    "ScaffoldingLlm",
-    "ScaffoldingResult",
-    "ShutdownError",
-    "StackConfig",
-    "TRTLLMWorker",
-    "TaskError",
-    "TokenCounts",
-    "UnknownNameError",
-    "UnknownWorkerTagError",
-    "UnsupportedHostError",
-    "WorkerError",
-    "WorkerShutdownError",
-    "WorkerTag",
-    "WrappingWorker",
-    "__version__",
-    "build_stack",
-    "completion_of",
-    "current_program",
-    "load_config",
-    "load_stack",
-]
-
-_MODULES = {
-    "BaseController": "controllers.base",
-    "BaseWorker": "worker",
-    "BestOfNController": "controllers.best_of_n",
-    "BudgetForcingController": "controllers.budget_forcing",
-    "CompareWorker": "workers.compare",
-    "Completion": "completion",
-    "DeepConfController": "controllers.deepconf",
-    "DynasorCoTController": "controllers.dynasor_cot",
-    "HuggingFaceWorker": "workers.huggingface.worker",
-    "Ledger": "ledger",
-    "MajorityVoteController": "controllers.majority_vote",
-    "NativeGenerationController": "controllers.native_generation",
-    "OpenAIWorker": "workers.openai.worker",
-    "ProcessRewardController": "controllers.process_reward",
-    "Program": "program",
-    "Prompting": "prompting",
-    "RewardController": "controllers.reward",
-    "ScaffoldingLlm": "host.llm",
-    "ScaffoldingResult": "results",
-    "StackConfig": "stack.config",
-    "TokenCounts": "tasks",
-    "TRTLLMWorker": "workers.trtllm.worker",
-    "WorkerTag": "worker_tags",
-    "WrappingWorker": "worker",
-    "build_stack": "stack.build",
-    "completion_of": "results",
-    "current_program": "program",
-    "load_config": "stack.load",
-    "load_stack": "stack.build",
+# The public names, by the module of the package that holds each.
+_NAMES = {
+    "completion": "Completion",
+    "controllers.base": "BaseController",
+    "controllers.best_of_n": "BestOfNController",
+    "controllers.budget_forcing": "BudgetForcingController",
+    "controllers.conformal_draft_target": "ConformalDraftTargetController",
+    "controllers.deepconf": "DeepConfController",
+    "controllers.dynasor_cot": "DynasorCoTController",
+    "controllers.majority_vote": "MajorityVoteController",
+    "controllers.native_generation": "NativeGenerationController",
+    "controllers.process_reward": "ProcessRewardController",
+    "controllers.reward": "RewardController",
+    "errors": (
+        "ArgumentTypeError CloneError ConfigError DatasetError EngineError InvalidTaskError InvalidYieldError "
+        "MissingDependencyError NoOutputError RequestCancelledError RequestError RequestTimeoutError "
+        "ScaffoldingExtError ShutdownError TaskError UnknownNameError UnknownWorkerTagError "
+        "UnsupportedHostError WorkerError WorkerShutdownError"
+    ),
+    "host.llm": "ScaffoldingLlm",
+    "ledger": "Ledger",
+    "program": "Program current_program",
+    "prompting": "Prompting",
+    "results": "ScaffoldingResult completion_of",
+    "stack.build": "build_stack load_stack",
+    "stack.config": "StackConfig",
+    "stack.load": "load_config",
+    "tasks": "TokenCounts",
+    "worker": "BaseWorker WrappingWorker",
+    "worker_tags": "WorkerTag",
+    "workers.budgeted": "BudgetedWorker",
+    "workers.compare": "CompareWorker",
+    "workers.huggingface.worker": "HuggingFaceWorker",
+    "workers.openai.worker": "OpenAIWorker",
+    "workers.trtllm.worker": "TRTLLMWorker",
 }
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = ["__version__", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value  # the next look-up does not come here
     return value
 

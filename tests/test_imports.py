@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,26 @@ def test_every_public_name_is_there() -> None:
     assert set(scaffolding_ext.__all__) <= set(dir(scaffolding_ext))
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = scaffolding_ext.no_such_name
+
+
+def test_what_the_readme_and_the_guides_import_is_exported() -> None:
+    root = Path(__file__).parents[1]
+    texts = [page.read_text(encoding="utf-8") for page in (root / "README.md", *sorted((root / "docs").glob("*.md")))]
+    imported = [names for text in texts for names in re.findall(r"from scaffolding_ext import ([\w, ]+)", text)]
+    named = re.findall(r"`(\w+(?:Controller|Worker))`", texts[0])
+    wanted = {name.strip() for names in imported for name in names.split(",")} | set(named)
+    assert {"ConformalDraftTargetController", "BudgetedWorker", "ScaffoldingLlm"} <= wanted
+    assert wanted <= set(scaffolding_ext.__all__)
+
+
+def test_type_checkers_and_the_interpreter_read_the_same_names() -> None:
+    tree = ast.parse(Path(str(scaffolding_ext.__file__)).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    shown = {
+        alias.asname: f"{node.module}.{alias.name}"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    table = {name: f"{PACKAGE}.{module}.{name}" for name, module in scaffolding_ext._MODULE_OF.items()}
+    assert shown == table

@@ -20,12 +20,12 @@ import numpy.typing as npt
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
+from benchmarks._lib.signals import correlation, fit_combination
 from benchmarks.studies.vote_replay import simulated
 from scaffolding_ext.evaluation.samples import read_votes
 from scaffolding_ext.maths.allocation.replay import LabelledVote, shuffled
 from scaffolding_ext.maths.allocation.skyline import samples_needed
 from scaffolding_ext.maths.certaindex import entropy_certaindex
-from scaffolding_ext.maths.signals import correlation, fit_combination
 
 KNOBS = (2, 3, 4, 5, 6, 8, 10, 12)
 NUM_RESAMPLES = 200

@@ -36,7 +36,7 @@ from scaffolding_ext.maths.allocation.replay import LabelledVote, Outcome, play,
 from scaffolding_ext.maths.allocation.search import cheapest
 from scaffolding_ext.maths.allocation.skyline import DynamicSkyline, InitialStepSkyline, fit_curve
 from scaffolding_ext.maths.allocation.threshold import StaticThreshold, ThresholdEvery
-from scaffolding_ext.maths.voting import filtered_vote, vote
+from scaffolding_ext.maths.voting import filtered_weights, vote
 
 MAX_LOSS = 0.005
 KNOB = 5
@@ -158,7 +158,7 @@ def report_weights(report: Report, votes: Sequence[LabelledVote]) -> None:
         return
     compare_winners(weighted, [vote(e.classes, s) for e, s in zip(votes, scores, strict=True)])
     for share in (0.1, 0.5, 0.9):
-        winners = [filtered_vote(e.classes, s, share) for e, s in zip(votes, scores, strict=True)]
+        winners = [vote(e.classes, filtered_weights(e.classes, s, share)) for e, s in zip(votes, scores, strict=True)]
         compare_winners(f"DeepConf's offline vote, best {share:.0%}", winners)
 
 

@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from scaffolding_ext.maths import checks
+
 Aggregate = Literal["mean", "tail", "lowest_group", "bottom_10"]
 
 
@@ -63,8 +65,7 @@ def trace_confidence(
     values = np.asarray(top_logprobs, dtype=float)
     if values.ndim != 2 or not values.size:
         raise ValueError(f"top_logprobs has shape {values.shape}; it must be [num_tokens, k] with at least one token")
-    if group_size < 1:
-        raise ValueError(f"group_size is {group_size}; it must be at least 1")
+    checks.whole("group_size", group_size)
     positions = -values.mean(axis=1)
     if aggregate == "mean":
         return float(positions.mean())
@@ -80,50 +81,28 @@ def trace_confidence(
     raise ValueError(f"aggregate is {aggregate!r}; choose mean, tail, lowest_group or bottom_10")
 
 
-def keep_most_confident(confidences: Sequence[float], keep_share: float) -> list[bool]:
-    """Which traces vote: the `keep_share` with the highest confidence, at least one.
+def filtered_weights(classes: Sequence[int], confidences: Sequence[float], keep_share: float) -> list[float]:
+    """What the votes of DeepConf's offline vote weigh: the most confident traces their confidence, the others nothing.
 
     Args:
-        confidences: Confidence of each trace, shape [num_traces], at least one.
-        keep_share: eta as a share, in (0, 1]: 0.1 or 0.9 in the paper.
+        classes: Class of each trace's answer, shape [num_traces]; -1 where there is none. Such traces are left out
+            before the share is taken.
+        confidences: Confidence of each trace, shape [num_traces].
+        keep_share: eta as a share, in (0, 1], of which at least one trace is kept: 0.1 or 0.9 in the paper.
 
     Returns:
-        Whether each is kept, shape [num_traces]; of equals the earlier.
+        A weight for each trace, for `vote`; of equally confident ones the earlier are kept.
 
     Raises:
-        ValueError: `keep_share` is out of range, or there is no trace.
+        ValueError: `keep_share` is out of range, or the lengths differ.
 
     Reference:
-        Deep Think with Confidence, arXiv 2508.15260, section on confidence filtering.
+        Deep Think with Confidence, arXiv 2508.15260, sections on confidence filtering and offline thinking.
     """
-    if not 0 < keep_share <= 1:
-        raise ValueError(f"keep_share is {keep_share}; it must lie in (0, 1]")
-    if not len(confidences):
-        raise ValueError("there is no trace to keep")
-    num_kept = max(1, math.ceil(keep_share * len(confidences) - 1e-9))
-    kept = np.argsort(-np.asarray(confidences, dtype=float), kind="stable")[:num_kept]
-    return [bool(flag) for flag in np.isin(np.arange(len(confidences)), kept)]
-
-
-def filtered_vote(classes: Sequence[int], confidences: Sequence[float], keep_share: float) -> int:
-    """DeepConf's offline vote: the most confident traces alone, each weighted by its confidence.
-
-    Traces without an answer are left out before the share is taken. Arguments as in `vote` and `keep_most_confident`.
-
-    Returns:
-        The class, or -1 where no trace has an answer.
-
-    Raises:
-        ValueError: As `vote` and `keep_most_confident` do.
-
-    Reference:
-        Deep Think with Confidence, arXiv 2508.15260, offline thinking.
-    """
+    checks.share("keep_share", keep_share)
     if len(confidences) != len(classes):
         raise ValueError(f"{len(confidences)} confidences for {len(classes)} traces; give one a trace")
     answered = [index for index, number in enumerate(classes) if number != -1]
-    if not answered:
-        return -1
-    kept = keep_most_confident([confidences[index] for index in answered], keep_share)
-    voters = [index for index, keep in zip(answered, kept, strict=True) if keep]
-    return vote([classes[index] for index in voters], [confidences[index] for index in voters])
+    ranked = sorted(answered, key=lambda index: -confidences[index])
+    kept = set(ranked[: math.ceil(keep_share * len(answered) - 1e-9)])
+    return [confidence if index in kept else 0.0 for index, confidence in enumerate(confidences)]

@@ -39,7 +39,7 @@ def found(name: str, before: Any) -> Any:
         beside = getattr(inspect.getmodule(before), name, None)
         if beside is not None:
             return beside
-    return pkgutil.resolve_name(f"scaffolding_ext.{name}")
+    return pkgutil.resolve_name(name if name.startswith("benchmarks.") else f"scaffolding_ext.{name}")
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.rule)
@@ -51,7 +51,9 @@ def test_what_a_row_names_is_there(row: Row) -> None:
         try:
             before = found(name.partition("=")[0], before)
         except (ImportError, AttributeError) as error:
-            pytest.fail(f"{name!r} is neither in scaffolding_ext nor an argument of what stands before it: {error}")
+            pytest.fail(
+                f"{name!r} is neither in scaffolding_ext or benchmarks nor an argument of what stands before it: {error}"
+            )
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.rule)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.maths.total_variation import has_stabilised, probes_required, total_variation
+from scaffolding_ext.maths.total_variation import has_stabilised, total_variation
 
 some_classes = st.lists(st.integers(-1, 4), min_size=1, max_size=12)
 
@@ -39,22 +36,6 @@ def test_two_windows_of_three(classes: list[int], tolerance: float, stable: bool
     assert has_stabilised(classes, 3, tolerance) is stable
 
 
-def test_required_probes_keep_their_promise() -> None:
-    """4,000 windows of the asked size; the share of misses is held to 4 binomial standard errors above `miss`."""
-    rng = np.random.default_rng(3)
-    num_runs, miss, tolerance = 4_000, 0.1, 0.2
-    shares = np.array([0.4, 0.3, 0.2, 0.1])
-    window = probes_required(len(shares), tolerance, miss)
-    found = rng.multinomial(window, shares, size=num_runs) / window
-    missed = np.mean(np.abs(found - shares).sum(axis=1) / 2 > tolerance)
-    assert missed <= miss + 4 * math.sqrt(miss * (1 - miss) / num_runs)
-
-
-def test_a_tenth_of_tolerance_asks_for_more_probes_than_a_chain_has() -> None:
-    assert probes_required(4, 0.1, 0.05) == 437  # at 64 tokens between probes a window of 28,000 tokens
-    assert probes_required(1, 1.0, 0.5) == 1
-
-
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="window is 0"):
         has_stabilised([1], 0, 0.1)
@@ -62,6 +43,3 @@ def test_settings_out_of_range_are_refused() -> None:
         has_stabilised([1], 1, 1)
     with pytest.raises(ValueError, match="each needs at least one"):
         total_variation([], [1])
-    for settings, name in (((0, 0.1, 0.1), "num_classes"), ((2, 0, 0.1), "tolerance"), ((2, 0.1, 1), "miss")):
-        with pytest.raises(ValueError, match=f"{name} is"):
-            probes_required(*settings)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.maths.voting import filtered_vote, keep_most_confident, trace_confidence, vote
+from scaffolding_ext.maths.voting import filtered_weights, trace_confidence, vote
 
 classes = st.lists(st.integers(-1, 4), max_size=20)
 
@@ -49,12 +49,22 @@ def test_a_surer_model_is_more_confident() -> None:
 
 @given(values=st.lists(st.floats(0, 10), min_size=1, max_size=20), share=st.floats(0.01, 1))
 def test_the_kept_are_the_most_confident(values: list[float], share: float) -> None:
-    kept = keep_most_confident(values, share)
-    inside = [value for value, keep in zip(values, kept, strict=True) if keep]
-    outside = [value for value, keep in zip(values, kept, strict=True) if not keep]
+    values = [value + 1 for value in values]  # so that no kept trace weighs nothing
+    weights = filtered_weights([0] * len(values), values, share)
+    inside = [weight for weight in weights if weight]
+    outside = [value for value, weight in zip(values, weights, strict=True) if not weight]
+    assert all(weight in (0.0, value) for value, weight in zip(values, weights, strict=True))
     assert 1 <= len(inside) <= len(values)
     assert min(inside) >= max(outside, default=0)
-    assert len(inside) >= share * len(values) - 1e-6
+    assert share * len(values) - 1e-6 <= len(inside) < max(2, share * len(values) + 1)
+
+
+def test_of_equals_the_earlier_is_kept() -> None:
+    assert filtered_weights([0, 1, 0, 1], [2.0, 2.0, 2.0, 2.0], 0.5) == [2.0, 2.0, 0.0, 0.0]
+
+
+def filtered_vote(classes: list[int], confidences: list[float], keep_share: float) -> int:
+    return vote(classes, filtered_weights(classes, confidences, keep_share))
 
 
 def test_the_filtered_vote_hears_only_the_confident() -> None:
@@ -62,6 +72,7 @@ def test_the_filtered_vote_hears_only_the_confident() -> None:
     assert filtered_vote([0, 0, 0, 1], [1, 1, 1, 5], 0.25) == 1
     assert filtered_vote([-1, 0], [9, 1], 0.5) == 0
     assert filtered_vote([-1], [9], 0.5) == -1
+    assert filtered_weights([], [], 0.5) == []
 
 
 def test_malformed_votes_are_refused() -> None:
@@ -72,11 +83,9 @@ def test_malformed_votes_are_refused() -> None:
     with pytest.raises(ValueError, match="weight 0 is nan"):
         vote([0], [float("nan")])
     with pytest.raises(ValueError, match="2 confidences for 1 traces"):
-        filtered_vote([0], [1.0, 2.0], 0.5)
+        filtered_weights([0], [1.0, 2.0], 0.5)
     with pytest.raises(ValueError, match="keep_share is 0"):
-        keep_most_confident([1.0], 0)
-    with pytest.raises(ValueError, match="no trace"):
-        keep_most_confident([], 0.5)
+        filtered_weights([0], [1.0], 0)
     with pytest.raises(ValueError, match=r"top_logprobs has shape \(2,\)"):
         trace_confidence([-1.0, -2.0])
     with pytest.raises(ValueError, match="group_size is 0"):

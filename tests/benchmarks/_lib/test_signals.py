@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from scaffolding_ext.maths.signals import correlation, fit_combination
+from benchmarks._lib.signals import correlation, fit_combination
 
 
 def test_correlations_of_a_line_and_of_a_curve() -> None:
