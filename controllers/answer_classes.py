@@ -11,7 +11,7 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import ControllerGenerator
-from scaffolding_ext.tasks import CompareTask
+from scaffolding_ext.tasks import CompareTask, MeaningTask
 from scaffolding_ext.worker_tags import WorkerTag
 
 
@@ -19,7 +19,7 @@ def classify(controller: BaseController, answers: Sequence[str | None]) -> Contr
     """Which answers are equal; use it as `classes = yield from classify(self, answers)`.
 
     Where the answers' text leaves something open, a worker `compare` decides it, if the stack has one; else what is
-    open votes as strings and the trace says so.
+    open votes as strings and the trace says so. A worker that groups open-ended answers decides about all of them.
 
     Args:
         controller: Knows what its workers can do.
@@ -31,6 +31,8 @@ def classify(controller: BaseController, answers: Sequence[str | None]) -> Contr
     Raises:
         NoOutputError: The worker left no classes.
     """
+    if controller.can_serve(WorkerTag.COMPARE, MeaningTask):
+        return (yield from _asked(MeaningTask(worker_tag=WorkerTag.COMPARE, answers=list(answers))))
     grouped = _by_text(answers)
     if grouped.num_undetermined == 0:
         return grouped.classes
@@ -43,10 +45,15 @@ def classify(controller: BaseController, answers: Sequence[str | None]) -> Contr
             reason="no worker compares answers",
         )
         return grouped.classes
-    task = CompareTask(worker_tag=WorkerTag.COMPARE, answers=list(answers))
+    return (yield from _asked(CompareTask(worker_tag=WorkerTag.COMPARE, answers=list(answers))))
+
+
+def _asked(task: CompareTask) -> ControllerGenerator:
     yield [task]
     if task.classes is None:
-        raise NoOutputError("the worker 'compare' left no classes in a CompareTask; it failed silently: read its log")
+        raise NoOutputError(
+            f"the worker 'compare' left no classes in a {type(task).__name__}; it failed silently: read its log"
+        )
     if task.num_undetermined:
         record("undetermined", num_undetermined=task.num_undetermined)
     return task.classes

@@ -262,4 +262,8 @@ class CompareTask(Task):
     num_undetermined: int | None = None
 
 
+class MeaningTask(CompareTask):
+    """As `CompareTask`, of open-ended answers: which of them mean the same, however they are put."""
+
+
 _DEFAULT_PURPOSE: dict[type[Any], PurposeOf] = {ScoreTask: SCORE, VerifyTask: VERIFY}

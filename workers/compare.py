@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from scaffolding_ext import require
 from scaffolding_ext.answers.classes import Pair, grouping
 from scaffolding_ext.answers.equality import Equality
+from scaffolding_ext.answers.semantic import Embed, group_by_meaning, sentence_embedder
 from scaffolding_ext.answers.verdict import Verdict
 from scaffolding_ext.protocol import TaskStatus
-from scaffolding_ext.tasks import CompareTask
+from scaffolding_ext.tasks import CompareTask, MeaningTask
 from scaffolding_ext.worker import BaseWorker
 
 if TYPE_CHECKING:
@@ -25,14 +26,21 @@ class CompareWorker(BaseWorker):
     remembered for later tasks. The classes do not depend on the order of the answers; undetermined pairs count as
     different.
 
+    With an `embedding` it serves `MeaningTask`, too, and every controller of the stack then has all of its answers
+    grouped by what they mean, also those whose text tells that they are equal or different as mathematics.
+
     Args:
         deadline_seconds: Most that a pair of answers may take once a process is free.
         units_implied: Whether a number says the same with and without its unit: 5 and 5 cm, 50 and 50 %.
         num_processes: Processes at most, about 150 MB each; they start with the first answers that need them.
         max_remembered: Verdicts kept.
+        embedding: For open-ended answers: the sentence-transformers model that embeds them (a hub name or a folder), or
+            a function that gives a row of numbers for each of several texts.
+        similarity: Mean cosine similarity, in (0, 1], from which answers mean the same.
 
     Raises:
         ConfigError: An argument is outside its range.
+        MissingDependencyError: A model is named, and sentence-transformers is not installed.
     """
 
     def __init__(
@@ -42,7 +50,13 @@ class CompareWorker(BaseWorker):
         units_implied: bool = False,
         num_processes: int = 2,
         max_remembered: int = 10_000,
+        embedding: str | Embed | None = None,
+        similarity: float = 0.8,
     ) -> None:
+        self._similarity = require.share("similarity", similarity)
+        if embedding is not None:
+            self._embed = sentence_embedder(embedding) if isinstance(embedding, str) else embedding
+            self.register_task_handler(MeaningTask, CompareWorker._group_by_meaning)
         self._equality = Equality(
             require.number("deadline_seconds", deadline_seconds, above=0),
             units_implied=units_implied,
@@ -63,6 +77,11 @@ class CompareWorker(BaseWorker):
                 pairs = steps.send(await self._verdicts(pairs))
         except StopIteration as stop:
             task.classes, task.num_undetermined = stop.value
+        return TaskStatus.SUCCESS
+
+    async def _group_by_meaning(self, task: MeaningTask) -> TaskStatus:
+        task.classes = await asyncio.to_thread(group_by_meaning, task.answers, self._embed, self._similarity)
+        task.num_undetermined = 0
         return TaskStatus.SUCCESS
 
     async def _verdicts(self, pairs: list[Pair]) -> list[Verdict]:

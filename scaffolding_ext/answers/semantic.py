@@ -11,9 +11,9 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
 from scaffolding_ext.errors import MissingDependencyError
+from scaffolding_ext.maths import checks
 
 Embed = Callable[[Sequence[str]], Any]
-_DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 def group_by_meaning(answers: Sequence[str | None], embed: Embed, threshold: float = 0.8) -> list[int]:
@@ -35,8 +35,7 @@ def group_by_meaning(answers: Sequence[str | None], embed: Embed, threshold: flo
 
     Reference: average linkage is UPGMA (Sokal and Michener, 1958).
     """
-    if not 0 < threshold <= 1:
-        raise ValueError(f"threshold is {threshold}; a cosine similarity to join at lies in (0, 1]")
+    checks.share("threshold", threshold)
     texts = sorted({answer for answer in answers if answer is not None})
     labels = _clusters(_embedded(texts, embed), threshold) if len(texts) > 1 else [1] * len(texts)
     cluster_of = dict(zip(texts, labels, strict=True))
@@ -44,11 +43,11 @@ def group_by_meaning(answers: Sequence[str | None], embed: Embed, threshold: flo
     return [-1 if answer is None else numbers.setdefault(cluster_of[answer], len(numbers)) for answer in answers]
 
 
-def sentence_embedder(model: str = _DEFAULT_MODEL, device: str = "cpu") -> Embed:
+def sentence_embedder(model: str, device: str = "cpu") -> Embed:
     """An `embed` by a model of the sentence-transformers library (the extra `semantic`).
 
     Args:
-        model: A hub name or a folder.
+        model: A hub name or a folder, such as `sentence-transformers/all-MiniLM-L6-v2`.
         device: A torch device.
 
     Raises:

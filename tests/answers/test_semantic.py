@@ -64,4 +64,4 @@ def test_an_embedding_has_a_row_for_each_text_and_a_direction() -> None:
 def test_a_missing_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingDependencyError, match="semantic"):
-        sentence_embedder()
+        sentence_embedder("a/model")
