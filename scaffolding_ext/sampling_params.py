@@ -39,6 +39,20 @@ _DEFAULTS = {
     for field in dataclasses.fields(GenerationTask)
     if field.name in SAMPLING_FIELDS
 }
+# What no engine takes; what one engine refuses and another serves is for its worker to say.
+_BOUNDS: dict[str, dict[str, float]] = {
+    "temperature": {"least": 0},
+    "top_p": {"above": 0, "most": 1},
+    "top_k": {"least": -1},  # to some engines -1 is off, to others 0
+    "max_tokens": {"least": 1},
+    "min_tokens": {"least": 0},
+    "num_logprobs": {"least": 0},
+    "n": {"least": 1},
+    "best_of": {"least": 1},
+    "frequency_penalty": {},
+    "presence_penalty": {},
+    "seed": {"least": 0},
+}
 SAMPLE_TEMPERATURE = 0.7  # of one of several samples, where nobody says how to sample: greedy ones would all be alike
 
 
@@ -54,7 +68,7 @@ def checked_sampling_params(
 
     Raises:
         ConfigError: It is no mapping, a name is no sampling field of GenerationTask or is reserved, or a value has not
-            the field's type. Ranges are the worker's to judge, but for `max_tokens`, which must be at least 1.
+            the field's type or is one that no engine takes. Other ranges are the worker's to judge.
     """
     if sampling_params is None:
         return {}
@@ -144,8 +158,8 @@ def _check_value(name: str, value: Any, key: str) -> None:
         _type_of(name).validate_python(value, strict=True)
     except ValidationError as error:
         raise ConfigError(f"is {value!r}: {error.errors()[0]['msg'].lower()}", key) from error
-    if name == "max_tokens" and value is not None:
-        require.whole(key, value)
+    if name in _BOUNDS and value is not None:
+        require.number(key, value, **_BOUNDS[name])
 
 
 @functools.cache

@@ -61,6 +61,32 @@ def test_the_number_of_parallel_requests_is_checked(number, error, message):
 
 
 @pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ("", {}, "prompt: is empty; ask something"),
+        (" \n", {}, "prompt: is empty"),
+        ("half of \ud83d", {}, "prompt: is 'half of \\ud83d'; it holds bytes that are no text"),
+        ("x", {"seed": "x"}, "seed: is 'x'; it must be a whole number"),
+        ("x", {"seed": 1.5}, "seed: is 1.5; it must be a whole number"),
+        ("x", {"epoch": -1}, "epoch: is -1; it must be at least 0"),
+        ("x", {"timeout": float("nan")}, "timeout: is nan; it must be a finite number"),
+        ("x", {"max_tokens": float("nan")}, "request.max_tokens: is nan"),
+        ("x", {"temperature": float("nan")}, "request.temperature: is nan; it must be a finite number"),
+        ("x", {"top_p": 7}, "request.top_p: is 7; it must be above 0 and at most 1"),
+    ],
+)
+def test_what_a_request_is_given_is_checked(prompt, options, message):
+    with ScaffoldingLlm(CONTROLLER, WORKERS) as llm, pytest.raises(ConfigError) as caught:
+        llm.generate(prompt, **options)
+    assert str(caught.value).startswith(message)
+
+
+def test_the_seed_of_a_run_is_checked():
+    with pytest.raises(ArgumentTypeError, match="seed: is 'x'; it must be a whole number"):
+        ScaffoldingLlm(CONTROLLER, WORKERS, seed="x")
+
+
+@pytest.mark.parametrize(
     ("prompts", "message"),
     [
         (5, "prompt: is the int 5; pass a str, or a list of str to generate()"),
