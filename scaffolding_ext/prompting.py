@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.model_files import how_to_load
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.worker_tags import WorkerTag, worker_for
 
@@ -89,14 +90,15 @@ def _collection_of(model: str) -> str | None:
 
 
 @functools.lru_cache(maxsize=8)
-def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
+def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTokenizerFast:
     """The tokenizer of a model folder, hub name or `tinylm/NAME`; one object a name and process."""
     folder = model_folder(model)
+    options = how_to_load(folder, model, trust_remote_code)
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise MissingDependencyError("transformers", "hf") from error
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     if not tokenizer.is_fast:
         raise ConfigError(f"the tokenizer of {model!r} has no fast (Rust) version, which this package needs")
     return tokenizer
@@ -136,7 +138,9 @@ class Prompting:
         self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
 
     @classmethod
-    def for_model(cls, model: str, family: str | None = None, **options: Any) -> Prompting:
+    def for_model(
+        cls, model: str, family: str | None = None, trust_remote_code: bool = False, **options: Any
+    ) -> Prompting:
         """The prompting of a model folder, hub name or `tinylm/NAME`; the family is guessed from the name.
 
         Raises:
@@ -144,9 +148,10 @@ class Prompting:
             ConfigError: The model has no tokenizer that can be loaded, or an option is wrong; `key` names the argument.
         """
         try:
-            tokenizer = load_tokenizer(model)
+            tokenizer = load_tokenizer(model, trust_remote_code)
         except ConfigError as error:
-            raise type(error)(error.message, "model") from error
+            where = f"the tokenizer of {model!r} cannot be loaded: the model " if error.key == "model" else ""
+            raise type(error)(where + error.message, "model") from error
         except ScaffoldingExtError:
             raise
         except Exception as error:  # of any type: transformers has many for a model that it cannot load

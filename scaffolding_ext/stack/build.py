@@ -151,6 +151,10 @@ class _Builder:
         _check_packages(factory)
         if known is registry.workers and self._undo is None:
             self.workers.append(PlannedWorker(path, factory, args))
+            check = getattr(factory, "check_arguments", None)
+            if check is not None:
+                with _located(f"{path}.args"):
+                    check(**args)
             return _NOT_BUILT
         built = _constructed(component.type, factory, args, f"{path}.args")
         if known is registry.workers and self._undo is not None:

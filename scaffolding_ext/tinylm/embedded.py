@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import os
 from pathlib import Path
 
 from scaffolding_ext.errors import UnknownNameError
@@ -26,7 +27,7 @@ def model_folder(model: str) -> str:
     """
     weights = Path(str(importlib.resources.files("scaffolding_ext.tinylm"))) / "weights"
     folder = weights / model.removeprefix("tinylm/")
-    if not (folder / "config.json").exists():
+    if not os.path.isfile(folder / "config.json"):
         known = ", ".join(f"tinylm/{path.parent.name}" for path in sorted(weights.glob("*/config.json"))) or "none"
         raise UnknownNameError(f"unknown embedded model {model!r}; known: {known}")
     return str(folder)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
+from scaffolding_ext import require
+from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError
+from scaffolding_ext.model_files import how_to_load
 from scaffolding_ext.prompting import load_tokenizer, model_folder
 
 _DTYPES = ("float32", "bfloat16", "float16")
+_LEAST = {
+    **dict.fromkeys(("threads", "max_batch_size", "max_seq_len", "prefill_chunk", "kv_cache_bytes"), 1),
+    **dict.fromkeys(("prefix_cache_bytes", "seed"), 0),
+}  # of the arguments that are whole numbers
+_MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # more are not had on any machine
 
 
 class LoadedModel(NamedTuple):
@@ -31,7 +40,45 @@ class LoadedModel(NamedTuple):
     attends_to_rows: bool
 
 
-def load_model(model: str, dtype: str, device: str, attn_implementation: str | None) -> LoadedModel:
+def check_arguments(given: Mapping[str, Any]) -> None:
+    """Check what the worker is given, as far as that goes without loading the model.
+
+    Args:
+        given: Arguments of `HuggingFaceWorker` by name; those that are left out are not checked.
+
+    Raises:
+        ConfigError: One is unusable; `key` names it.
+    """
+    for key, least in _LEAST.items():
+        if given.get(key) is not None and require.whole(key, given[key], least) > _MOST.get(key, math.inf):
+            raise ConfigError(f"is {given[key]}; it must be at most {_MOST[key]}", key)
+    if "dtype" in given:
+        require.one_of("dtype", given["dtype"], _DTYPES)
+    device = given.get("device", "cpu")
+    if device != "cpu":
+        _check_kind(device)
+    if "model" in given:
+        model = given["model"]
+        if not isinstance(model, str):
+            raise ConfigError(f"is {model!r}; it must be a string: a folder, a hub name or tinylm/NAME", "model")
+        with _argument("model"):
+            how_to_load(model_folder(model), model, bool(given.get("trust_remote_code")))
+
+
+def _check_kind(device: Any) -> None:
+    """Refuse what is a device on no machine."""
+    import torch
+
+    try:
+        if not isinstance(device, str) or torch.device(device).type == "meta":
+            raise RuntimeError("it names none that computes")
+    except RuntimeError as error:
+        raise ConfigError(f"is {device!r}, no device of torch ({error}); take 'cpu' or 'cuda'", "device") from error
+
+
+def load_model(
+    model: str, dtype: str, device: str, attn_implementation: str | None, trust_remote_code: bool = False
+) -> LoadedModel:
     """Load a model.
 
     Args:
@@ -39,15 +86,12 @@ def load_model(model: str, dtype: str, device: str, attn_implementation: str | N
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
         device: A torch device.
         attn_implementation: As transformers names it; None takes this package's own where the model allows it.
+        trust_remote_code: Whether Python code among the model's files may be run.
 
     Raises:
         MissingDependencyError: torch or transformers is not installed.
-        ConfigError: There is no such model, or no such device.
+        ConfigError: There is no such model, its weights do not fit it, or there is no such device.
     """
-    if not isinstance(model, str):
-        raise ConfigError(f"is {model!r}; it must be a string: a folder, a hub name or tinylm/NAME", "model")
-    if dtype not in _DTYPES:
-        raise ConfigError(f"is {dtype!r}; choose {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}", "dtype")
     try:
         import torch
         from transformers import AutoModelForCausalLM
@@ -58,8 +102,13 @@ def load_model(model: str, dtype: str, device: str, attn_implementation: str | N
     _check_device(device)
     chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     with _no_progress_bars(), _model_errors(model):
-        tokenizer = load_tokenizer(model)
-        network = AutoModelForCausalLM.from_pretrained(model_folder(model), dtype=getattr(torch, dtype), **chosen)
+        folder = model_folder(model)
+        tokenizer = load_tokenizer(model, trust_remote_code)
+        options = how_to_load(folder, model, trust_remote_code)
+        network, report = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), output_loading_info=True, **chosen, **options
+        )
+        _check_weights(model, report)
     network.to(device).eval()
     attends_to_rows = attn_implementation is None and network._supports_attention_backend
     if attends_to_rows:
@@ -83,22 +132,57 @@ def _check_device(device: str) -> None:
         ) from error
 
 
+def _check_weights(model: str, report: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that lacks weights: transformers puts random numbers in their place."""
+    missing = sorted(report["missing_keys"])
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ConfigError(
+            f"is {model!r}, whose weights lack {', '.join(missing[:3])}{more}; they would be random: get the whole "
+            "checkpoint, of the architecture that its config.json names",
+            "model",
+        )
+
+
 @contextmanager
-def _model_errors(model: str) -> Iterator[None]:
-    """Turn what transformers raises about a model that is not there into an error of the argument."""
+def _argument(key: str) -> Iterator[None]:
+    """Name the argument where an error names none."""
     try:
         yield
-    except UnknownNameError as error:
-        raise UnknownNameError(error.message, "model") from error
-    except ConfigError:
+    except ConfigError as error:
+        raise type(error)(error.message, error.key or key) from error
+
+
+@contextmanager
+def _model_errors(model: str) -> Iterator[None]:
+    """Turn what transformers raises about a model that it cannot load into an error of the argument."""
+    try:
+        with _argument("model"):
+            yield
+    except ScaffoldingExtError:
         raise
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of any type: transformers and what it stands on have many
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         if "attn_implementation" in str(error):
             raise ConfigError(f"does not suit the model {model!r}: {error}", "attn_implementation") from error
-        what = "a folder that is no model" if Path(model).is_dir() else "neither a folder here nor a model of the hub"
+        if "trust_remote_code" in str(error):
+            raise ConfigError(
+                f"is {model!r}, which brings Python code of its own: read it, and set trust_remote_code to true if it "
+                "may run",
+                "model",
+            ) from error
+        if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
+            reason = "its weights are not of the sizes that its config.json says"
+        elif "SafetensorError" in reason:
+            reason = f"its weights cannot be read ({reason}); was the download cut off?"
+        what = (
+            "a folder that is no model"
+            if Path(model_folder(model)).is_dir()
+            else "a model of the hub that cannot be loaded"
+        )
         raise ConfigError(
-            f"is {model!r}, {what}: {str(error).partition(chr(10))[0]}; give a folder with config.json, weights and "
-            "tokenizer.json, a hub name, or tinylm/NAME",
+            f"is {model!r}, {what}: {reason}; give a folder with config.json, weights and tokenizer.json, a hub name, "
+            "or tinylm/NAME",
             "model",
         ) from error
 

@@ -6,7 +6,6 @@ import asyncio
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import (
     GenerationTask,
@@ -16,7 +15,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_counts
 from scaffolding_ext.worker import BaseWorker
-from scaffolding_ext.workers.huggingface.model_loading import load_model
+from scaffolding_ext.workers.huggingface.model_loading import check_arguments, load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill, probability_of_first
 from scaffolding_ext.workers.huggingface.waiter import NEVER, Waiter
 from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
@@ -61,6 +60,7 @@ class HuggingFaceWorker(BaseWorker):
         seed: Seeds the tasks that bring none; None draws fresh entropy.
         attn_implementation: How attention is computed, as transformers names it (`"eager"`, `"sdpa"`); None takes
             this package's own, which is faster, where the model lets it be chosen.
+        trust_remote_code: Whether Python code among the model's files may be run; without it such a model is refused.
 
     Raises:
         MissingDependencyError: torch or transformers is not installed.
@@ -88,20 +88,23 @@ class HuggingFaceWorker(BaseWorker):
         kv_cache_bytes: int | None = None,
         seed: int | None = None,
         attn_implementation: str | None = None,
+        trust_remote_code: bool = False,
     ) -> None:
-        for key, value, low in (
-            ("threads", threads, 1),
-            ("max_batch_size", max_batch_size, 1),
-            ("max_seq_len", max_seq_len, 1),
-            ("prefill_chunk", prefill_chunk, 1),
-            ("prefix_cache_bytes", prefix_cache_bytes, 0),
-            ("kv_cache_bytes", kv_cache_bytes, 1),
-            ("seed", seed, 0),
-        ):
-            if value is not None:
-                require.whole(key, value, low)
+        self.check_arguments(
+            model=model,
+            dtype=dtype,
+            device=device,
+            threads=threads,
+            max_batch_size=max_batch_size,
+            max_seq_len=max_seq_len,
+            prefill_chunk=prefill_chunk,
+            prefix_cache_bytes=prefix_cache_bytes,
+            kv_cache_bytes=kv_cache_bytes,
+            seed=seed,
+            trust_remote_code=trust_remote_code,
+        )
         network, tokenizer, chat_template, end_ids, attends_to_rows = load_model(
-            model, dtype, device, attn_implementation
+            model, dtype, device, attn_implementation, trust_remote_code
         )
         from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
         from scaffolding_ext.workers.huggingface.model_limits import check_attention, fitting_rows
@@ -129,6 +132,15 @@ class HuggingFaceWorker(BaseWorker):
             threads=threads,
         )
         weakref.finalize(self, self._engine.close).atexit = False  # at the exit the engine sees to itself
+
+    @staticmethod
+    def check_arguments(**given: Any) -> None:
+        """Refuse wrong arguments of the constructor without loading the model, as a dry run of a stack does.
+
+        Raises:
+            ConfigError: One is unusable; `key` names it.
+        """
+        check_arguments(given)
 
     @property
     def tokenizer_fingerprint(self) -> str:

@@ -90,7 +90,7 @@ def test_a_device_that_does_not_exist(device):
 
 
 def test_a_dtype_that_does_not_exist():
-    assert str(refusal(MODEL, dtype="int8")) == "dtype: is 'int8'; choose float32, bfloat16 or float16"
+    assert str(refusal(MODEL, dtype="int8")) == "dtype: is 'int8'; choose one of float32, bfloat16, float16"
 
 
 def test_an_attention_that_does_not_exist():

@@ -1,0 +1,71 @@
+"""Whether a model's files can be had, found out at once: before anything is loaded, and without waiting for a hub."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from scaffolding_ext.errors import ConfigError
+
+_HUB_SECONDS = 5.0  # for the one word that is asked of the hub
+_NEITHER = "neither a folder here nor a model of the hub"
+_REMEDY = "give a folder with config.json, weights and tokenizer.json, a hub name, or tinylm/NAME"
+
+
+def how_to_load(folder: str, model: str, trust_remote_code: bool = False) -> dict[str, Any]:
+    """Options for `from_pretrained`: nothing of it ever asks on a terminal, nor tries a hub again that is not there.
+
+    Args:
+        folder: The model's folder, or its name on the hub.
+        model: What the user calls it, for errors.
+        trust_remote_code: Whether Python code among the model's files may be run.
+
+    Raises:
+        ConfigError: It is a folder without a model, or a name that is neither here nor to be had.
+    """
+    options = {"trust_remote_code": trust_remote_code}
+    if not model.strip() or "\0" in model:
+        raise ConfigError(f"is {model!r}; {_REMEDY}", "model")
+    if os.path.isdir(folder):
+        if not os.path.isfile(os.path.join(folder, "config.json")):
+            raise ConfigError(f"is {model!r}, a folder that is no model: it has no config.json; {_REMEDY}", "model")
+        return options
+    if os.path.lexists(folder) or folder.count("/") > 1 or folder.startswith((".", "/", "~")):
+        raise ConfigError(f"is {_shown(model)}, {_NEITHER}: there is no such folder; {_REMEDY}", "model")
+    return {**options, "local_files_only": _from_the_cache_alone(folder)}
+
+
+def _from_the_cache_alone(name: str) -> bool:
+    """Whether a hub's model must be loaded without asking the hub, since it cannot be reached."""
+    try:
+        from huggingface_hub import constants, try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+        from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+    except ImportError:  # then transformers is not there either, and says so
+        return False
+    try:
+        is_here = isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError as error:
+        raise ConfigError(f"is {_shown(name)}, {_NEITHER}: the hub has no such names; {_REMEDY}", "model") from error
+    try:
+        status = get_session().head(f"{constants.ENDPOINT}/api/models/{name}", timeout=_HUB_SECONDS).status_code
+        if status >= 500:
+            raise ConnectionError(f"it says {status}")
+    except Exception as error:  # of any type: whatever library the hub's client stands on
+        if not is_here:
+            raise ConfigError(
+                f"is {name!r}, {_NEITHER} that was downloaded before, and the hub cannot be asked "
+                f"({type(error).__name__}: {error}); {_REMEDY}",
+                "model",
+            ) from error
+        return True
+    if status in (401, 403, 404) and not is_here:
+        raise ConfigError(
+            f"is {name!r}, {_NEITHER}: the hub says {status} (a gated model needs HF_TOKEN); {_REMEDY}",
+            "model",
+        )
+    return False
+
+
+def _shown(name: str) -> str:
+    return repr(name) if len(name) <= 100 else f"{name[:100]!r}... ({len(name)} characters)"

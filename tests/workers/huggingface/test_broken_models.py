@@ -1,0 +1,212 @@
+"""A model that is broken, foreign or not there is refused by name before it is served, and never asked about twice."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from scaffolding_ext.errors import ConfigError  # noqa: E402
+from scaffolding_ext.prompting import Prompting, model_folder  # noqa: E402
+from scaffolding_ext.stack.build import check_stack  # noqa: E402
+from scaffolding_ext.stack.load import load_config  # noqa: E402
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker  # noqa: E402
+
+MODEL = "tinylm/draft"
+LAYER = "model.layers.0.mlp.down_proj.weight"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the embedded model."""
+    return Path(shutil.copytree(model_folder(MODEL), tmp_path / "model"))
+
+
+def refusal(model: object, **options: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        HuggingFaceWorker(str(model), **options)  # type: ignore[arg-type]
+    assert caught.value.key == "model"
+    return caught.value.message
+
+
+def edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_weights(folder: Path, name: str, weights: torch.Tensor | None) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    del tensors[name]
+    if weights is not None:
+        tensors[name] = weights
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def test_weights_that_are_missing_are_not_made_up(folder: Path) -> None:
+    edit_weights(folder, LAYER, None)
+    assert f"whose weights lack {LAYER}; they would be random" in refusal(folder)
+
+
+def test_weights_of_another_size(folder: Path) -> None:
+    edit_weights(folder, LAYER, torch.zeros(5, 288))
+    assert "its weights are not of the sizes that its config.json says" in refusal(folder)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_a_file_of_weights_that_was_cut_off(folder: Path, share: float) -> None:
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    assert "its weights cannot be read (SafetensorError: " in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("config.json", "{"), ("config.json", "[" * 100_000), ("tokenizer.json", "{}")]
+)
+def test_files_that_say_nothing(folder: Path, file: str, text: str) -> None:
+    (folder / file).write_text(text)
+    assert f"is {str(folder)!r}, a folder that is no model: " in refusal(folder)
+
+
+CODE = "Path = __import__('pathlib').Path\nPath(__file__ + '.ran').touch()\n"
+
+
+def test_a_model_with_code_of_its_own_is_refused_and_nothing_asks(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    edit(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Config"})
+    (folder / "own.py").write_text(CODE)
+    assert "which brings Python code of its own: read it, and set trust_remote_code to true" in refusal(folder)
+    edit(folder / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", None]})
+    with pytest.raises(ConfigError, match="trust_remote_code"):
+        Prompting.for_model(str(folder))
+    assert "y/N" not in capfd.readouterr().out
+    assert not list(folder.glob("*.ran"))
+
+
+def test_a_model_with_code_of_its_own_is_served_to_who_trusts_it(folder: Path) -> None:
+    edit(
+        folder / "config.json",
+        model_type="own_llama",
+        auto_map={"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"},
+    )
+    (folder / "own.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class OwnConfig(LlamaConfig):\n    model_type = 'own_llama'\n"
+        "class OwnModel(LlamaForCausalLM):\n    config_class = OwnConfig\n"
+    )
+    HuggingFaceWorker(str(folder), trust_remote_code=True).shutdown()
+    assert Prompting.for_model(str(folder), trust_remote_code=True).encode("5")
+
+
+@pytest.mark.parametrize(
+    "model", ["", " ", "a\0b", "n" * 300, "tinylm/" + "n" * 300, "../none", "a/b/c", "~/none", "-x"]
+)
+def test_a_name_that_no_model_can_have(model: str) -> None:
+    assert "tinylm/" in refusal(model)
+
+
+def test_a_file_is_no_model(folder: Path) -> None:
+    assert "there is no such folder" in refusal(folder / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("device=quantum", "workers.generation.args.device: is 'quantum', no device of torch"),
+        ("dtype=int4", "workers.generation.args.dtype: is 'int4'; choose one of float32"),
+        ("threads=0", "workers.generation.args.threads: is 0; it must be at least 1"),
+        ("threads=100000", "workers.generation.args.threads: is 100000; it must be at most"),
+        (
+            "max_batch_size=1000000000",
+            "workers.generation.args.max_batch_size: is 1000000000; it must be at most 65536",
+        ),
+        ("model=./none", "workers.generation.args.model: is './none', neither a folder here"),
+        ("model=tinylm/none", "workers.generation.args.model: unknown"),
+    ],
+)
+def test_a_stack_is_checked_without_loading_its_model(change: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_stack(load_config("configs:native", [f"workers.generation.args.{change}"]))
+    assert str(caught.value).startswith(message)
+
+
+# ---- the hub
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """Is out of order, and counts who asks."""
+
+    def do_HEAD(self) -> None:
+        """Answer."""
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        self.send_response(503)
+        self.end_headers()
+
+    do_GET = do_HEAD
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hub() -> Iterator[http.server.ThreadingHTTPServer]:
+    """A hub that cannot answer."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.asked = []  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def load(hub: http.server.ThreadingHTTPServer, home: Path) -> tuple[str, list[str]]:
+    """What a process prints that loads a model of the hub, and what the hub was asked."""
+    code = (
+        "from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker\n"
+        "from scaffolding_ext.errors import ConfigError\n"
+        "try:\n    HuggingFaceWorker('org/name').shutdown()\n    print('served')\n"
+        "except ConfigError as error:\n    print(error)\n"
+    )
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    }
+    environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    asked = [path for path in hub.asked if "org/name" in path]  # type: ignore[attr-defined]
+    return done.stdout, asked
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(hub: http.server.ThreadingHTTPServer, tmp_path: Path) -> None:
+    said, asked = load(hub, tmp_path)
+    assert said.startswith(
+        "model: is 'org/name', neither a folder here nor a model of the hub that was downloaded before"
+    )
+    assert "it says 503" in said
+    assert asked == ["/api/models/org/name"]
+
+
+def test_a_model_that_was_downloaded_is_served_without_the_hub(
+    hub: http.server.ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    place = tmp_path / "hub" / "models--org--name"
+    shutil.copytree(model_folder(MODEL), place / "snapshots" / ("0" * 40))
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0" * 40)
+    said, asked = load(hub, tmp_path)
+    assert said == "served\n"
+    assert set(asked) == {"/api/models/org/name"}
