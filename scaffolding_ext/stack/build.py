@@ -153,7 +153,7 @@ class _Builder:
             self.workers.append(PlannedWorker(path, factory, args))
             check = getattr(factory, "check_arguments", None)
             if check is not None:
-                with _located(f"{path}.args"):
+                with require.under(f"{path}.args"):
                     check(**args)
             return _NOT_BUILT
         built = _constructed(component.type, factory, args, f"{path}.args")
