@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.resampling import Floats, Integers, checked_values
 
 Ties = Literal["conservative", "random"]
@@ -140,14 +141,12 @@ def threshold_rank(num_calibration: int, alpha: float) -> int:
     Raises:
         ValueError: `alpha` is not in [0, 1].
     """
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha is {alpha}; it is a share of the decisions and must lie in [0, 1].")
+    checks.number("alpha", alpha, least=0, most=1)
     return floor(Fraction(repr(float(alpha))) * (num_calibration + 1))
 
 
 def check_ties(ties: Ties, rng: np.random.Generator | None) -> None:
     """ValueError where the treatment of ties is unknown, or random without a source of randomness."""
-    if ties not in get_args(Ties):
-        raise ValueError(f"ties is {ties!r}; give one of {', '.join(map(repr, get_args(Ties)))}.")
+    checks.one_of("ties", ties, get_args(Ties))
     if ties == "random" and rng is None:
         raise ValueError("ties is 'random' without rng; pass a numpy generator, or ask for conservative ties.")

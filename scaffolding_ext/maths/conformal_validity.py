@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.conformal import Ties, threshold_rank
-from scaffolding_ext.maths.resampling import checked_count, checked_values, critical_value
+from scaffolding_ext.maths.resampling import checked_values, critical_value
 from scaffolding_ext.maths.statistics import Estimate, Interval, paired_bootstrap, wilson_interval
 
 
@@ -106,8 +107,8 @@ def rate_interval(num_calibration: int, num_decisions: int, alpha: float, confid
         Vovk, "Conditional validity of inductive conformal predictors", ACML 2012, proposition 2.
     """
     critical_value(confidence)  # checks it
-    num_calibration = checked_count("num_calibration", num_calibration, 1)
-    num_decisions = checked_count("num_decisions", num_decisions, 1)
+    num_calibration = checks.whole("num_calibration", num_calibration, 1)
+    num_decisions = checks.whole("num_decisions", num_decisions, 1)
     rank = threshold_rank(num_calibration, alpha)
     if rank == 0 or rank > num_calibration:
         certain = float(rank > 0)

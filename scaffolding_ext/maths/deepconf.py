@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from scaffolding_ext.maths import checks
+
 
 def warm_up_threshold(lowest: Sequence[float], keep_share: float) -> float:
     """The confidence below which a trace is stopped: the (1 - keep_share) quantile of the warm-up's lowest groups.
@@ -24,8 +26,7 @@ def warm_up_threshold(lowest: Sequence[float], keep_share: float) -> float:
     """
     if not len(lowest):
         raise ValueError("the warm-up has no traces; at least one is needed")
-    if not 0 < keep_share <= 1:
-        raise ValueError(f"keep_share is {keep_share}; it must lie in (0, 1]")
+    checks.share("keep_share", keep_share)
     return float(np.quantile(np.asarray(lowest, dtype=float), 1.0 - keep_share))
 
 
@@ -43,8 +44,7 @@ class RunningGroupConfidence:
     """
 
     def __init__(self, group_size: int) -> None:
-        if group_size < 1:
-            raise ValueError(f"group_size is {group_size}; it must be at least 1")
+        checks.whole("group_size", group_size)
         self.num_tokens = 0
         self._group: deque[float] = deque(maxlen=group_size)
         self._sum = 0.0

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from scipy.stats import ks_2samp
 
+from scaffolding_ext.maths import checks
+
 
 class Drift(NamedTuple):
     """A two-sample test; JSON-serialisable by `_asdict`, for a trace.
@@ -41,7 +43,6 @@ def certaindex_drift(calibrated: Sequence[float], recent: Sequence[float], level
     """
     if not calibrated or not recent:
         raise ValueError(f"there are {len(calibrated)} and {len(recent)} values; each side needs at least one")
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; it must lie in (0, 1)")
+    checks.number("level", level, above=0, below=1)
     result = ks_2samp(calibrated, recent)
     return Drift(float(result.statistic), float(result.pvalue), bool(result.pvalue <= level))

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.resampling import (
-    checked_count,
     checked_values,
     critical_value,
     group_by_question,
@@ -64,8 +64,8 @@ def bootstrap_power(
         misses the bar: its interval of width 0 would otherwise make the smallest evaluations look the best.
     """
     z = critical_value(confidence)
-    num_questions = checked_count("num_questions", num_questions, 2)
-    num_simulations = checked_count("num_simulations", num_simulations, 1)
+    num_questions = checks.whole("num_questions", num_questions, 2)
+    num_simulations = checks.whole("num_simulations", num_simulations, 1)
     values = checked_values("differences", differences)
     grouped = group_by_question(questions, len(values))
     totals, num_samples = grouped.totals(values), grouped.totals(np.ones_like(values))
@@ -124,9 +124,8 @@ def required_num_questions(
     Raises:
         ValueError: As in `bootstrap_power`, or if `power` or `max_num_questions` is out of range.
     """
-    if not 0 < power < 1:
-        raise ValueError(f"power is {power}; it must lie strictly between 0 and 1, for example 0.9.")
-    max_num_questions = checked_count("max_num_questions", max_num_questions, 2)
+    checks.number("power", power, above=0, below=1)
+    max_num_questions = checks.whole("max_num_questions", max_num_questions, 2)
     seed = int(rng.integers(2**63))
 
     def suffices(num_questions: int) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from operator import index
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from scaffolding_ext.maths import checks
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -29,20 +30,8 @@ class Questions(NamedTuple):
 
 def critical_value(confidence: float) -> float:
     """Standard normal quantile of a two-sided interval of `confidence`; ValueError if that is outside (0, 1)."""
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence is {confidence}; it must lie strictly between 0 and 1, for example 0.95.")
+    checks.number("confidence", confidence, above=0, below=1)
     return -NormalDist().inv_cdf((1 - confidence) / 2)
-
-
-def checked_count(name: str, count: int, minimum: int) -> int:
-    """`count` as an int; ValueError if it is no integer or below `minimum`."""
-    try:
-        checked = index(count)
-    except TypeError:
-        raise ValueError(f"{name} is {count!r}; it must be an integer of at least {minimum}.") from None
-    if checked < minimum:
-        raise ValueError(f"{name} is {checked}; it must be at least {minimum}.")
-    return checked
 
 
 def checked_values(name: str, values: npt.ArrayLike) -> Floats:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.power import bootstrap_power, required_num_questions
 from scaffolding_ext.maths.resampling import (
     Floats,
-    checked_count,
     checked_pair,
     critical_value,
     group_by_question,
@@ -76,8 +76,8 @@ def wilson_interval(num_successes: int, num_trials: int, confidence: float = 0.9
         Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927.
     """
     z = critical_value(confidence)
-    n = checked_count("num_trials", num_trials, 0)
-    k = checked_count("num_successes", num_successes, 0)
+    n = checks.whole("num_trials", num_trials, 0)
+    k = checks.whole("num_successes", num_successes, 0)
     if k > n:
         raise ValueError(f"num_successes is {k} of num_trials {n}; it must lie in [0, {n}]: were the two swapped?")
     if n == 0:
@@ -209,7 +209,7 @@ def _bootstrap_quotient(
 ) -> Estimate:
     """Quotient of two totals over questions, each given a question, with its percentile interval."""
     critical_value(confidence)
-    num_resamples = checked_count("num_resamples", num_resamples, 1)
+    num_resamples = checks.whole("num_resamples", num_resamples, 1)
     rows = np.column_stack((numerators, denominators))
     totals = resampled_totals(rows, len(rows), num_resamples, rng)
     low, high = np.quantile(totals[:, 0] / totals[:, 1], ((1 - confidence) / 2, (1 + confidence) / 2))

@@ -219,7 +219,7 @@ def test_a_drift_between_calibration_and_use_breaks_the_guarantee() -> None:
         (lambda: p_values([math.nan], [1.0]), r"calibration\[0\] is nan"),
         (lambda: p_values([1.0], [math.inf]), r"scores\[0\] is inf"),
         (lambda: p_values([1.0], [1.0], "random"), "ties is 'random' without rng"),
-        (lambda: p_values([1.0], [1.0], "lucky"), "ties is 'lucky'; give one of 'conservative', 'random'"),  # type: ignore[arg-type]
+        (lambda: p_values([1.0], [1.0], "lucky"), "ties is 'lucky'; choose one of conservative, random"),  # type: ignore[arg-type]
         (lambda: leave_one_out_p_values([1.0], "random"), "without rng"),
         (lambda: threshold([1.0], 40), "alpha is 40"),
         (lambda: uniformity_p_value([0.5, 2.0], "random"), "must lie in"),

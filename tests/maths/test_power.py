@@ -205,7 +205,7 @@ def test_largest_number_is_considered() -> None:
         ({"questions": [1, 1]}, "one question"),
         ({"num_questions": 1}, "num_questions is 1; it must be at least 2"),
         ({"num_simulations": 0}, "num_simulations is 0; it must be at least 1"),
-        ({"confidence": 95}, "confidence is 95; it must lie strictly between 0 and 1"),
+        ({"confidence": 95}, "confidence is 95; it must be above 0 and below 1"),
         ({"bar": math.nan}, "bar is nan"),
         ({"effect": math.inf}, "effect inf"),
     ],
@@ -219,7 +219,7 @@ def test_power_refuses_what_it_cannot_simulate(changed: dict[str, object], messa
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"power": 1.0}, "power is 1.0; it must lie strictly between 0 and 1"),
+        ({"power": 1.0}, "power is 1.0; it must be above 0 and below 1"),
         ({"power": 90}, "power is 90"),
         ({"max_num_questions": 1}, "max_num_questions is 1; it must be at least 2"),
         ({"confidence": 0.0}, "confidence is 0.0"),

@@ -102,7 +102,7 @@ def test_wilson_covers_at_its_nominal_level_on_average() -> None:
         (3, 2, r"num_successes is 3 of num_trials 2"),
         (-1, 2, r"num_successes is -1; .* at least 0"),
         (0, -1, r"num_trials is -1; .* at least 0"),
-        (0.5, 2, r"num_successes is 0\.5; .* integer"),
+        (0.5, 2, r"num_successes is 0\.5; .* whole number"),
     ],
 )
 def test_wilson_refuses_impossible_counts(num_successes: int, num_trials: int, message: str) -> None:
@@ -280,7 +280,7 @@ def test_ratio_takes_a_zero_within_a_question_that_has_more() -> None:
     ],
 )
 def test_confidence_must_be_a_share(call: Callable[[float], object], confidence: float) -> None:
-    with pytest.raises(ValueError, match=r"confidence is .* between 0 and 1"):
+    with pytest.raises(ValueError, match=r"confidence is .* above 0 and below 1"):
         call(confidence)
 
 
