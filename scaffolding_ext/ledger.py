@@ -83,11 +83,12 @@ class Meter:
         ledger: Where tokens are counted.
     """
 
-    __slots__ = ("_counted", "_ledger")
+    __slots__ = ("_counted", "_is_closed", "_ledger")
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._counted: dict[int, tuple[Task, TaskCost]] = {}
+        self._is_closed = False
 
     def watch(self, generator: Iterable[Any]) -> ControllerGenerator:
         """Pass a controller's work through, counting what its tasks cost, branches included.
@@ -95,11 +96,15 @@ class Meter:
         Returns:
             A generator with the same yields and the same return value.
         """
-        return relay(generator, after=self.count)
+        return relay(generator, after=self.count, is_stopped=lambda: self._is_closed)
 
     def close(self) -> None:
-        """Forget the streams that were counted part by part."""
+        """Forget the streams that were counted part by part, and end what is still watched at its next step.
+
+        Upstream's host fails a request with one of its branches, and goes on with the others for nobody.
+        """
         self._counted.clear()
+        self._is_closed = True
 
     def count(self, work: Any) -> None:
         """Count what a step's tasks have cost; of a stream, what is new since it was counted last."""

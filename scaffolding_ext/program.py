@@ -51,6 +51,7 @@ def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerG
         return (yield from process(program))
     opened = _Opened()
     _opened.set(opened)
+    opened.close_at_end()
     enter_program(opened.program)
     try:
         return (yield from opened.program.meter(process(opened.program)))
@@ -72,6 +73,12 @@ class _Opened:
         self._scope = current_scope.get()
         task = _running_task()
         self._task = None if task is None else weakref.ref(task)
+
+    def close_at_end(self) -> None:
+        """Close the program once its request's task is done, where the host tells nobody that a scope has ended."""
+        task = None if self._task is None else self._task()
+        if self._scope is None and task is not None:
+            task.add_done_callback(lambda _: self.program.close())
 
     def is_over(self) -> bool:
         """Whether the program's request has ended; one that failed leaves its generator suspended."""
@@ -109,6 +116,7 @@ class Program:
         epoch: As given.
         ledger: The tokens, by purpose.
         prompting: The `Prompting` that was applied to the request's prompt, or None.
+        at_end: Called when the request has ended, well or not, under a host that ends no scopes.
     """
 
     __slots__ = (
@@ -117,6 +125,7 @@ class Program:
         "_num_draws",
         "_started",
         "_trace",
+        "at_end",
         "epoch",
         "id",
         "ledger",
@@ -137,6 +146,7 @@ class Program:
         self.epoch = epoch
         self.seed = None if seed is None else derive_seed(seed, sample_id, epoch)
         self.ledger = Ledger()
+        self.at_end: list[Callable[[], object]] = []
         self._trace: list[dict[str, Any]] | None = None
         self.prompting: Any = None
         self._clock = clock
@@ -188,6 +198,9 @@ class Program:
         """For hosts: the request has ended; what only a running one needs is freed."""
         self._meter.close()
         self._num_draws.clear()
+        for call in self.at_end:
+            call()
+        self.at_end.clear()
 
 
 def _branch_path() -> tuple[int, ...]:

@@ -44,7 +44,7 @@ def relay(
                 continue
             if before is not None:
                 before(step)
-            if streams is not None:
+            if streams is not None and isinstance(step, list | tuple):
                 streams |= {id(task): task for task in step if isinstance(task, StreamGenerationTask)}
             try:
                 yield step

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, current_scope
 
 T = TypeVar("T")
 
 
 class OpenStreams(dict[str, set[T]]):
-    """The streams that a worker holds open, by the scope of the task that opened them."""
+    """The streams that a worker holds open, by the scope of the task that opened them.
+
+    Args:
+        close: Ends one of them in the engine.
+    """
+
+    def __init__(self, close: Callable[[T], Awaitable[object]]) -> None:
+        super().__init__()
+        self._close = close
 
     def add(self, stream: T) -> None:
-        """Note a stream of the task that is being served."""
-        scope = current_scope.get()
-        self.setdefault("" if scope is None else scope.scope_id, set()).add(stream)
+        """Note a stream of the task that is being served; under a host without scopes, until its program has ended."""
+        scope, program = current_scope.get(), current_program()
+        key = scope.scope_id if scope is not None else "" if program is None else program.id
+        if scope is None and program is not None and key not in self:
+            program.at_end.append(lambda: asyncio.ensure_future(self.end(key)))
+        self.setdefault(key, set()).add(stream)
+
+    async def end(self, key: str) -> None:
+        """Close what a scope or program has left open."""
+        for stream in self.pop(key, ()):
+            await self._close(stream)
 
     def discard(self, stream: T) -> None:
         """Forget a stream; one that is not known is none."""

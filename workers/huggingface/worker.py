@@ -119,7 +119,7 @@ class HuggingFaceWorker(BaseWorker):
         check_attention(config, self.max_seq_len, serves_windows=attends_to_rows)
         vocab_size = network.get_input_embeddings().weight.shape[0]
         self._builder = RequestBuilder(tokenizer, vocab_size, self.max_seq_len, seed)
-        self._streams: OpenStreams[EngineRequest] = OpenStreams()
+        self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
         self._engine: GenerationEngine = GenerationEngine(
             network,
             tokenizer,
@@ -158,8 +158,10 @@ class HuggingFaceWorker(BaseWorker):
 
     async def on_scope_end(self, scope_id: str) -> None:
         """Cancel the streams that a request or branch has left open."""
-        for request in self._streams.pop(scope_id, ()):
-            self._engine.cancel(request)
+        await self._streams.end(scope_id)
+
+    async def _cancel(self, request: EngineRequest) -> None:
+        self._engine.cancel(request)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         waiter = Waiter()

@@ -144,7 +144,7 @@ class OpenAIWorker(BaseWorker):
                 named, model, tokenizer or model, max_seq_len, self._path == "chat", compact_prompts
             )
             self.max_num_logprobs = named.max_num_logprobs if self._bodies.gives_ids else 0
-            self._streams: OpenStreams[StreamReader] = OpenStreams()
+            self._streams: OpenStreams[StreamReader] = OpenStreams(lambda reader: self._connection.run(reader.cancel))
             self._refuse_what_fails(tested=served is not None)
         except BaseException:
             self._connection.close()
@@ -166,8 +166,7 @@ class OpenAIWorker(BaseWorker):
 
     async def on_scope_end(self, scope_id: str) -> None:
         """Cancel the streams that a request or branch has left open."""
-        for reader in self._streams.pop(scope_id, ()):
-            await self._connection.run(reader.cancel)
+        await self._streams.end(scope_id)
 
     def _refuse_what_fails(self, tested: bool) -> None:
         """Find out what the server cannot do, and take the task types that need it out of `task_handlers`."""

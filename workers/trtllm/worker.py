@@ -120,7 +120,7 @@ class TRTLLMWorker(BaseWorker):
         backend = self._loaded.tokenizer.backend_tokenizer
         self._reader = TaskReader(backend, self._loaded.vocab_size, self.max_seq_len)
         self._client = LlmClient(self._loaded, self._reader, request_timeout)
-        self._streams: OpenStreams[Call] = OpenStreams()
+        self._streams: OpenStreams[Call] = OpenStreams(self._abort)
         no_scores = self._client.why_no_scores
         if serve_scores and no_scores:
             self.shutdown()
@@ -174,9 +174,11 @@ class TRTLLMWorker(BaseWorker):
 
     async def on_scope_end(self, scope_id: str) -> None:
         """Abort the streams that a request or branch has left open, so that the engine frees their KV."""
-        for call in self._streams.pop(scope_id, ()):
-            call.abort()
-            self._client.forget(call)
+        await self._streams.end(scope_id)
+
+    async def _abort(self, call: Call) -> None:
+        call.abort()
+        self._client.forget(call)
 
     def _served(self) -> dict[type[Any], TaskHandler]:
         handlers = {**type(self).task_handlers}
