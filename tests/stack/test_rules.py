@@ -82,7 +82,7 @@ def calibrated(folder: Path, rule: AllocationRule) -> Path:
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_runs_from_a_stack_file(tmp_path: Path, name: str) -> None:
     path = stack_file(tmp_path, {"type": name, "args": NEEDED.get(name, {})})
-    rule = check_stack(load_config(path)).controller.allocation
+    rule = check_stack(load_config(path)).allocation
     assert allocation_rules.name_of(type(rule)) == name
     expected = MajorityVoteController(NativeGenerationController(), 4, allocation=rule)
     assert type(expected.allocation) is allocation_rules.resolve(name)
@@ -91,7 +91,7 @@ def test_every_rule_runs_from_a_stack_file(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RULES if name not in NEEDED])
 def test_a_rule_that_needs_nothing_is_named_alone(tmp_path: Path, name: str) -> None:
-    rule = check_stack(load_config(stack_file(tmp_path, name))).controller.allocation
+    rule = check_stack(load_config(stack_file(tmp_path, name))).allocation
     assert rule == allocation_rules.make(name)
     assert MajorityVoteController(NativeGenerationController(), allocation=name).allocation == rule
 
@@ -123,11 +123,11 @@ def test_a_rule_is_the_same_from_json_a_stack_file_and_a_calibration(tmp_path: P
     assert type(rule)(**json.loads(json.dumps(rule.settings()))) == rule
     judge = {"reward_controller": {"$ref": "judge"}}
     path = stack_file(tmp_path, policy, **judge)
-    assert check_stack(load_config(path), {"judge": Judge()}).controller.allocation == rule
+    assert check_stack(load_config(path), {"judge": Judge()}).allocation == rule
     file = calibrated(tmp_path, rule)
     assert load_calibration(file).rule == rule
     path = stack_file(tmp_path, {"type": "calibrated", "args": {"path": str(file), "model": "m"}}, **judge)
-    assert check_stack(load_config(path), {"judge": Judge()}).controller.allocation.rule == rule
+    assert check_stack(load_config(path), {"judge": Judge()}).allocation.rule == rule
 
 
 def test_reward_thresholds_of_a_stack_file_are_read_when_the_vote_is_counted(tmp_path: Path) -> None:
@@ -214,6 +214,6 @@ def test_whose_component_an_argument_is_says_the_controller(tmp_path: Path, monk
         "type": "Tossing",
         "args": {"allocation": own, "rule": {"type": "NativeGenerationController"}},
     }
-    built = check_stack(load_config(stack)).controller
+    built = check_stack(load_config(stack))
     assert built.allocation == Fraction(1, 2)
     assert isinstance(built.rule, NativeGenerationController)
