@@ -7,7 +7,7 @@ among them, and taken over where its p-value says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ import numpy as np
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController, side_by_side
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.program import next_seed, record
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
@@ -35,16 +37,19 @@ class CalibrationTurn(NamedTuple):
     taken_over: list[bool]
 
 
+def turns_in(trace: Sequence[Mapping[str, Any]]) -> list[CalibrationTurn]:
+    """The turns that a request of `CalibrateDraftTargetController` has recorded in its trace."""
+    events = [event for event in trace if event["event"] == "calibrated"]
+    return [CalibrationTurn(*(event[name] for name in CalibrationTurn._fields)) for event in events]
+
+
 class CalibrateDraftTargetController(BaseController):
-    """Runs the chains of many questions in step and keeps their scores.
+    """Runs the chains of many questions in step and records their scores.
 
     Args:
-        controller: Whose chains are calibrated; its own calibration is not used.
+        controller: Whose chains are calibrated, at its rule's level; its own calibration is not used.
         prompts: The questions; the request's own prompt is not used.
         num_turns: Turns to calibrate; None takes the controller's `max_turns`.
-
-    Attributes:
-        turns: The scores of each turn, once the request has ended.
     """
 
     required_tags: tuple[WorkerTag, ...] = ()
@@ -53,30 +58,31 @@ class CalibrateDraftTargetController(BaseController):
         self, controller: ConformalDraftTargetController, prompts: Sequence[str], num_turns: int | None = None
     ) -> None:
         super().__init__()
-        self.controller = controller
+        if not isinstance(controller.rule, ConformalRule):
+            raise ConfigError(f"is a {type(controller.rule).__name__}; a ConformalRule alone is calibrated", "rule")
+        self.controller, self.rule = controller, controller.rule
         self.prompts = list(prompts)
         self.num_turns = num_turns or controller.max_turns
-        self.turns: list[CalibrationTurn] = []  # of the prototype: clones add to the one list
 
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
-        """Run all chains; the output says how many scores there are."""
+        """Run all chains; the output says how many scores there are, and the trace holds them (`turns_in`)."""
         rng = np.random.default_rng(next_seed())
         chains = [(number, chain) for number, prompt in enumerate(self.prompts) for chain in self._open(prompt)]
-        turns: list[CalibrationTurn] = []
-        while chains and len(turns) < self.num_turns:
+        num_scores = turn = 0
+        while chains and turn < self.num_turns:
             yield side_by_side([chain.draft() for _, chain in chains])
             scored = [(number, chain, chain.score) for number, chain in chains if chain.score is not None]
             scores = [score for _, _, score in scored]
-            p_values = leave_one_out_p_values(scores, self.controller.ties, rng) if scores else np.empty(0)
-            taken_over = (p_values <= self.controller.alpha).tolist()
-            turns.append(CalibrationTurn([number for number, _, _ in scored], scores, taken_over))
-            record("calibrated", turn=len(turns) - 1, num_scores=len(scores), num_taken_over=sum(taken_over))
-            if len(turns) < self.num_turns and scored:
+            p_values = leave_one_out_p_values(scores, self.rule.ties, rng) if scores else np.empty(0)
+            taken_over = (p_values <= self.rule.alpha).tolist()
+            found = CalibrationTurn([number for number, _, _ in scored], scores, taken_over)
+            record("calibrated", turn=turn, **found._asdict())
+            num_scores, turn = num_scores + len(scores), turn + 1
+            if turn < self.num_turns and scored:
                 settled = zip(scored, taken_over, strict=True)
                 yield side_by_side([chain.settle(taken) for (_, chain, _), taken in settled])
             chains = [(number, chain) for number, chain, _ in scored if chain.exit_reason is None]
-        self.turns[:] = turns
-        finish(task, f"{sum(len(turn.scores) for turn in turns)} scores in {len(turns)} turns", None)
+        finish(task, f"{num_scores} scores in {turn} turns", None)
 
     def _open(self, prompt: str) -> list[DraftTargetChain]:
         task = GenerationTask.create_from_prompt(prompt)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
@@ -25,22 +25,19 @@ from scaffolding_ext.controllers.base import BaseController, finish, longest_len
 from scaffolding_ext.controllers.capabilities import Requests
 from scaffolding_ext.controllers.draft_target.aggregators import aggregator_from
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
-from scaffolding_ext.controllers.draft_target.conformal_rule import ConditionalRule, MarginalRule
-from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
+from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule, Coverage
+from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule, take_over_rule
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.on_worker import OnWorker
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
-from scaffolding_ext.maths.conformal import Ties
 from scaffolding_ext.maths.nonconformity import SCORES
 from scaffolding_ext.maths.voting import vote
 from scaffolding_ext.program import elapsed, next_seed, record
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess, Worker
+from scaffolding_ext.registry import take_over_rules
 from scaffolding_ext.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.tasks import ScoreTask
 from scaffolding_ext.worker_tags import WorkerTag, worker_for
-
-Coverage = Literal["marginal", "conditional"]
 
 
 class ConformalDraftTargetController(BaseController):
@@ -56,25 +53,20 @@ class ConformalDraftTargetController(BaseController):
     Args:
         draft_controller: Drafts a chunk on the worker `draft`; None generates plainly at temperature 0.7.
         target_controller: Writes the target's chunks on the worker `target`; None as for the draft.
-        alpha: Share of the chunks that the target takes over, in [0, 1]; with an adaptive step in (0, 1).
+        alpha: Share of the chunks that the target takes over; of the conformal rule, like the next two.
+        coverage: `"marginal"`, its default, or `"conditional"`.
+        calibration: A calibration, or its file; needed for marginal coverage.
+        rule: Decides instead of those three: a `ConformalRule` with all its arguments, the name of another rule
+            (`"coin"`, `"ranking"`, `"reflection_words"`), or any `TakeOverRule`.
         draft_tokens: Tokens of a drafted chunk.
         target_tokens: Tokens of a chunk that the target writes.
         num_chains: Chains of a request.
         max_turns: Chunks that a chain may draft.
         max_tokens: Tokens of a chain.
-        coverage: `"marginal"` ranks a chunk among those of its turn in the calibration. `"conditional"` ranks it among
-            the question's own first drafts, which are all scored before the first decision; that holds for the first
-            turn, and for later ones as far as their scores are like the first's.
-        calibration: A calibration, or its file; needed for marginal coverage. At a turn that no calibration chain
-            reached, a coin of probability alpha decides, which keeps the rate.
         on_reject: `"resample"` has the target write the rejected chunk anew, `"continue"` has it go on behind it.
         score: Name of the nonconformity score, in `maths.nonconformity`.
-        ties: `"random"` keeps the rate at alpha where scores tie; `"conservative"` at most at alpha.
-        adaptive_step: With a step, the level adapts online so that the rate stays at alpha under drift; decisions then
-            depend on the order in which requests come. None, the default, keeps the level.
         shares_prompt: Whether both models read one rendered prompt even where their chat templates differ; else such
             a stack is refused.
-        rule: Decides instead of the conformal rule, which then needs no calibration; see `TakeOverRule`.
         aggregator: What the vote of a chain weighs: `"uniform"`, `"target_likelihood"` (the geometric mean of the
             target's probabilities of its drafted chunks; 1 for a chain without one), or a function of the chain.
         answer_sampling_params: Sampling fields of an answer that a chain without one is asked for.
@@ -88,52 +80,44 @@ class ConformalDraftTargetController(BaseController):
 
     required_tags: tuple[WorkerTag, ...] = (WorkerTag.DRAFT, WorkerTag.TARGET)
     continues_answers = True
+    registries: ClassVar = {"rule": take_over_rules}
 
     def __init__(
         self,
         draft_controller: Controller | None = None,
         target_controller: Controller | None = None,
         *,
-        alpha: float = 0.25,
+        alpha: float | None = None,
+        coverage: Coverage | None = None,
+        calibration: str | Path | ConformalCalibration | None = None,
+        rule: str | TakeOverRule | None = None,
         draft_tokens: int = 64,
         target_tokens: int = 64,
         num_chains: int = 8,
         max_turns: int = 15,
         max_tokens: int = 8192,
-        coverage: Coverage = "marginal",
-        calibration: str | Path | ConformalCalibration | None = None,
         on_reject: OnReject = "resample",
         score: str = "mean_nll",
-        ties: Ties = "random",
-        adaptive_step: float | None = None,
         shares_prompt: bool = False,
-        rule: TakeOverRule | None = None,
         aggregator: str | Callable[[DraftTargetChain], float] = "uniform",
         answer_sampling_params: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if aggregator == "target_likelihood" and (score != "mean_nll" or (rule is not None and not rule.scores_chunks)):
+        conformal = {"alpha": alpha, "coverage": coverage, "calibration": calibration}
+        require.alone("rule", rule, **conformal)
+        if rule is None:
+            given: dict[str, Any] = {name: value for name, value in conformal.items() if value is not None}
+            self.rule: TakeOverRule = ConformalRule(**given)
+        else:
+            self.rule = take_over_rule(rule)
+        if aggregator == "target_likelihood" and (score != "mean_nll" or not self.rule.scores_chunks):
             raise ConfigError("is 'target_likelihood', which needs chunks to be scored by mean_nll", "aggregator")
-        self.alpha = require.number("alpha", alpha, least=0, most=1)
-        self.coverage = require.one_of("coverage", coverage, get_args(Coverage))
-        self.ties = require.one_of("ties", ties, get_args(Ties))
         self.num_chains = require.whole("num_chains", num_chains)
         self.max_turns = require.whole("max_turns", max_turns)
         self.max_tokens = require.whole("max_tokens", max_tokens)
-        if rule is None and coverage == "marginal" and calibration is None:
-            raise ConfigError(
-                "is None, but marginal coverage ranks scores among a calibration's: make one with `scaffolding-ext "
-                "calibrate conformal`, or choose coverage 'conditional'",
-                "calibration",
-            )
         plain = {"temperature": 0.7}
         self.draft = OnWorker(draft_controller or NativeGenerationController(plain), WorkerTag.DRAFT)
         self.target = OnWorker(target_controller or NativeGenerationController(plain), WorkerTag.TARGET)
-        self.calibration = (
-            calibration
-            if calibration is None or isinstance(calibration, ConformalCalibration)
-            else ConformalCalibration.load(calibration)
-        )
         self.setting = DraftTargetSetting(
             draft_model=None,
             target_model=None,
@@ -142,24 +126,13 @@ class ConformalDraftTargetController(BaseController):
             on_reject=require.one_of("on_reject", on_reject, get_args(OnReject)),
             score=require.one_of("score", score, SCORES),
         )
-        adaptive = None
-        if adaptive_step is not None:
-            step_len = require.number("adaptive_step", adaptive_step, above=0)
-            adaptive = AdaptiveLevel(require.number("alpha", alpha, above=0, below=1), step_len)
-        self.rule = rule or self._conformal_rule(adaptive)
+        self.rule.check(self.setting)
         self.shares_prompt = shares_prompt
         self.aggregator = aggregator_from(aggregator)
         self._shares_tokens = False
         self.answer_sampling_params = {"max_tokens": 20, "temperature": 0.0} | checked_sampling_params(
             answer_sampling_params, "answer_sampling_params"
         )
-
-    def _conformal_rule(self, adaptive: AdaptiveLevel | None) -> TakeOverRule:
-        if self.coverage == "conditional" or self.calibration is None:
-            return ConditionalRule(self.alpha, self.setting.on_reject, self.ties, adaptive)
-        self.calibration.check(self.setting)
-        pools = self.calibration.pools(self.alpha)
-        return MarginalRule(self.alpha, pools, self.setting.on_reject, self.ties, adaptive)
 
     def own_requests(self) -> dict[WorkerTag, Requests]:
         """Chunks and answers of both models, and the scores that the rule asks the target for."""
@@ -172,8 +145,7 @@ class ConformalDraftTargetController(BaseController):
         super().bind(workers)
         draft, target = worker_for(workers, WorkerTag.DRAFT), worker_for(workers, WorkerTag.TARGET)
         self.setting = self.setting.of_models(model_name(draft), model_name(target))
-        if self.calibration is not None and self.coverage == "marginal":
-            self.calibration.check(self.setting)
+        self.rule.check(self.setting)
         templates = [getattr(worker, "chat_template", None) for worker in (draft, target)]
         if not self.shares_prompt and None not in templates and templates[0] != templates[1]:
             raise ConfigError(
@@ -187,8 +159,7 @@ class ConformalDraftTargetController(BaseController):
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt; keyword arguments are sampling fields of this request, of both models."""
         set_sampling_params(task, sampling_params)
-        if self.calibration is not None and self.calibration.is_foreign(task.input_str or ""):
-            reason = "it was made online, for other questions than this one"
+        if (reason := self.rule.doubt(task.input_str or "")) is not None:
             record("warning", what="calibration", reason=reason)
             warnings.warn(f"of the conformal calibration: {reason}", CalibrationWarning, stacklevel=2)
         rule = self.rule.for_request()

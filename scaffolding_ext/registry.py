@@ -217,6 +217,18 @@ answer_probes = Registry(
     "scaffolding_ext.answer_probes",
     base="scaffolding_ext.controllers.chain.probe:AnswerProbe",
 )
+take_over_rules = Registry(
+    "take-over rule",
+    {
+        "conformal": "scaffolding_ext.controllers.draft_target.conformal_rule:ConformalRule",
+        "coin": "scaffolding_ext.controllers.draft_target.baselines:Coin",
+        "ranking": "scaffolding_ext.controllers.draft_target.baselines:Ranking",
+        "reflection_words": "scaffolding_ext.controllers.draft_target.baselines:ReflectionWords",
+        "verdict": "scaffolding_ext.controllers.draft_target.baselines:Verdict",
+    },
+    "scaffolding_ext.take_over_rules",
+    base="scaffolding_ext.controllers.draft_target.take_over:TakeOverRule",
+)
 allocation_rules = Registry(
     "allocation rule",
     {

@@ -9,8 +9,9 @@ import numpy as np
 
 from benchmarks._lib.lab import Lab
 from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting, LevelScores, TurnScores
-from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController
-from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController, Coverage
+from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController, turns_in
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule, Coverage
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.scoring import score
@@ -94,24 +95,22 @@ def controller(
         on_reject=setting.on_reject,
         score="mean_nll",
     )
+    calibration = ConformalCalibration(
+        source="held_out",
+        setting=calibrated,
+        num_chains=setting.num_chains,
+        seed=0,
+        questions=[],
+        levels=[LevelScores(alpha=alpha, turns=scores)],
+    )
     return ConformalDraftTargetController(
-        alpha=alpha,
         draft_tokens=setting.chunk_tokens,
         target_tokens=setting.chunk_tokens,
         num_chains=setting.num_chains,
         max_turns=setting.max_turns,
         max_tokens=setting.max_tokens,
         on_reject=setting.on_reject,
-        rule=rule,
-        coverage=coverage,
-        calibration=ConformalCalibration(
-            source="held_out",
-            setting=calibrated,
-            num_chains=setting.num_chains,
-            seed=0,
-            questions=[],
-            levels=[LevelScores(alpha=alpha, turns=scores)],
-        ),
+        rule=rule or ConformalRule(alpha, coverage, calibration),
     )
 
 
@@ -138,8 +137,8 @@ def calibrated(
 
     def run() -> list[list[float]]:
         calibrating = CalibrateDraftTargetController(made, [sample.prompt for sample in samples], num_turns)
-        lab.answers(calibrating, [""], seed=lab.seed + CALIBRATION_SEED, at_once=1)
-        return [turn.scores for turn in calibrating.turns]
+        (result,) = lab.answers(calibrating, [""], seed=lab.seed + CALIBRATION_SEED, at_once=1)
+        return [turn.scores for turn in turns_in(result.program.trace)]
 
     return lab.stored(name, run)
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks._lib.lab import MODELS, Lab
 from benchmarks._lib.latency import Chunk, SetLatency
-from benchmarks._lib.take_over_rules import Coin
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.draft_target.baselines import Coin
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.host.llm import ScaffoldingLlm

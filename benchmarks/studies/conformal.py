@@ -23,7 +23,7 @@ from benchmarks._lib.conformal_figures import CHAIN_COUNTS, SHOWN_DECISIONS, Fou
 from benchmarks._lib.draft_target import Answered, Setting, answered, calibrated, controller, pooled_rates
 from benchmarks._lib.lab import MODELS, Lab
 from benchmarks._lib.report import Report
-from benchmarks._lib.take_over_rules import Coin, Ranking, ReflectionWords, Verdict
+from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, Verdict
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.maths.conformal import p_values
 from scaffolding_ext.maths.conformal_validity import realised_rate
@@ -182,7 +182,7 @@ class Study:
         """SpecReason's marks."""
         encode = self.blocks[0].lab.prompting.encode
         yes, no = (encode(word)[0] for word in (grammar.YES, grammar.NO))
-        made = controller(self.setting, rule=Verdict(LEAST_MARK, grammar.CLOSE, grammar.VERDICT, yes, no, encode))
+        made = controller(self.setting, rule=Verdict(LEAST_MARK, grammar.CLOSE, grammar.VERDICT, yes, no))
         self.show(f"marks below {LEAST_MARK}", None, lambda block: block.answered("verdict", made))
 
     def words(self) -> None:

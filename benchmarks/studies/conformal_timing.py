@@ -48,9 +48,9 @@ from benchmarks._lib.lab import MODELS, Lab
 from benchmarks._lib.latency import Latency, SetLatency, scheduled_ends
 from benchmarks._lib.report import Report
 from benchmarks._lib.roofline import BATCH_SIZES, Roofline, measured
-from benchmarks._lib.take_over_rules import Coin, Ranking
 from benchmarks._lib.timing import InStep, ScoredCoin, System, Timed, Timer
 from benchmarks._lib.timing_figures import Figures, Point, plot
+from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking
 from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.maths.power import required_num_questions
 from scaffolding_ext.protocol import Worker

@@ -5,88 +5,108 @@ Reference: A1, "Asynchronous test-time scaling via conformal prediction", equati
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from scaffolding_ext.calibration.conformal import OnReject
+from scaffolding_ext import require
+from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
 from scaffolding_ext.maths.conformal import Ties, leave_one_out_p_values
-from scaffolding_ext.maths.conformal_pools import ScorePool, TurnPools, pool_key
+from scaffolding_ext.maths.conformal_pools import ScorePool, pool_key
 from scaffolding_ext.protocol import ControllerGenerator
 
+Coverage = Literal["marginal", "conditional"]
 _NO_SCORES = ScorePool()
 
 
-class MarginalRule(TakeOverRule):
-    """Ranks a chunk among the calibration's scores of its turn; a coin of the level where there are none.
+class ConformalRule(TakeOverRule):
+    """Has the target take over the chunks that are strange among calibration scores, at a guaranteed rate.
 
     Args:
-        alpha: Level, in [0, 1].
-        pools: Scores by turn, level and policy.
-        on_reject: The policy.
-        ties: What a tie counts.
-        adaptive: Adapts the level online; None keeps it.
+        alpha: Share of the chunks that the target takes over, in [0, 1]; with an adaptive step in (0, 1).
+        coverage: `"marginal"` ranks a chunk among those of its turn in the calibration. `"conditional"` ranks it among
+            the question's own first drafts, which are all scored before the first decision, a first draft among the
+            others; that holds for the first turn, and for later ones as far as their scores are like the first's.
+        calibration: A calibration, or its file; needed for marginal coverage, and not used for the other. At a turn
+            that no calibration chain reached, a coin of probability alpha decides, which keeps the rate.
+        ties: `"random"` keeps the rate at alpha where scores tie; `"conservative"` at most at alpha.
+        adaptive_step: With a step, the level adapts online so that the rate stays at alpha under drift; decisions then
+            depend on the order in which requests come. None, the default, keeps the level.
+
+    Raises:
+        ConfigError: An argument is outside its range, or the calibration holds no such level.
     """
 
     def __init__(
-        self, alpha: float, pools: TurnPools, on_reject: OnReject, ties: Ties, adaptive: AdaptiveLevel | None = None
+        self,
+        alpha: float = 0.25,
+        coverage: Coverage = "marginal",
+        calibration: str | Path | ConformalCalibration | None = None,
+        *,
+        ties: Ties = "random",
+        adaptive_step: float | None = None,
     ) -> None:
-        self.alpha = alpha
-        self._pools, self._on_reject, self._ties, self._adaptive = pools, on_reject, ties, adaptive
+        self.alpha = require.number("alpha", alpha, least=0, most=1)
+        self.coverage = require.one_of("coverage", coverage, get_args(Coverage))
+        self.ties = require.one_of("ties", ties, get_args(Ties))
+        if coverage == "marginal" and calibration is None:
+            raise ConfigError(
+                "is None, but marginal coverage ranks scores among a calibration's: make one with `scaffolding-ext "
+                "calibrate conformal`, or choose coverage 'conditional'",
+                "calibration",
+            )
+        if isinstance(calibration, (str, Path)):
+            calibration = ConformalCalibration.load(calibration)
+        self.calibration = calibration if coverage == "marginal" else None
+        self._pools = {} if self.calibration is None else self.calibration.pools(alpha)
+        self._own = _NO_SCORES  # of a request, where coverage is conditional
+        self._adaptive: AdaptiveLevel | None = None
+        if adaptive_step is not None:
+            step_len = require.number("adaptive_step", adaptive_step, above=0)
+            self._adaptive = AdaptiveLevel(require.number("alpha", alpha, above=0, below=1), step_len)
+
+    def check(self, setting: DraftTargetSetting) -> None:
+        if self.calibration is not None:
+            self.calibration.check(setting)
+
+    def doubt(self, prompt: str) -> str | None:
+        is_foreign = self.calibration is not None and self.calibration.is_foreign(prompt)
+        return "it was made online, for other questions than this one" if is_foreign else None
+
+    def for_request(self) -> ConformalRule:
+        return self if self.coverage == "marginal" else copy.copy(self)
+
+    def in_step(self, turn: int) -> bool:
+        return self.coverage == "conditional" and turn == 0
 
     def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
         yield from ()
-        return [self._ranked(chain, rng) for chain, rng in zip(chains, rngs, strict=True)]
+        scores = [chain.score for chain in chains if chain.score is not None]
+        if self.in_step(chains[0].turn):
+            self._own = ScorePool(scores)
+            p_values = leave_one_out_p_values(scores, self.ties, rngs[0]).tolist()
+            return [self._decision(p_value, len(scores)) for p_value in p_values]
+        pools = [self._pool(chain.turn) for chain in chains]
+        ranked = zip(pools, scores, rngs, strict=True)
+        return [self._decision(pool.p_value(score, self.ties, rng), len(pool)) for pool, score, rng in ranked]
 
     def figures(self) -> dict[str, Any]:
         return {} if self._adaptive is None else {"rate": self._adaptive.rate, "regret": self._adaptive.regret()}
 
     def _pool(self, turn: int) -> ScorePool:
-        return self._pools.get(pool_key(turn, self.alpha, self._on_reject), _NO_SCORES)
-
-    def _ranked(self, chain: DraftTargetChain, rng: np.random.Generator) -> Decision:
-        pool = self._pool(chain.turn)
-        assert chain.score is not None, "chunks are scored first"
-        return self._decision(pool.p_value(chain.score, self._ties, rng), len(pool))
+        if self.calibration is None:
+            return self._own
+        return self._pools.get(pool_key(turn, self.alpha, self.calibration.setting.on_reject), _NO_SCORES)
 
     def _decision(self, p_value: float, num_calibration: int) -> Decision:
         level = self.alpha if self._adaptive is None else self._adaptive.level
         taken_over = p_value <= level if self._adaptive is None else self._adaptive.decide(p_value)
         figures = {"p_value": p_value, "alpha": level, "num_calibration": num_calibration}
         return Decision(taken_over, figures, priority=p_value)
-
-
-class ConditionalRule(MarginalRule):
-    """Ranks a chunk among the question's own first drafts, a first draft among the others.
-
-    Args:
-        alpha: Level, in [0, 1].
-        on_reject: The policy.
-        ties: What a tie counts.
-        adaptive: Adapts the level online; None keeps it.
-    """
-
-    def __init__(self, alpha: float, on_reject: OnReject, ties: Ties, adaptive: AdaptiveLevel | None = None) -> None:
-        super().__init__(alpha, TurnPools(), on_reject, ties, adaptive)
-        self._own = _NO_SCORES
-
-    def for_request(self) -> ConditionalRule:
-        return ConditionalRule(self.alpha, self._on_reject, self._ties, self._adaptive)
-
-    def in_step(self, turn: int) -> bool:
-        return turn == 0
-
-    def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
-        if chains[0].turn:
-            return (yield from super().decide(chains, rngs))
-        scores = [chain.score for chain in chains if chain.score is not None]
-        self._own = ScorePool(scores)
-        p_values = leave_one_out_p_values(scores, self._ties, rngs[0])
-        return [self._decision(p_value, len(scores)) for p_value in p_values.tolist()]
-
-    def _pool(self, turn: int) -> ScorePool:
-        return self._own

@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scaffolding_ext.calibration.conformal import DraftTargetSetting
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator
+from scaffolding_ext.registry import take_over_rules
 
 
 class Decision(NamedTuple):
@@ -34,6 +37,17 @@ class TakeOverRule(ABC):
     """
 
     scores_chunks: bool = True
+
+    def check(self, setting: DraftTargetSetting) -> None:  # noqa: B027  # most rules hold for any setting
+        """Refuse models, chunk lengths, a policy or a score that the rule does not hold for.
+
+        Raises:
+            ConfigError: It does not hold for the setting.
+        """
+
+    def doubt(self, prompt: str) -> str | None:
+        """Why what the rule promises does not hold for a prompt, for a warning; None where it does."""
+        return None
 
     def for_request(self) -> TakeOverRule:
         """The rule for one request; a rule that keeps something of a request gives a fresh copy."""
@@ -61,3 +75,17 @@ class TakeOverRule(ABC):
     def figures(self) -> dict[str, Any]:
         """What the rule has to say of all its decisions so far, for the trace."""
         return {}
+
+
+def take_over_rule(rule: str | TakeOverRule) -> TakeOverRule:
+    """The rule of a name, with its defaults, or the rule itself.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if isinstance(rule, TakeOverRule):
+        return rule
+    if isinstance(rule, str):
+        built: TakeOverRule = take_over_rules.make(rule)
+        return built
+    raise ConfigError(f"is {rule!r}; give a TakeOverRule, or the name of one", "rule")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from scaffolding_ext.calibration.conformal import (
     TurnScores,
     fingerprints,
 )
-from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController, CalibrationTurn
+from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController, CalibrationTurn, turns_in
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController, model_name
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -59,9 +59,9 @@ def calibrate(
             calibrating = CalibrateDraftTargetController(controller, prompts, num_turns)
             calibrating.prompting = prompting
             with ScaffoldingLlm(calibrating, llm.workers, seed=seed) as calibrating_llm:
-                calibrating_llm.generate("", sample_id=f"alpha {alpha}")
+                trace = calibrating_llm.generate("", sample_id=f"alpha {alpha}").program.trace
             rng = np.random.default_rng(seed)
-            levels.append(LevelScores(alpha=alpha, turns=[_turn_scores(turn, rng) for turn in calibrating.turns]))
+            levels.append(LevelScores(alpha=alpha, turns=[_turn_scores(turn, rng) for turn in turns_in(trace)]))
         models = [model_name(worker_for(llm.workers, tag)) for tag in (WorkerTag.DRAFT, WorkerTag.TARGET)]
     return ConformalCalibration(
         source=source,
@@ -75,8 +75,12 @@ def calibrate(
 
 def _uncalibrated(config: StackConfig, alpha: float) -> StackConfig:
     """The stack at a level, with a controller that needs no calibration."""
-    args = {key: value for key, value in config.controller.args.items() if key != "calibration"}
-    component = ComponentConfig(type=config.controller.type, args=args | {"alpha": alpha, "coverage": "conditional"})
+    given = config.controller.args
+    own = given["rule"].get("args", {}) if isinstance(given.get("rule"), Mapping) else {}
+    ties = {"ties": own["ties"]} if "ties" in own else {}
+    rule = {"type": "conformal", "args": {"alpha": alpha, "coverage": "conditional", **ties}}
+    args = {key: value for key, value in given.items() if key not in ("alpha", "coverage", "calibration")}
+    component = ComponentConfig(type=config.controller.type, args=args | {"rule": rule})
     return config.model_copy(update={"controller": component})
 
 

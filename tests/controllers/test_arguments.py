@@ -11,6 +11,8 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.best_of_n import BestOfNController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.draft_target.baselines import Verdict
+from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.stopping import PatternStop
@@ -21,12 +23,20 @@ NEEDED = {
     BestOfNController: {"generation_controller": NativeGenerationController(), "reward_controller": BaseController()},
     BudgetForcingController: {"max_thinking_tokens": 8},
     ConformalDraftTargetController: {"coverage": "conditional"},
+    ConformalRule: {"coverage": "conditional"},
+    Verdict: {"threshold": 5, "close": "", "question": "", "yes_token": 1, "no_token": 2},
     MajorityVoteController: {"generation_controller": NativeGenerationController()},
     PatternStop: {"pattern": "so"},
 }
 OWN = [
     factory
-    for kind in (registry.controllers, registry.stopping_rules, registry.probe_schedules, registry.answer_probes)
+    for kind in (
+        registry.controllers,
+        registry.stopping_rules,
+        registry.take_over_rules,
+        registry.probe_schedules,
+        registry.answer_probes,
+    )
     for factory in map(kind.resolve, kind.names())
     if factory.__module__.startswith("scaffolding_ext.")
 ]
@@ -66,7 +76,7 @@ def test_the_arguments_of_the_controllers_are_found():
         ("DynasorCoTController", "chunk_size"),
         ("ProbeSchedule", "first_probe"),
         ("ConformalDraftTargetController", "num_chains"),
-        ("ConformalDraftTargetController", "adaptive_step"),
+        ("ConformalRule", "adaptive_step"),
         ("DeepConfController", "keep_share"),
         ("ProcessRewardController", "max_steps"),
         ("TotalVariation", "tolerance"),
@@ -76,4 +86,4 @@ def test_the_arguments_of_the_controllers_are_found():
 def test_an_adaptive_level_needs_a_rate_that_it_can_keep():
     for alpha in (0, 1):
         with pytest.raises(ConfigError, match=f"^alpha: is {alpha}; it must be above 0 and below 1$"):
-            ConformalDraftTargetController(coverage="conditional", alpha=alpha, adaptive_step=0.005)
+            ConformalRule(coverage="conditional", alpha=alpha, adaptive_step=0.005)

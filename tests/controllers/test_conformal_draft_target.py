@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import inspect
 from typing import ClassVar
 
 import numpy as np
@@ -15,8 +16,10 @@ from scaffolding_ext.calibration.conformal import (
     fingerprints,
 )
 from scaffolding_ext.calibration.votes import CalibrationWarning
-from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController
+from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController, turns_in
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords
+from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
@@ -25,6 +28,8 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.tasks import Purpose, ScoreTask, notes_of
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
 from scaffolding_ext.workers.budgeted import BudgetedWorker
@@ -46,9 +51,13 @@ def calibration(*turns, alpha=0.4, source="held_out", prompts=("another question
 
 
 def controller(*turns, **changed):
-    arguments = {"alpha": 0.4, "num_chains": 1, "max_turns": 3, "ties": "conservative", **SETTING} | changed
-    if arguments.get("coverage") != "conditional":
-        arguments.setdefault("calibration", calibration(*turns, on_reject=arguments["on_reject"]))
+    arguments = {"num_chains": 1, "max_turns": 3, **SETTING} | changed
+    own = {name: arguments.pop(name) for name in inspect.signature(ConformalRule).parameters if name in arguments}
+    if "rule" not in arguments:
+        conformal = {"alpha": 0.4, "ties": "conservative"} | own
+        if conformal.get("coverage") != "conditional":
+            conformal.setdefault("calibration", calibration(*turns, on_reject=arguments["on_reject"]))
+        arguments["rule"] = ConformalRule(**conformal)
     return ConformalDraftTargetController(**arguments)
 
 
@@ -401,14 +410,74 @@ def test_the_target_serves_few_calls_at_once_and_the_strangest_chains_first() ->
 # Calibration
 
 
+@pytest.mark.parametrize("flat", [{"alpha": 0.4}, {"coverage": "conditional"}, {"calibration": "file.json"}])
+@pytest.mark.parametrize("rule", ["coin", ConformalRule(coverage="conditional")])
+def test_what_a_rule_owns_is_refused_beside_it(rule, flat) -> None:
+    with pytest.raises(ConfigError, match=f"sets what {next(iter(flat))} sets, too") as caught:
+        ConformalDraftTargetController(rule=rule, **flat)
+    assert caught.value.key == "rule"
+
+
+def test_the_usual_arguments_are_the_conformal_rules() -> None:
+    rule = ConformalDraftTargetController(alpha=0.4, calibration=calibration(NINE, draft_tokens=4), **SETTING).rule
+    assert (rule.alpha, rule.coverage, rule.ties) == (0.4, "marginal", "random")
+    assert ConformalDraftTargetController(coverage="conditional").rule.alpha == 0.25
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind", "attributes"),
+    [
+        ("coin", Coin, {"rate": 0.25}),
+        ({"type": "coin", "args": {"rate": 0.5}}, Coin, {"rate": 0.5}),
+        ({"type": "ranking", "args": {"alpha": 0.1}}, Ranking, {"alpha": 0.1}),
+        ("reflection_words", ReflectionWords, {"scores_chunks": False}),
+        (
+            {"type": "conformal", "args": {"alpha": 0.1, "coverage": "conditional", "ties": "conservative"}},
+            ConformalRule,
+            {"alpha": 0.1, "coverage": "conditional", "ties": "conservative"},
+        ),
+    ],
+)
+def test_a_stack_file_names_a_take_over_rule(rule, kind, attributes) -> None:
+    worker = {"type": "ScriptedWorker", "args": {"respond": "so \\boxed{5}."}}
+    component = {"type": "ConformalDraftTargetController", "args": {"rule": rule}}
+    stack = {"controller": component, "workers": {"draft": worker, "target": worker}}
+    made = check_stack(load_config(stack)).controller.rule
+    assert type(made) is kind
+    assert {name: getattr(made, name) for name in attributes} == attributes
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("coins", "did you mean 'coin'"),
+        ("verdict", "needs threshold"),
+        ({"type": "consecutive"}, "unknown take-over rule 'consecutive'"),
+        ({"type": "os:getcwd"}, "no subclass of TakeOverRule"),
+        ({"type": "coin", "args": {"rate": 1.5}}, "controller.args.rule.args.rate: is 1.5; it must be"),
+    ],
+)
+def test_what_is_no_take_over_rule_is_refused(rule, message) -> None:
+    worker = {"type": "ScriptedWorker", "args": {"respond": "so"}}
+    component = {"type": "ConformalDraftTargetController", "args": {"rule": rule}}
+    with pytest.raises(ConfigError, match=message):
+        check_stack(load_config({"controller": component, "workers": {"draft": worker, "target": worker}}))
+
+
+def test_a_rule_that_is_not_conformal_has_nothing_to_calibrate() -> None:
+    with pytest.raises(ConfigError, match="is a Coin; a ConformalRule alone is calibrated"):
+        CalibrateDraftTargetController(ConformalDraftTargetController(rule="coin"), ["question"])
+
+
 def test_calibration_chains_go_on_in_step_and_are_ranked_among_the_others() -> None:
     made = controller(coverage="conditional", num_chains=4, max_turns=3, ties="random")
     rng = np.random.default_rng(2)
     calibrating = CalibrateDraftTargetController(made, [f"question {i}" for i in range(25)])
-    run(calibrating, target=scored(lambda task: float(rng.normal(len(task.input_str)))))
-    assert [len(turn.scores) for turn in calibrating.turns] == [100, 100, 100]
-    assert calibrating.turns[0].questions == [i for i in range(25) for _ in range(4)]
-    for turn in calibrating.turns:
+    result = run(calibrating, target=scored(lambda task: float(rng.normal(len(task.input_str)))))
+    turns = turns_in(result.program.trace)
+    assert [len(turn.scores) for turn in turns] == [100, 100, 100]
+    assert turns[0].questions == [i for i in range(25) for _ in range(4)]
+    for turn in turns:
         assert np.mean(turn.taken_over) == pytest.approx(0.4, abs=0.02)  # ranks among each other: nearly exact
 
 

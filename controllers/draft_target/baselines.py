@@ -1,14 +1,17 @@
-"""Take-over rules that conformal p-values are measured against; each decides what `TakeOverRule` decides."""
+"""Take-over rules without a guarantee, which conformal p-values are measured against."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from scaffolding_ext import require
+from scaffolding_ext.controllers.base import encode
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.tasks import VerifyTask, output_of
@@ -27,8 +30,8 @@ class Coin(TakeOverRule):
 
     scores_chunks = False
 
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
+    def __init__(self, rate: float = 0.25) -> None:
+        self.rate = require.number("rate", rate, least=0, most=1)
 
     def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
         yield from ()
@@ -42,8 +45,8 @@ class Ranking(TakeOverRule):
         alpha: The share; what it leaves of a chunk is drawn.
     """
 
-    def __init__(self, alpha: float) -> None:
-        self.alpha = alpha
+    def __init__(self, alpha: float = 0.25) -> None:
+        self.alpha = require.number("alpha", alpha, least=0, most=1)
 
     def in_step(self, turn: int) -> bool:
         return True
@@ -88,7 +91,6 @@ class Verdict(TakeOverRule):
         question: Behind that answer, has it say whether it is right.
         yes_token: Id of the first token of a yes.
         no_token: Id of the first token of a no.
-        encode: Token ids of a text.
         answer_tokens: Most tokens of the answer; they count as the target's.
 
     Reference:
@@ -108,12 +110,12 @@ class Verdict(TakeOverRule):
         question: str,
         yes_token: int,
         no_token: int,
-        encode: Callable[[str], list[int]],
         answer_tokens: int = 8,
     ) -> None:
-        self.threshold = threshold
-        self._close, self._question, self._tokens, self._encode = close, question, (yes_token, no_token), encode
-        self._answer_tokens = answer_tokens
+        self.threshold = require.whole("threshold", threshold, 0, NUM_MARKS)
+        self._close, self._question = close, question
+        self._tokens = require.whole("yes_token", yes_token, 0), require.whole("no_token", no_token, 0)
+        self._answer_tokens = require.whole("answer_tokens", answer_tokens)
 
     def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
         decisions = []
@@ -128,7 +130,9 @@ class Verdict(TakeOverRule):
             worker_tag=WorkerTag.TARGET, input_str=asked, max_tokens=self._answer_tokens, temperature=0.0, stop=["}"]
         )
         yield [answer]
-        ids = self._encode(asked + output_of(answer).split("}")[0] + "}." + self._question)
+        ids = encode(asked + output_of(answer).split("}")[0] + "}." + self._question)
+        if ids is None:
+            raise ConfigError("marks chunks by token ids, which need the stack's prompting; set it", "rule")
         verdict = VerifyTask(worker_tag=WorkerTag.TARGET, branches=[ids])
         verdict.yes_token, verdict.no_token = self._tokens
         yield [verdict]
