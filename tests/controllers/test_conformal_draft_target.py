@@ -442,7 +442,7 @@ def test_a_stack_file_names_a_take_over_rule(rule, kind, attributes) -> None:
     worker = {"type": "ScriptedWorker", "args": {"respond": "so \\boxed{5}."}}
     component = {"type": "ConformalDraftTargetController", "args": {"rule": rule}}
     stack = {"controller": component, "workers": {"draft": worker, "target": worker}}
-    made = check_stack(load_config(stack)).controller.rule
+    made = check_stack(load_config(stack)).rule
     assert type(made) is kind
     assert {name: getattr(made, name) for name in attributes} == attributes
 
