@@ -57,6 +57,7 @@ class DynasorCoTController(BaseController):
         sampling_params: Sampling fields of the chain.
         family: Name of the prompt family; None takes the one of the stack's prompting.
         streaming: Whether the chain is streamed to the caller (stream mode only).
+        max_lead: Tokens that a stream may run ahead of a probe that has not been answered; None takes one spacing.
         insist_on_answer: Whether a chain that ended by itself without an answer is asked for one.
 
     Raises:
@@ -82,6 +83,7 @@ class DynasorCoTController(BaseController):
         sampling_params: dict[str, Any] | None = None,
         family: str | None = None,
         streaming: bool = False,
+        max_lead: int | None = None,
         insist_on_answer: bool = True,
     ) -> None:
         super().__init__()
@@ -105,6 +107,7 @@ class DynasorCoTController(BaseController):
         if streaming and mode == "chunk":
             raise ConfigError("needs mode 'stream': chunks of a chain are not its output", "streaming")
         self.streaming = streaming
+        self.max_lead = None if max_lead is None else require.whole("max_lead", max_lead)
         self.insist_on_answer = insist_on_answer
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
@@ -120,6 +123,7 @@ class DynasorCoTController(BaseController):
             answer_tokens=self.probe.max_tokens,
             mode=self.mode,
             streaming_output=self.streaming,
+            max_lead=self.max_lead,
         )
         needs_probes = getattr(self.rule, "needs_probes", True)
         probes: list[Probe] = []

@@ -15,6 +15,7 @@ from scaffolding_ext.protocol import GenerationTask, Task
 
 CONTINUED_TURNS = "continued turns"  # in a worker's `refused`, beside the names of task types: see `set_turn_start`
 _NOTES = "scaffolding_ext"  # key of custom_input_params
+PAUSED = "paused"  # finish reason of a stream that its worker ended because nobody had asked for more
 
 
 class Purpose(str, Enum):
@@ -73,6 +74,7 @@ class TaskNotes(NamedTuple):
         counts: What it has cost so far; None where its worker has recorded nothing.
         sampling_fields: Names of the sampling fields that were set, whatever their values.
         host_seed: The seed that the host gave it.
+        may_run_to: Tokens that a stream may have before more is asked of it; None where nothing bounds it.
     """
 
     purpose: PurposeOf | None = None
@@ -82,6 +84,7 @@ class TaskNotes(NamedTuple):
     counts: TokenCounts | None = None
     sampling_fields: tuple[str, ...] = ()
     host_seed: int | None = None
+    may_run_to: int | None = None
 
 
 _NO_NOTES = TaskNotes()
@@ -117,6 +120,20 @@ def set_turn_start(task: GenerationTask, num_characters: int) -> None:
 def set_priority(task: Task, priority: float) -> None:
     """Say which place the task has among those that wait for one worker: the lower, the sooner. Without it, 0."""
     set_notes(task, notes_of(task)._replace(priority=priority))
+
+
+def is_urgent(task: Task) -> bool:
+    """Whether others wait for what the task gives (a probe, a forced answer, a score, a verdict), not for a chain."""
+    return purpose_of(task).written is not Purpose.CHAIN
+
+
+def let_run_to(task: Task, num_tokens: int | None) -> None:
+    """Say how many tokens a stream may have before more is asked of it; the caller's wish goes before it.
+
+    A worker that can pauses the stream there; one that cannot may end it there, with `PAUSED` as its finish reason.
+    None, as without it, lets the stream run to its end.
+    """
+    set_notes(task, notes_of(task)._replace(may_run_to=num_tokens))
 
 
 def set_token_counts(task: Task, counts: TokenCounts) -> None:

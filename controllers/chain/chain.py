@@ -124,9 +124,9 @@ class Chain(ABC):
             self.absorb()
         discard(Purpose.CHAIN, max(0, self.num_generated - kept))
 
-    def _configure(self, piece: GenerationTask) -> None:
-        """Set the sampling fields of a task that generates a piece of the chain."""
+    def _configure(self, piece: GenerationTask, position: int = 0) -> None:
+        """Set the sampling fields of a task that generates a piece of the chain, from a position on."""
         inherit_sampling_params(piece, self.prompt)
-        if piece.seed is not None and self._num_tokens:  # a seed used twice would draw the same numbers again
-            piece.seed = derive_seed(piece.seed, self._num_tokens)
+        if piece.seed is not None and position:  # a seed used twice would draw the same numbers again
+            piece.seed = derive_seed(piece.seed, position)
         apply_sampling_params(piece, self._sampling_params)

@@ -37,7 +37,7 @@ class ChunkChain(Chain):
             return []
         self._chunk = continuation(self.prompt, self.prefix, asked)
         set_purpose(self._chunk, CHAIN if self._num_tokens else CHAIN_START)
-        self._configure(self._chunk)
+        self._configure(self._chunk, self._num_tokens)
         return [self._chunk]
 
     def absorb(self) -> None:

@@ -25,6 +25,7 @@ def start_chain(
     answer_tokens: int = 20,
     mode: Literal["stream", "chunk"] = "stream",
     streaming_output: bool = False,
+    max_lead: int | None = None,
 ) -> Chain:
     """A chain on a task's prompt, of the kind that the worker can serve; what is lowered is said in the trace.
 
@@ -37,6 +38,7 @@ def start_chain(
         answer_tokens: Tokens of an answer that is asked for; the context keeps room for them.
         mode: `"stream"` falls back to chunks where the worker cannot stream.
         streaming_output: Whether the chain is streamed to the caller; chunks are not.
+        max_lead: Tokens that a stream may be ahead of the position asked for; None takes one spacing.
 
     Raises:
         ConfigError: The prompt leaves no room in the worker's context.
@@ -53,4 +55,4 @@ def start_chain(
     if streaming_output and not controller.can_stream_output(WorkerTag.GENERATION, StreamGenerationTask):
         record("lowered", what="streaming", reason="the worker cannot stream a StreamGenerationTask to the caller")
         streaming_output = False
-    return StreamChain(task, budget, params, streaming_output)
+    return StreamChain(task, budget, params, streaming_output, max_lead)

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_text import is_text_of
+from scaffolding_ext.controllers.chain.continuation import continuation
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task
-from scaffolding_ext.tasks import CHAIN_START, cost_of, finish_reason_of, output_of, set_purpose
+from scaffolding_ext.tasks import (
+    CHAIN,
+    CHAIN_START,
+    PAUSED,
+    cost_of,
+    finish_reason_of,
+    let_run_to,
+    output_of,
+    set_purpose,
+)
 from scaffolding_ext.worker_tags import WorkerTag
+
+_MOST_LATE = 2  # streams that the worker ends early; behind them the chain grows in chunks
 
 
 class StreamChain(Chain):
@@ -19,11 +32,17 @@ class StreamChain(Chain):
     more is awaited there, so that an end at the position is known whenever the worker tells of it. Elsewhere a worker
     that hands over more than it was asked for cannot be cut, and the trace says so.
 
+    What it saves must not depend on how busy the worker is: the stream may run `max_lead` tokens ahead of the position
+    asked for. A worker that cannot pause it there ends it, and the chain goes on behind what has arrived, in another
+    stream; where that happens twice it grows in chunks from then on, and no stream can run further ahead than it may.
+
     Args:
         prompt: As for every chain.
         max_tokens: As for every chain.
         sampling_params: As for every chain.
         streaming_output: Whether the chain is streamed to the caller.
+        max_lead: Tokens that it may be ahead of the position asked for; None takes as many as it was last asked to
+            grow: one spacing.
     """
 
     runs_on = True
@@ -34,8 +53,10 @@ class StreamChain(Chain):
         max_tokens: int,
         sampling_params: dict[str, Any],
         streaming_output: bool = False,
+        max_lead: int | None = None,
     ) -> None:
         super().__init__(prompt, max_tokens, sampling_params)
+        self._max_lead = None if max_lead is None else require.whole("max_lead", max_lead)
         self._task = StreamGenerationTask(
             worker_tag=WorkerTag.GENERATION,
             input_str=prompt.input_str,
@@ -43,7 +64,11 @@ class StreamChain(Chain):
             max_tokens=max_tokens,
             streaming_output_flag=streaming_output,
         )
+        self._before = Prefix(0, "", [])  # what earlier streams wrote
+        self._num_generated_before = 0
+        self._num_late = 0
         self._target = 0
+        self._may_run_to = max_tokens
         self._can_cut = False
         self._started = False
         set_purpose(self._task, CHAIN_START)
@@ -51,24 +76,29 @@ class StreamChain(Chain):
 
     @property
     def prefix(self) -> Prefix:
-        ids, logprobs, end = self._task.output_tokens, self._task.logprobs, self._num_tokens
-        known = ids is not None or not self._started
-        return Prefix(
-            end, self.text, list(ids or ())[:end] if known else None, list(logprobs)[:end] if logprobs else None
-        )
+        arrived, end = self._arrived, self._num_tokens
+        known = arrived.token_ids is not None or not self._started
+        ids, logprobs = arrived.token_ids or [], arrived.logprobs
+        return Prefix(end, self.text, ids[:end] if known else None, logprobs[:end] if logprobs else None)
 
     @property
     def num_generated(self) -> int:
         cost = cost_of(self._task)
-        return cost.written.decoded + cost.written.reused if cost else 0
+        return self._num_generated_before + (cost.written.decoded + cost.written.reused if cost else 0)
 
     def advance(self, num_tokens: int) -> list[Task]:
-        self._target = min(num_tokens, self.max_tokens)
+        target = min(num_tokens, self.max_tokens)
+        if target != self._target:
+            lead = self._max_lead or max(1, target - self._num_tokens)
+            self._target, self._may_run_to = target, min(target + lead, self.max_tokens)
         is_there = self._num_tokens >= self._target and self._num_tokens < self.max_tokens  # at its budget it must end
         if self.ended or is_there or self._read():
             return []
-        ids = self._task.output_tokens
-        self._task.streaming_step = max(1, self._awaited() - (self._num_tokens if ids is None else len(ids)))
+        if self._task.end_flag:
+            self._go_on()
+        bounded = self._may_run_to < self.max_tokens
+        let_run_to(self._task, self._may_run_to - self._before.num_tokens if bounded else None)
+        self._task.streaming_step = max(1, self._awaited() - self._num_arrived)
         return [self._task]
 
     def absorb(self) -> None:
@@ -87,6 +117,43 @@ class StreamChain(Chain):
         self._task.cancel_flag = True
         return [self._task]
 
+    @property
+    def _arrived(self) -> Prefix:
+        """All that has come of the chain, read or not; without ids where the worker gives none."""
+        before, task = self._before, self._task
+        ids = None if task.output_tokens is None or before.token_ids is None else before.token_ids + task.output_tokens
+        logprobs = [*(before.logprobs or ()), *(task.logprobs or ())]
+        return Prefix(len(ids or ()), before.text + (task.output_str or ""), ids, logprobs or None)
+
+    @property
+    def _num_arrived(self) -> int:
+        """Tokens that have come; without ids, all that was asked for is assumed."""
+        ids = self._task.output_tokens
+        return self._num_tokens if ids is None else self._before.num_tokens + len(ids)
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether the stream has ended before the chain has: it was too far ahead, or is a mere chunk of it."""
+        reason = finish_reason_of(self._task)
+        is_chunk = self._before.num_tokens + (self._task.max_tokens or 0) < self.max_tokens
+        return bool(self._task.end_flag) and (reason == PAUSED or (reason == "length" and is_chunk))
+
+    def _go_on(self) -> None:
+        """Begin another stream behind what has arrived."""
+        arrived = self._arrived
+        if finish_reason_of(self._task) == PAUSED:
+            self._num_late += 1
+            goes_on = "in chunks" if self._num_late == _MOST_LATE else "in another stream"
+            if self._num_late <= _MOST_LATE:
+                record("late", position=self._num_tokens, arrived=arrived.num_tokens, goes_on=goes_on)
+        limit = self._may_run_to if self._num_late >= _MOST_LATE else self.max_tokens
+        self._num_generated_before, self._before = self.num_generated, arrived
+        end = min(max(limit, self._awaited()), self.max_tokens)
+        piece = continuation(self.prompt, arrived, end - arrived.num_tokens)
+        self._task = StreamGenerationTask.create_from_generation_task(piece, 1)
+        set_purpose(self._task, CHAIN)
+        self._configure(self._task, arrived.num_tokens)
+
     def _awaited(self) -> int:
         """Tokens that must have arrived before the chain can be read at its target, where it does not end before."""
         return self._target + (self._can_cut or self._target == self.max_tokens)
@@ -95,21 +162,23 @@ class StreamChain(Chain):
         """Move on to the target with what has arrived; whether that was enough."""
         if not self._started:
             return False
-        task, ids = self._task, self._task.output_tokens
-        num_arrived = self._target if ids is None else len(ids)  # without ids, all that was asked for is assumed
-        if task.end_flag and num_arrived <= self._target:
-            self._num_tokens, self._text.text = num_arrived, output_of(task)
+        task, arrived = self._task, self._arrived
+        has_ended = bool(task.end_flag) and not self._is_cut
+        num_arrived = self._target if arrived.token_ids is None else arrived.num_tokens
+        if has_ended and num_arrived <= self._target:
+            output_of(task)  # raises where a worker failed without a word
+            self._num_tokens, self._text.text = num_arrived, arrived.text
             self.ended, self.finish_reason = True, finish_reason_of(task) or "stop"
             return True
         if num_arrived < self._awaited():
             return False
-        if self._can_cut and ids is not None:
-            self._text.add_ids(ids[self._num_tokens : self._target])
+        if self._can_cut and arrived.token_ids is not None:
+            self._text.add_ids(arrived.token_ids[self._num_tokens : self._target])
             self._num_tokens = self._target
             return True
         if num_arrived > self._target:
             record("inexact", position=self._target, arrived=num_arrived, reason="the stream's text cannot be cut")
-        self._num_tokens, self._text.text = num_arrived, task.output_str or ""
-        if task.end_flag:
+        self._num_tokens, self._text.text = num_arrived, arrived.text
+        if has_ended:
             self.ended, self.finish_reason = True, finish_reason_of(task) or "stop"
         return True

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from scaffolding_ext.workers.huggingface.kv_cache import KVRows
 from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
 from scaffolding_ext.workers.huggingface.prefix_index import PrefixIndex
-from scaffolding_ext.workers.huggingface.row_order import RowOrder
+from scaffolding_ext.workers.huggingface.row_scheduler import RowScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, Sampled, sample
 
 logger = logging.getLogger(__name__)
@@ -45,6 +44,7 @@ class ContinuousBatch:
         index: The prefixes that can be reused.
         tokenizer: The tokenizer's Rust backend, for text and stop strings.
         end_ids: Token ids that end a text.
+        num_places: Rows that one step computes at most.
         prefill_chunk: Prompt tokens that one step computes at most.
         on_end: Called with each request when it has ended, before the request says so itself.
     """
@@ -56,6 +56,7 @@ class ContinuousBatch:
         index: PrefixIndex,
         tokenizer: Any,
         end_ids: frozenset[int],
+        num_places: int,
         prefill_chunk: int,
         on_end: Callable[[EngineRequest], None],
     ) -> None:
@@ -64,30 +65,32 @@ class ContinuousBatch:
         self._index = index
         self._tokenizer = tokenizer
         self._end_ids = end_ids
-        self._prefill_chunk = prefill_chunk
         self._on_end = on_end
-        self._waiting: OrderedDict[EngineRequest, None] = OrderedDict()
-        self._rows = RowOrder(kv)
-        self._reading: dict[EngineRequest, None] = {}  # those that have not read their prompt, the oldest first
-        self._num_decoded = self._num_prefilled = self._num_reused = 0
+        self._scheduler = RowScheduler(kv, index, num_places, prefill_chunk)
+        self._num_decoded = self._num_prefilled = 0
         self._busy_s, self._num_steps = 0.0, 0
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self._waiting or len(self._rows))
+        return self._scheduler.idle
 
     @property
     def metrics(self) -> EngineMetrics:
         """A snapshot; from any thread."""
+        scheduler = self._scheduler
         return EngineMetrics(
-            num_running=len(self._rows),
-            num_waiting=len(self._waiting),
+            num_running=len(scheduler.rows),
+            num_waiting=scheduler.num_waiting,
             num_rows=self._kv.num_rows,
+            num_places=scheduler.num_places,
+            num_paused=scheduler.num_paused,
+            num_put_back=scheduler.num_put_back,
+            longest_wait_s=scheduler.longest_wait_s,
             num_stored_tokens=self._index.num_stored_tokens,
             num_decoded=self._num_decoded,
             num_prefilled=self._num_prefilled,
-            num_reused=self._num_reused,
+            num_reused=scheduler.num_reused,
             num_evicted=self._index.num_evicted,
             busy_s=self._busy_s,
             num_steps=self._num_steps,
@@ -96,78 +99,35 @@ class ContinuousBatch:
     def warm_up(self) -> None:
         """Run the model once, so that one that does not fit or cannot be served fails now."""
         request = EngineRequest([0], 0, GREEDY, notify=lambda _: None)
-        self._rows.add(request, 0)
-        self._runner.forward([Work(request, 1)], self._rows.class_of_row)
-        self._rows.remove(request)
+        rows = self._scheduler.rows
+        rows.add(request, 0)
+        self._runner.forward([Work(request, 1)], rows.class_of_row)
+        rows.remove(request)
 
     def add(self, request: EngineRequest) -> None:
         """Put a request behind those that wait."""
-        self._waiting[request] = None
+        self._scheduler.add(request)
 
     def drop(self, request: EngineRequest) -> None:
         """End a request that waits or runs, as cancelled."""
-        if request in self._waiting:
-            del self._waiting[request]
+        if self._scheduler.drop(request):
             self._end(request, "cancelled")
         else:
             self._release(request, "cancelled")
 
     def clear(self) -> None:
         """Let go of every request; none of them is told."""
-        self._waiting.clear()
-        self._reading.clear()
-        self._rows = RowOrder(self._kv)
+        self._scheduler.clear()
 
     def step(self) -> None:
         """Admit what fits; then compute one token of every row that decodes, and some of the prompts."""
         started = time.monotonic()
         self._num_steps += 1
-        self._admit()
-        room = self._prefill_chunk
-        reads: dict[EngineRequest, int] = {}
-        for request in self._reading:
-            reads[request] = min(request.num_pending, room)
-            room -= reads[request]
-        works = [Work(request, reads.get(request, 1)) for request in self._rows.requests]
-        self._compute([work for work in works if work.num_tokens])
+        self._scheduler.admit()
+        works = self._scheduler.works()
+        if works:
+            self._compute(works)
         self._busy_s += time.monotonic() - started
-
-    def _admit(self) -> None:
-        """Give waiting requests a row each, as many as the next steps can begin to read."""
-        room = self._prefill_chunk - sum(request.num_pending for request in self._reading)
-        deferred: list[EngineRequest] = []
-        while self._waiting and room > 0 and len(self._rows) + len(deferred) < self._kv.num_rows:
-            request, _ = self._waiting.popitem(last=False)
-            if self._place(request):
-                room -= request.num_pending
-            else:
-                deferred.append(request)
-        for request in reversed(deferred):
-            self._waiting[request] = None
-            self._waiting.move_to_end(request, last=False)
-
-    def _place(self, request: EngineRequest) -> bool:
-        """Give a request a row with the longest cached prefix of its prompt, unless a longer one is on its way."""
-        holder = request.holder
-        limit = request.prompt_len - 1  # the last token is computed in any case: its logits are needed
-        if request.score_from is not None:
-            limit = min(limit, request.score_from - 1)
-        match = self._index.find(holder, limit)
-        num_cached = 0 if match is None else match.num_tokens
-        if len(self._rows) and self._index.promised(holder, num_cached, limit):
-            return False
-        self._rows.add(request, num_cached)
-        if match is not None:
-            if match.holder.tensors is None:
-                self._kv.move(match.holder.row, holder.row, num_cached)
-            else:
-                self._kv.load(holder.row, match.holder.tensors, num_cached)
-            holder.num_kv = request.num_reused = num_cached
-            self._num_reused += num_cached
-        if request.max_tokens > 1 or self._index.max_bytes:  # else its KV is gone before anyone finds it
-            self._index.promise(holder)
-        self._reading[request] = None
-        return True
 
     def _compute(self, works: list[Work]) -> None:
         """Run the model on these tokens; where that fails, on halves of them, until it is known whose fault it is."""
@@ -190,7 +150,7 @@ class ContinuousBatch:
 
     def _run(self, works: list[Work]) -> _Drawn:
         """One pass, and a draw from its logits; changes no request but its scores."""
-        logits = self._runner.forward(works, self._rows.class_of_row)
+        logits = self._runner.forward(works, self._scheduler.rows.class_of_row)
         completed = [work.request for work in works if work.completes]
         return _Drawn(completed, logits.isnan().any(-1).tolist(), self._sample(completed, logits))
 
@@ -208,7 +168,7 @@ class ContinuousBatch:
             if request.finish_reason is not None:
                 self._release(request, request.finish_reason)
             else:
-                self._rows.refile(request)
+                self._scheduler.rows.refile(request)
                 if request.num_decoded >= request.wanted:
                     request.notify(request)
 
@@ -247,11 +207,11 @@ class ContinuousBatch:
     def _advance(self, work: Work) -> None:
         """Note that a request's tokens are computed."""
         request, num_tokens = work
-        if request in self._reading:
+        if self._scheduler.reads(request):
             request.num_prefilled += num_tokens
             self._num_prefilled += num_tokens
             if work.completes:
-                del self._reading[request]
+                self._scheduler.has_read(request)
         else:
             self._num_decoded += num_tokens
         request.holder.num_kv += num_tokens
@@ -275,12 +235,11 @@ class ContinuousBatch:
         """Free a request's row; its KV is stored if it is worth it."""
         holder = request.holder
         tensors = None
-        wanted = request.keep or (error is None and self._waiting)  # somebody may wait for this prefix
+        wanted = request.keep or (error is None and self._scheduler.num_waiting)  # somebody may wait for this prefix
         if wanted and holder.num_indexed:
             with suppress(RuntimeError, MemoryError):  # no memory for the copy: then it is not kept
                 tensors = self._kv.export(holder.row, holder.num_kv)
-        self._rows.remove(request)
-        self._reading.pop(request, None)
+        self._scheduler.leave(request)
         if tensors is None:
             self._index.forget(holder)
         else:

@@ -13,6 +13,7 @@ from scaffolding_ext.errors import EngineError
 from scaffolding_ext.tasks import TokenCounts
 from scaffolding_ext.workers.huggingface.prefix_index import Holder
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
+from scaffolding_ext.workers.huggingface.waiter import NEVER
 from scaffolding_ext.workers.task_fields import TokenLogprob
 
 
@@ -58,7 +59,15 @@ class EngineRequest:
         keep: Whether the KV is worth storing when the request ends.
         ignore_end: Whether end-of-sequence tokens do not end the text.
         min_tokens: Tokens before which an end-of-sequence token cannot be drawn.
+        urgent: Whether others wait for what it gives: a probe, a forced answer, a score, a verdict.
+        priority: Its place among those that wait with it: the lower, the sooner.
         notify: Called on the engine's thread when the request has ended or has `wanted` tokens.
+
+    Attributes:
+        awaited: Whether somebody waits for its next tokens, or its end; a stream that nobody waits for runs ahead.
+        may_run_to: Generated tokens at which it pauses.
+        last_step: The engine's step that computed something of it last, or gave it a row.
+        skipped_since: When it should have computed and got no place in a step; None once it had one.
     """
 
     def __init__(
@@ -74,6 +83,8 @@ class EngineRequest:
         keep: bool = True,
         ignore_end: bool = False,
         min_tokens: int = 0,
+        urgent: bool = False,
+        priority: float = 0.0,
         notify: Callable[[EngineRequest], None],
     ) -> None:
         self.holder = Holder(list(prompt))
@@ -87,8 +98,14 @@ class EngineRequest:
         self.keep = keep
         self.ignore_end = ignore_end
         self.min_tokens = min_tokens
+        self.urgent = urgent
+        self.priority = priority
         self.notify = notify
         self.wanted = max_tokens + 1
+        self.awaited = True
+        self.may_run_to = NEVER
+        self.last_step = 0
+        self.skipped_since: float | None = None
         self.finish_reason: str | None = None
         self.error: EngineError | None = None
         self.text_parts: list[str] = []
@@ -111,6 +128,11 @@ class EngineRequest:
     def num_pending(self) -> int:
         """Tokens that are there but not computed."""
         return len(self.holder.token_ids) - self.holder.num_kv
+
+    @property
+    def paused(self) -> bool:
+        """Whether it may not generate more for now."""
+        return self.num_decoded >= self.may_run_to
 
     @property
     def ended(self) -> bool:

@@ -29,7 +29,8 @@ class GenerationEngine:
         model: A causal LM in evaluation mode.
         tokenizer: The tokenizer's Rust backend, for text and stop strings.
         end_ids: Token ids that end a text.
-        max_batch_size: Rows.
+        num_rows: Rows: requests whose keys and values are held.
+        max_batch_size: Rows that one step computes at most.
         max_seq_len: Prompt and generated tokens of one request at most.
         prefill_chunk: Prompt tokens that one step computes at most.
         prefix_cache_bytes: Cap on stored prefixes.
@@ -43,6 +44,7 @@ class GenerationEngine:
         tokenizer: Any,
         end_ids: frozenset[int],
         *,
+        num_rows: int,
         max_batch_size: int,
         max_seq_len: int,
         prefill_chunk: int,
@@ -50,11 +52,18 @@ class GenerationEngine:
         enable_block_reuse: bool,
         threads: int,
     ) -> None:
-        kv = KVRows(max_batch_size, max_seq_len)
+        kv = KVRows(num_rows, max_seq_len)
         index = PrefixIndex(prefix_cache_bytes, enable_block_reuse)
         self._unfinished: set[EngineRequest] = set()
         self._batch = ContinuousBatch(
-            ModelRunner(model, kv), kv, index, tokenizer, end_ids, prefill_chunk, self._unfinished.discard
+            ModelRunner(model, kv),
+            kv,
+            index,
+            tokenizer,
+            end_ids,
+            max_batch_size,
+            prefill_chunk,
+            self._unfinished.discard,
         )
         self._threads = threads
         self._inbox: deque[EngineRequest] = deque()
@@ -82,6 +91,12 @@ class GenerationEngine:
                 raise EngineError("the worker is shut down; make a new one")
             self._unfinished.add(request)
             self._inbox.append(request)
+            self._wake.notify()
+
+    def let_run_to(self, request: EngineRequest, num_tokens: int) -> None:
+        """Have a request pause once it has generated that many tokens, and go on up to there; from any thread."""
+        with self._wake:
+            request.may_run_to = num_tokens
             self._wake.notify()
 
     def cancel(self, request: EngineRequest) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 
@@ -70,7 +72,7 @@ class KVRows:
         """
         if layer not in self._keys:
             new_keys, new_values = (  # both, before either is kept: one of them may not fit into the memory
-                states.new_zeros(self.num_rows, states.shape[0], self.capacity + 1, states.shape[2])
+                _zeros((self.num_rows, states.shape[0], self.capacity + 1, states.shape[2]), states)
                 for states in (keys, values)
             )
             self._keys[layer], self._values[layer] = new_keys, new_values
@@ -96,3 +98,11 @@ class KVRows:
         """Copy the first exported positions into a row."""
         for buffer, tensor in zip(self._buffers, tensors, strict=True):
             buffer[row, :, :num_tokens] = tensor[:, :num_tokens]
+
+
+def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """Zeros that take memory where they are written, if the device is the CPU: most rows are never full."""
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    num_bytes = like.element_size() * math.prod(shape)
+    return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(like.dtype).view(shape)

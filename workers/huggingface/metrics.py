@@ -11,7 +11,12 @@ class EngineMetrics(NamedTuple):
     Attributes:
         num_running: Requests that hold a row.
         num_waiting: Requests that wait for one.
-        num_rows: Rows in all: `max_batch_size`, or fewer where the memory for keys and values holds no more.
+        num_rows: Rows in all: twice `max_batch_size`, or fewer where the memory for keys and values holds no more.
+        num_places: Rows that one step computes at most: `max_batch_size`, or all rows where they are fewer.
+        num_paused: Streams that may not run on before more is asked of them, whether they hold a row or not.
+        num_put_back: Rows whose KV had to make room for others since the start.
+        longest_wait_s: Longest that a request with a row, or one that was put back, went without a place in a step
+            though somebody waited for it, since the start.
         num_stored_tokens: Tokens whose KV is stored for reuse, running rows not counted.
         num_decoded: Generated tokens whose KV was computed since the start (the last of a text needs none).
         num_prefilled: Prompt tokens whose KV was computed since the start.
@@ -24,6 +29,10 @@ class EngineMetrics(NamedTuple):
     num_running: int
     num_waiting: int
     num_rows: int
+    num_places: int
+    num_paused: int
+    num_put_back: int
+    longest_wait_s: float
     num_stored_tokens: int
     num_decoded: int
     num_prefilled: int

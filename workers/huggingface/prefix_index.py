@@ -139,6 +139,12 @@ class PrefixIndex:
             self.forget(next(iter(self._stored)))
             self.num_evicted += 1
 
+    def take(self, holder: Holder) -> None:
+        """Have a stored holder run again; its KV has been copied to its row."""
+        self.num_bytes -= self._stored.pop(holder)
+        self.num_stored_tokens -= holder.num_kv
+        holder.tensors = None
+
     def forget(self, holder: Holder) -> None:
         """Drop a holder with its promises, and free what it stored."""
         for key in holder.block_keys(len(holder.token_ids)):

@@ -11,7 +11,7 @@ import numpy as np
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import Purpose, ScoreTask, VerifyTask, purpose_of, set_token_counts
+from scaffolding_ext.tasks import Purpose, ScoreTask, VerifyTask, is_urgent, notes_of, purpose_of, set_token_counts
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.task_fields import refuse
 from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings
@@ -75,6 +75,8 @@ class RequestBuilder:
             keep=purpose_of(task).written is not Purpose.PROBE,  # nothing continues a probe
             ignore_end=bool(getattr(task, "ignore_eos", None)),  # younger than 1.2
             min_tokens=integer("min_tokens", getattr(task, "min_tokens", None), 0, 0),
+            urgent=is_urgent(task),
+            priority=notes_of(task).priority,
             notify=notify,
         )
 
@@ -87,7 +89,15 @@ class RequestBuilder:
         from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 
         scored = self._reader.scored(task)
-        return EngineRequest(scored.token_ids, 0, GREEDY, score_from=scored.start, notify=notify)
+        return EngineRequest(
+            scored.token_ids,
+            0,
+            GREEDY,
+            score_from=scored.start,
+            urgent=is_urgent(task),
+            priority=notes_of(task).priority,
+            notify=notify,
+        )
 
     def verify(self, task: VerifyTask, notify: list[Callable[[EngineRequest], None]]) -> list[EngineRequest]:
         """The requests of a verify task, one a branch.
@@ -105,8 +115,11 @@ class RequestBuilder:
             raise InvalidTaskError(f"max_layer is {task.max_layer}; HuggingFaceWorker reads the last layer: leave None")
         branches = self._reader.verified(task)
         choices = (int(task.yes_token), int(task.no_token))
+        urgent, priority = is_urgent(task), notes_of(task).priority
         return [
-            EngineRequest(prompt, 0, GREEDY, choices=choices, keep=False, notify=word)
+            EngineRequest(
+                prompt, 0, GREEDY, choices=choices, keep=False, urgent=urgent, priority=priority, notify=word
+            )
             for prompt, word in zip(branches, notify, strict=True)
         ]
 

@@ -22,13 +22,14 @@ class Waiter:
         """Until the request has that many tokens or has ended; one wait at a time."""
         while not request.ended and request.num_decoded < num_tokens:
             self._future = self._loop.create_future()
-            request.wanted = num_tokens
+            request.wanted, request.awaited = num_tokens, True
             if not request.ended and request.num_decoded < num_tokens:  # else the engine may have looked before
                 await self._future  # word of an earlier wish may still be under way and end this one too soon
+        request.awaited = False
 
     def notify(self, request: EngineRequest) -> None:
         """For the engine: the request has what was wanted, or has ended; from any thread."""
-        request.wanted = NEVER
+        request.wanted, request.awaited = NEVER, False
         try:
             self._loop.call_soon_threadsafe(self._resolve)
         except RuntimeError:  # the loop is closed, so nobody waits

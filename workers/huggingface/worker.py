@@ -7,13 +7,14 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.program import record
 from scaffolding_ext.protocol import (
     GenerationTask,
     StreamGenerationTask,
     Task,
     TaskStatus,
 )
-from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_counts
+from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, notes_of, set_token_counts
 from scaffolding_ext.worker import BaseWorker
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill, probability_of_first
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
     from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
+
+
+_ROWS_PER_PLACE = 2  # a chain and its probe
 
 
 class _Stream(NamedTuple):
@@ -49,13 +53,14 @@ class HuggingFaceWorker(BaseWorker):
         device: A torch device.
         threads: Threads of each torch operation of this worker. Where other work shares the cores, another worker's
             included, 1 is often fastest.
-        max_batch_size: Requests that run at once, where `kv_cache_bytes` suffices; `metrics.num_rows` tells.
+        max_batch_size: Requests that a step computes at most. Twice as many are held, where `kv_cache_bytes` suffices
+            (`metrics.num_rows` tells), so that a chain rests in its row while its probe runs.
         max_seq_len: Prompt and generated tokens of one request; None takes the model's context length.
         prefill_chunk: Prompt tokens that one step computes at most, all requests together.
         prefix_cache_bytes: Memory for the KV of ended requests, which later ones reuse.
         enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.
         kv_cache_bytes: Memory for the KV of running requests, each of which takes that of `max_seq_len` tokens; where
-            `max_batch_size` of them do not fit, fewer run at once. None takes 4 GiB, or on a CUDA device 80 % of what
+            not all rows fit, fewer are held. None takes 4 GiB, or on a CUDA device 80 % of what
             is free once the model is loaded.
         seed: Seeds the tasks that bring none; None draws fresh entropy.
         attn_implementation: How attention is computed, as transformers names it (`"eager"`, `"sdpa"`); None takes
@@ -124,7 +129,8 @@ class HuggingFaceWorker(BaseWorker):
             network,
             tokenizer,
             end_ids,
-            max_batch_size=fitting_rows(network, max_batch_size, self.max_seq_len, kv_cache_bytes),
+            num_rows=fitting_rows(network, _ROWS_PER_PLACE * max_batch_size, self.max_seq_len, kv_cache_bytes),
+            max_batch_size=max_batch_size,
             max_seq_len=self.max_seq_len,
             prefill_chunk=prefill_chunk,
             prefix_cache_bytes=prefix_cache_bytes,
@@ -189,6 +195,12 @@ class HuggingFaceWorker(BaseWorker):
         if task.cancel_flag:
             self._engine.cancel(stream.request)
             num_tokens = NEVER
+        limit = notes_of(task).may_run_to
+        limit = NEVER if limit is None else max(limit, num_tokens)
+        if limit != stream.request.may_run_to:
+            if stream.request.paused:
+                record("paused", position=len(task.output_tokens or ()), arrived=stream.request.num_decoded)
+            self._engine.let_run_to(stream.request, limit)
         try:
             await self._wait(task, stream.request, stream.waiter, num_tokens)
             task.end_flag = fill(task, stream.request)

@@ -114,6 +114,7 @@ def engine_of(model):
         model,
         Tokenizer(models.BPE()),
         frozenset(),
+        num_rows=4,
         max_batch_size=2,
         max_seq_len=32,
         prefill_chunk=32,

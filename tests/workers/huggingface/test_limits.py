@@ -45,7 +45,7 @@ def exhausted(*args, **kwargs):
 # ---- an engine that fails
 
 
-@pytest.mark.parametrize("method", ["_admit", "step"])
+@pytest.mark.parametrize("method", ["_compute", "step"])
 def test_a_failure_between_steps_fails_every_request_and_refuses_more(worker, monkeypatch, method):
     async def fail():
         stream = StreamGenerationTask(input_tokens=[5, 6], max_tokens=1900, ignore_eos=True)
@@ -118,6 +118,7 @@ def test_kv_that_cannot_be_stored_is_not_kept(worker, monkeypatch):
 def test_a_layer_has_both_buffers_or_none():
     class Unallocatable:
         shape = (2, 1, 4)
+        device = torch.device("cuda")
         new_zeros = exhausted
 
     rows, place = KVRows(1, 8), Slots(torch.tensor([0]), torch.tensor([0]))
@@ -196,7 +197,7 @@ def test_which_attention_is_served():
 # ---- memory
 
 
-@pytest.mark.parametrize(("num_fitting", "num_rows"), [(1, 1), (2.5, 2), (3, 3), (9, 4)])
+@pytest.mark.parametrize(("num_fitting", "num_rows"), [(1, 1), (2.5, 2), (3, 3), (9.5, 8)])
 def test_as_many_rows_as_fit(num_fitting, num_rows):
     worker = HuggingFaceWorker(
         MODEL, max_batch_size=4, max_seq_len=63, kv_cache_bytes=int(num_fitting * 64 * ROW_BYTES)

@@ -1,0 +1,200 @@
+"""Streams that pause, what goes before them, and that nothing of it changes a text or loses a request."""
+
+import asyncio
+
+import pytest
+
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
+from scaffolding_ext.tasks import PROBE, ScoreTask, let_run_to, set_purpose, token_counts_of
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+MODEL = "tinylm/draft"
+WAIT = 60  # seconds until a test gives up
+
+
+def make(**options):
+    return HuggingFaceWorker(MODEL, **{"max_seq_len": 512, "seed": 0, **options})
+
+
+def stream(seed, num_tokens=60, run_to=None, prompt=None):
+    task = StreamGenerationTask(
+        input_tokens=prompt or [5, 6, 7 + seed], max_tokens=num_tokens, temperature=0.9, seed=seed, ignore_eos=True
+    )
+    let_run_to(task, run_to)
+    return task
+
+
+def probe(number):
+    task = GenerationTask(input_tokens=[9, 10 + number], max_tokens=4, ignore_eos=True)
+    set_purpose(task, PROBE)
+    return task
+
+
+async def paused(worker, num_paused):
+    """Until so many streams rest, and the engine with them."""
+    while worker.metrics.num_paused < num_paused:
+        await worker.run_task(probe(0))  # a turn of the engine
+
+
+async def grown(worker, task, spacing=7):
+    """Have a stream grow to its end by one spacing after the other, resting behind each."""
+    while not task.end_flag:
+        read = len(task.output_tokens or ())
+        task.streaming_step = spacing
+        let_run_to(task, read + spacing + 3)
+        await worker.run_task(task)
+        if read + spacing + 3 < task.max_tokens and read % 2:
+            await paused(worker, 1)
+    return task.output_tokens, task.output_str
+
+
+@pytest.mark.parametrize("options", [{}, {"max_batch_size": 1}, {"max_batch_size": 2, "enable_block_reuse": False}])
+def test_a_text_is_the_same_with_and_without_pauses(options):
+    async def texts(run_to):
+        with make(**options) as worker:
+            tasks = [stream(seed) for seed in range(6)]
+            if run_to is None:
+                for task in tasks:
+                    task.streaming_step = 60
+                await asyncio.wait_for(asyncio.gather(*map(worker.run_task, tasks)), WAIT)
+                return [(task.output_tokens, task.output_str) for task in tasks]
+            return await asyncio.wait_for(asyncio.gather(*(grown(worker, task) for task in tasks)), WAIT)
+
+    assert asyncio.run(texts(True)) == asyncio.run(texts(None))
+
+
+def test_a_stream_pauses_where_it_was_told_and_goes_on_when_asked():
+    async def scenario():
+        with make() as worker:
+            task = stream(1, run_to=9)
+            task.streaming_step = 4
+            await worker.run_task(task)
+            await paused(worker, 1)
+            before = worker.metrics.num_decoded
+            for number in range(20):
+                await worker.run_task(probe(number))
+            assert worker.metrics.num_decoded - before == 20 * 3  # the probes alone: a text's last token needs no KV
+            await worker.run_task(task)
+            assert len(task.output_tokens) == 9
+            let_run_to(task, None)
+            task.streaming_step = 60
+            await worker.run_task(task)
+            assert len(task.output_tokens) == 60
+            assert task.finish_reason == "length"
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT))
+
+
+def test_what_is_asked_for_goes_before_the_bound():
+    async def scenario():
+        with make() as worker:
+            task = stream(1, run_to=3)
+            task.streaming_step = 20
+            await worker.run_task(task)
+            assert len(task.output_tokens) >= 20
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT))
+
+
+@pytest.mark.parametrize("max_batch_size", [1, 4])
+@pytest.mark.parametrize("end", ["cancel_flag", "scope", "shutdown"])
+def test_a_paused_stream_ends_as_others_do(end, max_batch_size):
+    """With one place the stream has lost its row to the probes, too."""
+
+    async def scenario():
+        with make(max_batch_size=max_batch_size, kv_cache_bytes=2304 * 513 * max_batch_size) as worker:
+            task = stream(1, run_to=5)
+            await worker.run_task(task)
+            await paused(worker, 1)
+            if max_batch_size == 1:
+                assert worker.metrics.num_put_back >= 1
+            if end == "cancel_flag":
+                task.cancel_flag = True
+                assert await worker.run_task(task) is TaskStatus.SUCCESS
+                assert task.finish_reason == "cancelled"
+                assert token_counts_of(task).decoded == 5
+            elif end == "scope":
+                (scope_id,) = worker._streams
+                await worker.on_scope_end(scope_id)
+                await worker.run_task(probe(1))
+            else:
+                task.streaming_step = 50
+                waiting = asyncio.ensure_future(worker.run_task(task))
+                worker.shutdown()
+                with pytest.raises(EngineError):
+                    await waiting
+            metrics = worker.metrics
+            assert (metrics.num_running, metrics.num_waiting, metrics.num_paused) == (0, 0, 0)
+            assert not worker._engine._unfinished
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT))
+
+
+def test_one_row_serves_chains_and_their_probes_by_putting_chains_back():
+    async def texts(**options):
+        with make(**options) as worker:
+            tasks = [stream(seed) for seed in range(5)]
+            grow = [asyncio.ensure_future(grown(worker, task)) for task in tasks]
+            probes = [worker.run_task(probe(number)) for number in range(30)]
+            await asyncio.gather(*probes)
+            return await asyncio.gather(*grow), worker.metrics
+
+    few, metrics = asyncio.run(asyncio.wait_for(texts(max_batch_size=1, kv_cache_bytes=2304 * 513), WAIT))
+    many, _ = asyncio.run(asyncio.wait_for(texts(), WAIT))
+    assert few == many
+    assert metrics.num_rows == 1
+    assert metrics.num_put_back > 0
+    assert (metrics.num_running, metrics.num_waiting, metrics.num_paused) == (0, 0, 0)
+
+
+def test_what_others_wait_for_goes_before_chains_that_came_earlier():
+    async def scenario():
+        with make(max_batch_size=2) as worker:
+            ended = []
+
+            async def run(name, task):
+                await worker.run_task(task)
+                ended.append(name)
+
+            chains = [GenerationTask(input_tokens=[5, i], max_tokens=120, ignore_eos=True) for i in range(12)]
+            calls = [asyncio.ensure_future(run("chain", chain)) for chain in chains]
+            await asyncio.sleep(0)
+            score = ScoreTask(input_tokens=[5, 6], continuation_tokens=[7, 8])
+            calls += [asyncio.ensure_future(run("urgent", task)) for task in (probe(1), score)]
+            await asyncio.gather(*calls)
+            assert ended[:2] == ["urgent", "urgent"]
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT))
+
+
+def test_chains_are_served_between_probes_without_end():
+    """Probes come as long as the chain has not ended: it must end all the same."""
+
+    async def scenario():
+        with make(max_batch_size=1) as worker:
+            chain = asyncio.ensure_future(
+                worker.run_task(GenerationTask(input_tokens=[5, 6], max_tokens=8, ignore_eos=True))
+            )
+
+            async def keep_probing(number):
+                while not chain.done():
+                    await worker.run_task(probe(number))
+
+            await asyncio.gather(*(keep_probing(number) for number in range(6)))
+            assert worker.metrics.longest_wait_s > 0
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT))
+
+
+def test_a_step_computes_no_more_rows_than_it_has_places_for():
+    async def scenario():
+        with make(max_batch_size=3) as worker:
+            runner, passes = worker._engine._batch._runner, []
+            forward = runner.forward
+            runner.forward = lambda works, *args: (passes.append(len(works)), forward(works, *args))[1]
+            tasks = [stream(seed, num_tokens=30) for seed in range(5)]
+            await asyncio.gather(*(grown(worker, task) for task in tasks), *(worker.run_task(probe(i)) for i in range(9)))
+            assert max(passes) == 3
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT))
