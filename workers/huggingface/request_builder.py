@@ -117,9 +117,7 @@ class RequestBuilder:
         choices = (int(task.yes_token), int(task.no_token))
         urgent, priority = is_urgent(task), notes_of(task).priority
         return [
-            EngineRequest(
-                prompt, 0, GREEDY, choices=choices, keep=False, urgent=urgent, priority=priority, notify=word
-            )
+            EngineRequest(prompt, 0, GREEDY, choices=choices, keep=False, urgent=urgent, priority=priority, notify=word)
             for prompt, word in zip(branches, notify, strict=True)
         ]
 

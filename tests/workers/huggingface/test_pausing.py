@@ -194,7 +194,9 @@ def test_a_step_computes_no_more_rows_than_it_has_places_for():
             forward = runner.forward
             runner.forward = lambda works, *args: (passes.append(len(works)), forward(works, *args))[1]
             tasks = [stream(seed, num_tokens=30) for seed in range(5)]
-            await asyncio.gather(*(grown(worker, task) for task in tasks), *(worker.run_task(probe(i)) for i in range(9)))
+            await asyncio.gather(
+                *(grown(worker, task) for task in tasks), *(worker.run_task(probe(i)) for i in range(9))
+            )
             assert max(passes) == 3
 
     asyncio.run(asyncio.wait_for(scenario(), WAIT))
