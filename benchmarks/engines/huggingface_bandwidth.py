@@ -92,6 +92,7 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int) -> float:
         model,
         Tokenizer(models.BPE()),
         frozenset(),
+        num_rows=batch,
         max_batch_size=batch,
         max_seq_len=PROMPT_LEN + num_tokens,
         prefill_chunk=2048,

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import click
 import numpy as np
@@ -24,18 +24,20 @@ from rich.progress import Progress
 
 from benchmarks._lib.report import Bar, Report, report_options
 from scaffolding_ext import DynasorCoTController, HuggingFaceWorker, MajorityVoteController, Prompting, ScaffoldingLlm
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.records import Record
 from scaffolding_ext.evaluation.runner import evaluate
 from scaffolding_ext.maths.statistics import paired_bootstrap, paired_bootstrap_ratio
 from scaffolding_ext.protocol import Worker
-from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing.server import OpenAIServer
 
 MODELS = ("tinylm/draft", "tinylm/target")
 LOADS = (1, 8, 64, 256)
 SHAPES = {"chain": 1, "vote of 4": 4}
-MODES = ("stream", "chunk")
+Mode = Literal["stream", "chunk"]
+MODES: tuple[Mode, ...] = ("stream", "chunk")
 MOST_DECODED = 1.15  # times what one request at a time decodes
 MOST_SECONDS = 1.0  # times what the older tree takes
 NUM_SLOTS = 16  # of the HTTP server
@@ -69,10 +71,12 @@ def serving(model: str, over_http: bool) -> Iterator[tuple[Worker, Worker]]:
             worker.shutdown()
 
 
-def run(model: str, shape: str, mode: str, load: int, samples: list[Sample], seed: int, over_http: bool) -> Run:
+def run(model: str, shape: str, mode: Mode, load: int, samples: list[Sample], seed: int, over_http: bool) -> Run:
     """All samples, so many at once."""
-    arguments = {**load_config("configs:dynasor_cot").controller.args, "mode": mode}
-    controller: Any = DynasorCoTController(**arguments)
+    probe = AnswerProbe(max_tokens=8, sampling_params={"temperature": 1.0})  # as in configs:dynasor_cot
+    controller: BaseController = DynasorCoTController(
+        1200, 4, 32, probe=probe, mode=mode, sampling_params={"temperature": 0.7}
+    )
     if SHAPES[shape] > 1:
         controller = MajorityVoteController(controller, SHAPES[shape])
     controller.prompting = Prompting.for_model(model)
@@ -125,7 +129,7 @@ def main(
     num_problems: int,
     models: tuple[str, ...],
     loads: tuple[int, ...],
-    modes: tuple[str, ...],
+    modes: tuple[Mode, ...],
     shapes: tuple[str, ...],
     over_http: bool,
     before: Path | None,

@@ -49,6 +49,7 @@ class Flavor(NamedTuple):
         draws_for_scores: Tokens that it must be asked to draw when it scores a prompt: 0 stands for no limit there.
         loses_ids: Whether it leaves out the ids of tokens that end inside a character.
         streamed_for: Request fields with which a whole answer is wrong, and one in pieces is right.
+        urgent: Request fields that put a request before others, where the server schedules by priority.
         ask_plain_text: Request fields that make it tokenise a text without adding special tokens; None where it cannot.
     """
 
@@ -70,6 +71,7 @@ class Flavor(NamedTuple):
     draws_for_scores: int = 0
     loses_ids: bool = False
     streamed_for: tuple[str, ...] = ()
+    urgent: Mapping[str, Any] = MappingProxyType({})
     ask_plain_text: Mapping[str, Any] | None = None
 
 
@@ -86,6 +88,7 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 "vllm",
                 ("top_k", "min_tokens", "ignore_eos"),
                 neutral={"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1},
+                urgent={"priority": -1},  # the lowest first; all others have 0
                 ask_plain_text={"add_special_tokens": False},
                 ask_ids={"return_token_ids": True},
                 ask_logprob_ids={"return_tokens_as_token_ids": True},
@@ -99,6 +102,7 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 "sglang",
                 ("top_k", "min_tokens", "ignore_eos"),
                 neutral={"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1},
+                urgent={"priority": 1},  # the highest first
                 scores=True,
                 continue_turn={"continue_final_message": True},
                 chat_fields=("reasoning_effort",),

@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import notes_of
+from scaffolding_ext.tasks import is_urgent, notes_of
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.task_fields import NEUTRAL, is_set, refuse
@@ -40,6 +40,10 @@ class RequestBodies:
         max_seq_len: Prompt and generated tokens at most, or None where nobody says.
         chat: Whether requests go to `/chat/completions`.
         compact: Whether a prompt of token ids goes as text where that is shorter and certain to give the same ids.
+        prioritize: Whether the server is told of tasks that others wait for.
+
+    Raises:
+        ConfigError: The server has no priorities.
     """
 
     def __init__(
@@ -50,12 +54,16 @@ class RequestBodies:
         max_seq_len: int | None,
         chat: bool,
         compact: bool = False,
+        prioritize: bool = False,
     ) -> None:
+        if prioritize and not flavor.urgent:
+            raise ConfigError(f"is True, but servers of flavor {flavor.name!r} take no priority", "prioritize")
         self.flavor = flavor
         self._model = model
         self.reader = TaskReader(_Tokenizer(tokenizer), _MAX_VOCAB, max_seq_len)
         self._chat = chat
         self._compact = compact
+        self._urgent = flavor.urgent if prioritize else {}
         fields = {*COMMON_FIELDS, *flavor.fields, *(flavor.chat_fields if chat else ())}
         self._forwarded = tuple(sorted(fields))
         self._refused = tuple(sorted(NEUTRAL.keys() - fields - {"num_logprobs"}))
@@ -96,6 +104,8 @@ class RequestBodies:
         if self.gives_ids:
             body.update(self.flavor.ask_ids or {})
         body.update(self._logprobs(task))
+        if is_urgent(task):
+            body.update(self._urgent)
         if stream:
             body["stream_options"] = {"include_usage": True}
         return body

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, WorkerError
-from scaffolding_ext.tasks import TokenCounts
+from scaffolding_ext.tasks import PAUSED, TokenCounts
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.responses import Piece, Steps, read_piece, token_counts
+
+NEVER = 1 << 60  # more tokens than any answer has: waits for its end
 
 
 class Answer(NamedTuple):
@@ -21,7 +23,7 @@ class Answer(NamedTuple):
         text: All of the text.
         token_ids: All token ids, or None where the server gives none.
         logprobs: What is reported with each token.
-        finish_reason: `"stop"`, `"length"` or `"cancelled"`; None while it goes on.
+        finish_reason: `"stop"`, `"length"`, `"cancelled"` or `PAUSED`; None while it goes on.
         counts: Its cost; without the prompt's until the server tells.
     """
 
@@ -56,6 +58,9 @@ class StreamReader:
         flavor: How to read the answer.
         expects_ids: Whether token ids must come.
         lost_ids: Restores those that the server leaves out.
+
+    Attributes:
+        may_run_to: Tokens at which it is given up, with `PAUSED` as its reason: a server cannot pause it.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class StreamReader:
         expects_ids: bool,
         lost_ids: LostIds | None = None,
     ) -> None:
+        self.may_run_to = NEVER
         self.num_retries = 0
         self.error: WorkerError | None = None
         self._connection = connection
@@ -113,6 +119,9 @@ class StreamReader:
                 async for reply in pieces:
                     self.num_retries = reply.num_retries
                     self._take(reply.value)
+                    if self._finish_reason is None and self._num_received >= self.may_run_to:
+                        self._finish_reason = PAUSED
+                        return
                     grown.set()
                 if self._finish_reason is None:
                     raise EngineError(f"the server ended a stream after {self._num_received} tokens without saying why")

@@ -16,7 +16,7 @@ from scaffolding_ext.protocol import (
     StreamGenerationTask,
     TaskStatus,
 )
-from scaffolding_ext.tasks import ScoreTask, set_token_counts
+from scaffolding_ext.tasks import ScoreTask, notes_of, set_token_counts
 from scaffolding_ext.worker import BaseWorker
 from scaffolding_ext.workers.openai.arguments import check_arguments
 from scaffolding_ext.workers.openai.circuit import Circuit
@@ -25,13 +25,12 @@ from scaffolding_ext.workers.openai.flavors import described, flavor_named
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.scores import scores_of
 from scaffolding_ext.workers.openai.self_test import refusals, refused_scores
-from scaffolding_ext.workers.openai.stream import Answer, StreamReader, read_answer
+from scaffolding_ext.workers.openai.stream import NEVER, Answer, StreamReader, read_answer
 from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
 
-_NEVER = 1 << 60  # more tokens than any answer has: waits for its end
 _log = logging.getLogger(__name__)
 
 
@@ -76,6 +75,8 @@ class OpenAIWorker(BaseWorker):
         deadline_seconds: Most that a request may take, all its attempts together.
         failure_threshold: Requests that fail in a row until nothing more is sent.
         failure_pause_seconds: How long then, until one request is tried.
+        prioritize: Whether the server is told of tasks that others wait for (probes, forced answers, scores), so that
+            it serves them before chains: for a vLLM or SGLang that schedules by priority, see `docs/servers.md`.
 
     Raises:
         MissingDependencyError: openai is not installed.
@@ -107,6 +108,7 @@ class OpenAIWorker(BaseWorker):
         deadline_seconds: float = 3600.0,
         failure_threshold: int = 8,
         failure_pause_seconds: float = 30.0,
+        prioritize: bool = False,
     ) -> None:
         check_arguments(
             base_url,
@@ -141,7 +143,7 @@ class OpenAIWorker(BaseWorker):
             self.model = None if endpoint == "chat" else tokenizer or model
             self.max_seq_len = max_seq_len
             self._bodies = RequestBodies(
-                named, model, tokenizer or model, max_seq_len, self._path == "chat", compact_prompts
+                named, model, tokenizer or model, max_seq_len, self._path == "chat", compact_prompts, prioritize
             )
             self.max_num_logprobs = named.max_num_logprobs if self._bodies.gives_ids else 0
             self._streams: OpenStreams[StreamReader] = OpenStreams(lambda reader: self._connection.run(reader.cancel))
@@ -202,7 +204,7 @@ class OpenAIWorker(BaseWorker):
             while answer is None or answer.finish_reason is None:
                 num_pieces += 1
                 num_tokens = max(num_pieces, len(task.output_tokens or ()) + 1)
-                answer = await self._advance(task, stream, num_tokens if task.streaming_output_flag else _NEVER)
+                answer = await self._advance(task, stream, num_tokens if task.streaming_output_flag else NEVER)
                 if task.streaming_output_flag:
                     show(task)
         finally:
@@ -215,6 +217,8 @@ class OpenAIWorker(BaseWorker):
         if task.request_handle is None:
             task.request_handle = self._open_stream(task)
         stream: _Stream = task.request_handle
+        limit = None if task.streaming_output_flag else notes_of(task).may_run_to  # a caller's stream is one text
+        stream.reader.may_run_to = NEVER if limit is None else max(limit, next_len(task))
         try:
             if task.cancel_flag:
                 answer = await self._connection.run(stream.reader.cancel)

@@ -16,7 +16,7 @@ from scaffolding_ext import NativeGenerationController, ScaffoldingLlm, load_sta
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError, TaskError
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
-from scaffolding_ext.tasks import ScoreTask, TokenCounts, token_counts_of
+from scaffolding_ext.tasks import PAUSED, PROBE, ScoreTask, TokenCounts, let_run_to, set_purpose, token_counts_of
 from scaffolding_ext.testing import Gate, ScriptedWorker
 from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
@@ -440,3 +440,65 @@ def test_an_older_server_without_the_ids_of_its_kind_is_named(model):
         OpenAIWorker(server.url, "m", flavor="vllm") as worker,
     ):
         assert "gives no token ids" in fails(worker, GenerationTask(input_str="Start with 5.", max_tokens=5))
+
+
+# ---- streams that run too far ahead
+
+
+def test_a_stream_that_is_too_far_ahead_is_given_up_at_the_server(model):
+    with (
+        OpenAIServer(model, "tinylm/draft") as server,
+        OpenAIWorker(server.url, "tinylm/draft", flavor="vllm") as worker,
+    ):
+        task = StreamGenerationTask(input_tokens=[5, 6, 7], max_tokens=1900, streaming_step=2, ignore_eos=True)
+        let_run_to(task, 6)
+
+        async def scenario():
+            await worker.run_task(task)
+            await asyncio.to_thread(server.wait_for_stopped)
+            await worker.run_task(task)
+
+        asyncio.run(asyncio.wait_for(scenario(), 60))
+        assert (task.end_flag, task.finish_reason) == (True, PAUSED)
+        assert 6 <= len(task.output_tokens) < 1900
+        assert worker._streams == {}
+
+
+@pytest.mark.parametrize("limit", [None, 10_000])
+def test_a_stream_within_its_bound_is_read_to_its_end(limit):
+    with serving(reply="word " * 20) as (server, worker):
+        task = stream(max_tokens=1000, streaming_step=1000)
+        let_run_to(task, limit)
+        run(worker, task)
+        assert task.output_str == "word " * 20
+        assert task.finish_reason == "stop"
+        assert server.num_stopped == 0
+
+
+def test_a_stream_to_a_caller_is_never_given_up():
+    with serving(reply="word " * 20) as (server, worker):
+        task = stream(max_tokens=1000, streaming_step=1, streaming_output_flag=True)
+        let_run_to(task, 2)
+        while not task.end_flag:
+            run(worker, task)
+        assert task.output_str == "word " * 20
+        assert server.num_stopped == 0
+
+
+@pytest.mark.parametrize(("flavor", "urgent"), [("vllm", -1), ("sglang", 1)])
+def test_the_server_is_told_of_what_others_wait_for_where_that_is_asked(flavor, urgent):
+    def priorities(**options):
+        with serving(flavor=flavor, **options) as (server, worker):
+            probe = generation()
+            set_purpose(probe, PROBE)
+            run(worker, probe, generation())
+            return sorted(str(request.body.get("priority")) for request in server.requests)
+
+    assert priorities() == ["None", "None"]
+    assert priorities(prioritize=True) == sorted([str(urgent), "None"])
+
+
+def test_a_server_without_priorities_is_told_of_none():
+    with pytest.raises(ConfigError, match="'trtllm' take no priority") as caught:
+        OpenAIWorker("http://127.0.0.1:1/v1", "m", flavor="trtllm", prioritize=True)
+    assert caught.value.key == "prioritize"

@@ -1,0 +1,99 @@
+"""Chains whose probes come late: what runs ahead is bounded, and what is read is what it always was."""
+
+import asyncio
+import random
+
+import pytest
+
+pytest.importorskip("openai")
+
+from scaffolding_ext import DynasorCoTController, HuggingFaceWorker, OpenAIWorker, Prompting, ScaffoldingLlm
+from scaffolding_ext.controllers.chain import AnswerProbe
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.tasks import PROBE, Purpose, purpose_of
+from scaffolding_ext.testing.server import OpenAIServer
+from scaffolding_ext.tinylm.grammar import sample_problem
+
+MODEL = "tinylm/draft"
+SPACING = 16
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with HuggingFaceWorker(MODEL, seed=0) as engine:
+        yield engine
+
+
+def greedy(**arguments):
+    probe = AnswerProbe(max_tokens=8, sampling_params={"temperature": 0.0})
+    controller = DynasorCoTController(300, 30, SPACING, probe=probe, **arguments)  # never certain: the chain grows on
+    controller.prompting = Prompting.for_model(MODEL)
+    return controller
+
+
+def answered(worker, controller, num_problems=3):
+    prompts = [sample_problem(random.Random(number), "held_out").question for number in range(num_problems)]
+    with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
+        return [llm.generate(prompt, sample_id=prompt) for prompt in prompts]
+
+
+def events(result, *names):
+    """What the trace says under these names, but for the time of it."""
+    found = [event for event in result.program.trace if event["event"] in names]
+    return [{key: value for key, value in event.items() if key != "seconds"} for event in found]
+
+
+def test_over_http_a_late_probe_ends_the_stream_and_a_second_one_makes_chunks_of_it(engine):
+    with OpenAIServer(engine, MODEL) as server:
+
+        class LateProbes(OpenAIWorker):
+            num_held = 0
+
+            async def run_task(self, task):
+                if purpose_of(task) == PROBE and self.num_held < 2:
+                    self.num_held += 1
+                    await asyncio.to_thread(server.wait_for_stopped)  # the stream ran too far ahead
+                return await super().run_task(task)
+
+        with LateProbes(server.url, MODEL, flavor="vllm") as worker:
+            (late,) = answered(worker, greedy(), 1)
+        (plain,) = answered(engine, greedy(), 1)
+        first, second = events(late, "late")
+        assert (first["goes_on"], second["goes_on"]) == ("in another stream", "in chunks")
+        assert first["position"] == SPACING
+        assert first["arrived"] >= 2 * SPACING
+        assert late.outputs[0].token_ids == plain.outputs[0].token_ids
+        assert late.outputs[0].text == plain.outputs[0].text
+        assert events(late, "probe", "end", "force") == events(plain, "probe", "end", "force")
+        ledger = late.program.ledger
+        assert ledger.num_unmetered_tasks == 0
+        assert ledger.by_purpose[Purpose.CHAIN].decoded == plain.program.ledger.by_purpose[Purpose.CHAIN].decoded
+
+
+@pytest.mark.parametrize("max_lead", [None, 5])
+def test_a_stream_rests_where_its_lead_ends_and_the_trace_says_so(max_lead):
+    ahead = []
+
+    class LateProbes(HuggingFaceWorker):
+        async def run_task(self, task):
+            if purpose_of(task) == PROBE:
+                while self.metrics.num_paused < 1 and self.metrics.num_running:
+                    await asyncio.sleep(0)
+                ahead.extend(request.num_decoded for request in self._engine._unfinished)
+            return await super().run_task(task)
+
+    with LateProbes(MODEL, seed=0) as worker:
+        (late,) = answered(worker, greedy(max_lead=max_lead), 1)
+        (plain,) = answered(worker, greedy(), 1)
+    lead = max_lead or SPACING
+    positions = [event["position"] for event in events(late, "probe")]
+    assert ahead[: len(positions) - 1] == [position + lead for position in positions[:-1]]
+    assert all(event["arrived"] - event["position"] <= lead for event in events(late, "paused"))
+    assert events(late, "paused")
+    assert late.outputs[0].text == plain.outputs[0].text
+
+
+def test_a_lead_is_a_number_of_tokens():
+    with pytest.raises(ConfigError, match="must be at least 1") as caught:
+        greedy(max_lead=0)
+    assert caught.value.key == "max_lead"
