@@ -10,6 +10,7 @@ pytest.importorskip("openai")
 from scaffolding_ext import DynasorCoTController, HuggingFaceWorker, OpenAIWorker, Prompting, ScaffoldingLlm
 from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.tasks import PROBE, Purpose, purpose_of
 from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.tinylm.grammar import sample_problem
@@ -78,7 +79,8 @@ def test_a_stream_rests_where_its_lead_ends_and_the_trace_says_so(max_lead):
         async def run_task(self, task):
             if purpose_of(task) == PROBE:
                 while self.metrics.num_paused < 1 and self.metrics.num_running:
-                    await asyncio.sleep(0)
+                    turn = GenerationTask(input_tokens=[5], max_tokens=1)
+                    await super().run_task(turn)
                 ahead.extend(request.num_decoded for request in self._engine._unfinished)
             return await super().run_task(task)
 
