@@ -6,15 +6,14 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmarks._lib.lab import MODELS, Lab
+from benchmarks._lib.lab import Lab
 from scaffolding_ext.answers import extract, up_to_brace
 from scaffolding_ext.evaluation.datasets import Sample
-from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.seeds import derive_seed
-from scaffolding_ext.tasks import ScoreTask, VerifyTask
+from scaffolding_ext.tasks import ScoreTask
 from scaffolding_ext.tinylm.chains import STATED
-from scaffolding_ext.tinylm.grammar import CLOSE, NO, PROBE, VERDICT, YES
+from scaffolding_ext.tinylm.grammar import CLOSE, PROBE
 
 TEMPERATURE = 0.7
 MAX_CHAIN_LEN = 1200
@@ -135,19 +134,6 @@ class Author:
         """Mean log-probability a token of each chain, whoever wrote it, under this model."""
         tasks = [ScoreTask(input_tokens=chain.prompt_ids, continuation_tokens=chain.ids) for chain in chains]
         return [sum(t.logprobs or ()) / len(t.logprobs or (1,)) for t in self._lab.ask(self._tag, tasks)]
-
-    def verdicts(self, chains: Sequence[Chain]) -> list[float]:
-        """P(YES) of each chain with the answer that it ends in."""
-        question, end = self._ids(VERDICT), load_tokenizer(MODELS["target"]).eos_token_id
-        tasks = [
-            VerifyTask(
-                branches=[chain.prompt_ids + [token for token in chain.ids if token != end] + question],
-                yes_token=self._ids(YES)[0],
-                no_token=self._ids(NO)[0],
-            )
-            for chain in chains
-        ]
-        return [float((task.scores or [0.5])[0]) for task in self._lab.ask(self._tag, tasks)]
 
     def _chain(self, sample: Sample, task: GenerationTask) -> Chain:
         text, ids = task.output_str or "", list(task.output_tokens or ())

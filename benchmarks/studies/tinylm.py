@@ -9,30 +9,31 @@ is missed is a property of the models, which no tuning of a controller takes awa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import click
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
 
 from benchmarks._lib.chains import Author, Chain
 from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.judging import Check, Judge, JudgedStep, problems_of
 from benchmarks._lib.lab import MODELS, Lab
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import FORCED_LEN
+from benchmarks._lib.separation import auc, auc_over_all, auc_within, best_of, resampled
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
-from scaffolding_ext.maths.statistics import Estimate
+from scaffolding_ext.tinylm.grammar import FIND, Problem
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 NUM_VOTES = 16
+BEST_OF = 12
 BLOCK = 40  # questions whose chains stay in the prefix cache while they are asked about
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 CUTS = tuple(range(32, 513, 32))
-NUM_RESAMPLES = 1000
 
 
 class Measured(NamedTuple):
@@ -40,8 +41,12 @@ class Measured(NamedTuple):
 
     Attributes:
         chains: One chain of the target a question.
-        votes: Further chains of the first questions, `NUM_VOTES` each with the first, those of a question together.
+        votes: Chains of the first questions, `NUM_VOTES` each, the one in `chains` first, those of a question together;
+            behind them the same of questions of the kind `FIND`.
         verdicts: P(YES) of `votes`.
+        checks: Written checks of `votes`.
+        scores: Mean log-probability of `votes`.
+        steps: Judged steps of each of `votes`.
         quarters: Forced answers at `QUARTERS` of each of `chains`' thinking.
         cuts: Forced answers at those of `CUTS` that a chain reaches.
         draft: One chain of the draft a question.
@@ -51,16 +56,28 @@ class Measured(NamedTuple):
     chains: list[Chain]
     votes: list[Chain]
     verdicts: list[float]
+    checks: list[Check]
+    scores: list[float]
+    steps: list[list[JudgedStep]]
     quarters: list[list[str | None]]
     cuts: list[list[str | None]]
     draft: list[Chain]
     draft_scores: list[float]
 
+    def judge(self, target: Judge, votes: list[Chain], problems: dict[str, Problem]) -> None:
+        """Add chains of the target with all that tells right from wrong ones."""
+        self.votes.extend(votes)
+        self.verdicts.extend(target.verdicts(votes))
+        self.checks.extend(target.checks(votes))
+        self.scores.extend(target.mean_logprobs(votes))
+        self.steps.extend(target.judged_steps(votes, problems))
 
-def measure(samples: list[Sample], num_vote_problems: int, seed: int, lab: Lab) -> Measured:
+
+def measure(samples: list[Sample], searches: list[Sample], num_vote_problems: int, seed: int, lab: Lab) -> Measured:
     """Sample and ask, block by block."""
-    measured = Measured([], [], [], [], [], [], [])
-    target, draft = Author(lab, "target"), Author(lab, "draft")
+    measured = Measured([], [], [], [], [], [], [], [], [], [])
+    target, draft = Judge(lab, "target"), Author(lab, "draft")
+    problems = problems_of(samples, seed) | problems_of(searches, seed, FIND)
     for start in track(range(0, len(samples), BLOCK), "blocks of problems"):
         block = samples[start : start + BLOCK]
         chains = target.chains(block, seed, 0, 1)
@@ -76,26 +93,34 @@ def measure(samples: list[Sample], num_vote_problems: int, seed: int, lab: Lab) 
         measured.draft_scores.extend(target.mean_logprobs(drafted))
         voting = block[: max(0, num_vote_problems - start)]
         more = target.chains(voting, seed, 1, NUM_VOTES - 1)
+        votes = []
         for i, chain in enumerate(chains[: len(voting)]):
-            measured.votes.extend([chain, *more[i * (NUM_VOTES - 1) : (i + 1) * (NUM_VOTES - 1)]])
-        measured.verdicts.extend(target.verdicts(measured.votes[len(measured.verdicts) :]))
+            votes += [chain, *more[i * (NUM_VOTES - 1) : (i + 1) * (NUM_VOTES - 1)]]
+        measured.judge(target, votes, problems)
+    for start in track(range(0, len(searches), BLOCK), "blocks of searches"):
+        found = target.chains(searches[start : start + BLOCK], seed, 0, NUM_VOTES)
+        measured.judge(target, found, problems)
     return measured
 
 
 def add_accuracy(report: Report, measured: Measured) -> None:
     """How often one chain is right, by kind, and what a vote adds."""
-    for name, chains in (("target", measured.chains), ("draft", measured.draft)):
+    for name, chains, low, high in (("target", measured.chains, 0.7, 0.85), ("draft", measured.draft, 0.35, 0.6)):
         accuracy = report.share(f"{name}: accuracy", sum(chain.is_right for chain in chains), len(chains))
         for kind in sorted({chain.sample.kind or "" for chain in chains}):
             some = [chain.is_right for chain in chains if chain.sample.kind == kind]
             report.share(f"{name}: accuracy, {kind}", sum(some), len(some))
-    report.bar("draft accuracy", accuracy, ">=", 0.35)
-    report.bar("draft accuracy", accuracy, "<=", 0.60)
+        report.bar(f"{name} accuracy", accuracy, ">=", low)
+        report.bar(f"{name} accuracy", accuracy, "<=", high)
+    searched = [chain.is_right for chain in measured.votes if chain.sample.kind == FIND]
+    report.figure(f"target: accuracy, {FIND}", float(np.mean(searched)))
     groups = [measured.votes[i : i + NUM_VOTES] for i in range(0, len(measured.votes), NUM_VOTES)]
+    groups = [group for group in groups if group[0].sample.kind != FIND]
     voted = [float(_majority(group) == group[0].sample.target) for group in groups]
     single = [float(np.mean([chain.is_right for chain in group])) for group in groups]
     report.figure("target: one chain, on the voted questions", float(np.mean(single)))
-    report.share(f"target: vote of {NUM_VOTES}", int(sum(voted)), len(voted))
+    share = report.share(f"target: vote of {NUM_VOTES}", int(sum(voted)), len(voted))
+    report.bar(f"vote of {NUM_VOTES}", share, "<=", 0.97)
     gain = report.difference(f"vote of {NUM_VOTES} over one chain", voted, single)
     report.bar(f"vote of {NUM_VOTES} over one chain", gain.value, ">=", 0.05)
 
@@ -114,19 +139,19 @@ def add_lengths(report: Report, measured: Measured) -> None:
     report.bar("first pass: p90 / p10", spread, ">=", 5)
     steps = np.array([chain.sample.prompt.count(",") + 1 for chain in chains], float)
     report.figure(
-        "correlation of chain length with steps", *_resampled(lambda i: _correlation(lengths[i], steps[i]), len(steps))
+        "correlation of chain length with steps", *resampled(lambda i: _correlation(lengths[i], steps[i]), len(steps))
     )
     after = np.array(
         [len(chain.ids) - (chain.beliefs[-1].position if chain.beliefs else len(chain.ids)) for chain in chains]
     )
-    share = _resampled(lambda i: float(after[i].sum() / lengths[i].sum()), len(chains))
+    share = resampled(lambda i: float(after[i].sum() / lengths[i].sum()), len(chains))
     report.figure("share of tokens after the stable answer", *share)
     report.bar("share of tokens after the stable answer", share.value, ">=", 0.4)
     mended = np.array([float(chain.is_right and not chain.is_right_at(0)) for chain in chains])
     spoilt = np.array([float(chain.is_right_at(0) and not chain.is_right) for chain in chains])
-    report.figure("wrong to right", *_resampled(lambda i: float(mended[i].mean()), len(chains)))
-    report.figure("right to wrong", *_resampled(lambda i: float(spoilt[i].mean()), len(chains)))
-    net = _resampled(lambda i: float((mended[i] - spoilt[i]).mean()), len(chains))
+    report.figure("wrong to right", *resampled(lambda i: float(mended[i].mean()), len(chains)))
+    report.figure("right to wrong", *resampled(lambda i: float(spoilt[i].mean()), len(chains)))
+    net = resampled(lambda i: float((mended[i] - spoilt[i]).mean()), len(chains))
     report.figure("wrong to right less right to wrong", *net)
     report.bar("wrong to right less right to wrong", net.value, ">=", 0.0)
 
@@ -148,7 +173,7 @@ def add_forced(report: Report, measured: Measured) -> None:
         at_equal_tokens = np.interp(oracle_tokens[i].mean(), tokens[i].mean(axis=0), right[i].mean(axis=0))
         return float(oracle_right[i].mean() - at_equal_tokens)
 
-    gain = _resampled(margin, len(targets))
+    gain = resampled(margin, len(targets))
     report.figure("oracle: tokens", float(oracle_tokens.mean()))
     report.figure("oracle: accuracy", float(oracle_right.mean()))
     report.figure("oracle over the fixed cut at equal tokens", *gain)
@@ -156,28 +181,43 @@ def add_forced(report: Report, measured: Measured) -> None:
 
 
 def add_separation(report: Report, measured: Measured) -> None:
-    """How well verdicts and scores tell right chains from wrong ones: over all, and among chains of one question."""
+    """How well verdicts, checks and log-probabilities tell right chains from wrong ones, and what they choose."""
     right = np.array([chain.is_right for chain in measured.votes])
+    searched = np.array([chain.sample.kind == FIND for chain in measured.votes])
     questions = np.repeat(np.arange(len(right) // NUM_VOTES), NUM_VOTES)
-    verdicts = np.array(measured.verdicts)
-    pooled = _resampled_groups(lambda i: auc(verdicts[i], right[i]), questions)
-    report.figure("P(YES): AUC over all chains", *pooled)
-    report.bar("P(YES): AUC over all chains", pooled.value, ">=", 0.75)
-    within = [
-        auc(verdicts[questions == q], right[questions == q])
-        for q in np.unique(questions)
-        if 0 < right[questions == q].sum() < NUM_VOTES
-    ]
-    if within:
-        values = np.array(within)
-        report.figure(
-            "P(YES): AUC among chains of one question", *_resampled(lambda i: float(values[i].mean()), len(values))
-        )
-    scores = np.array(measured.draft_scores)
-    drafted = np.array([chain.is_right for chain in measured.draft])
-    scored = _resampled(lambda i: auc(scores[i], drafted[i]), len(scores))
+    judged = {
+        "P(YES)": np.array(measured.verdicts),
+        "written check": np.array([check.score for check in measured.checks]),
+        "mean log-probability": np.array(measured.scores),
+    }
+    gains = {}
+    for name, scores in judged.items():
+        for kinds, of in (("all kinds", searched | True), ("derived kinds", ~searched), (FIND, searched)):
+            report.figure(f"{name}, {kinds}: AUC over all chains", *auc_over_all(scores[of], right[of], questions[of]))
+            within = auc_within(scores[of], right[of], questions[of])
+            report.figure(f"{name}, {kinds}: AUC among chains of one question", *within)
+        choice = best_of(scores, right, questions, BEST_OF)
+        report.figure(f"{name}: best of {BEST_OF}", float(np.mean(choice.chosen)))
+        gains[name] = report.difference(f"{name}: best of {BEST_OF} over one chain", choice.chosen, choice.single)
+    report.figure("written check: tokens", float(np.mean([check.num_tokens for check in measured.checks])))
+    steps = [(step.score, step.is_right, q) for q, own in zip(questions, measured.steps, strict=True) for step in own]
+    step_scores, labels, step_questions = map(np.array, zip(*steps, strict=True))
+    report.figure("P(YES) of a step: AUC", *auc_over_all(step_scores, labels, step_questions))
+    scores, drafted = np.array(measured.draft_scores), np.array([chain.is_right for chain in measured.draft])
+    scored = resampled(lambda i: auc(scores[i], drafted[i]), len(scores))
     report.figure("log-probability of draft chains: AUC", *scored)
-    report.bar("log-probability of draft chains: AUC", scored.value, ">=", 0.65)
+    for name, bar in (
+        (f"P(YES), {FIND}: AUC among chains of one question", 0.85),
+        ("P(YES), all kinds: AUC over all chains", 0.75),
+        ("P(YES), all kinds: AUC among chains of one question", 0.60),
+        ("written check, all kinds: AUC among chains of one question", 0.75),
+        ("P(YES) of a step: AUC", 0.75),
+        ("log-probability of draft chains: AUC", 0.65),
+    ):
+        report.bar(name, report.figures[name]["value"] or 0.0, ">=", bar)
+    better = max(gains["P(YES)"], gains["written check"])
+    report.bar(f"best of {BEST_OF} by the better of both over one chain", better.value, ">=", 0.03)
+    report.bar("lower end of its interval", better.low, ">", 0.0)
 
 
 def cut_outcomes(
@@ -194,15 +234,6 @@ def cut_outcomes(
     return tokens, right
 
 
-def auc(scores: Floats, labels: npt.NDArray[np.bool_]) -> float:
-    """Probability that a positive scores above a negative, ties half; 0.5 where one of the classes is empty."""
-    num_positive, num_negative = int(labels.sum()), int((~labels).sum())
-    if num_positive == 0 or num_negative == 0:
-        return 0.5
-    ranks = rankdata(scores)
-    return float((ranks[labels].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
-
-
 def _majority(chains: Sequence[Chain]) -> str | None:
     """The most frequent answer; of equally frequent ones the first."""
     counts = Counter(chain.answer for chain in chains if chain.answer is not None)
@@ -213,30 +244,18 @@ def _correlation(one: Floats, other: Floats) -> float:
     return float(np.corrcoef(one, other)[0, 1])
 
 
-def _resampled(figure: Callable[[Integers], float], num_questions: int) -> Estimate:
-    """A figure of the questions, with the interval from resampling them."""
-    return _resampled_groups(figure, np.arange(num_questions))
-
-
-def _resampled_groups(figure: Callable[[Integers], float], questions: Integers) -> Estimate:
-    rng = np.random.default_rng(0)
-    members = [np.flatnonzero(questions == question) for question in np.unique(questions)]
-    draws = rng.integers(len(members), size=(NUM_RESAMPLES, len(members)))
-    values = [figure(np.concatenate([members[question] for question in draw])) for draw in draws]
-    low, high = np.quantile(values, (0.025, 0.975))
-    return Estimate(figure(np.arange(len(questions))), float(low), float(high))
-
-
 @benchmark("studies.tinylm --seed 90")
 @size("--num_problems", 600, quick=40, help="Held-out problems.", least=2)
 @size("--num_vote_problems", 200, quick=4, help="Of them those that are voted on.", least=2)
+@size("--num_searches", 40, quick=2, help="Further ones of the kind find, voted on, too.", least=1)
 @click.option("--target", default=MODELS["target"], show_default=True, help="The model that is measured.")
 @click.option("--draft", default=MODELS["draft"], show_default=True, help="The weaker model beside it.")
-def main(report: Report, num_problems: int, num_vote_problems: int, target: str, draft: str) -> None:
+def main(report: Report, num_problems: int, num_vote_problems: int, num_searches: int, target: str, draft: str) -> None:
     """The gates of the embedded models, with intervals."""
     samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=report.seed)
+    searches = load_dataset("tinylm:held_out", num_samples=num_searches, seed=report.seed, kind=FIND)
     with Lab({"draft": draft, "target": target}) as lab:
-        measured = measure(samples, num_vote_problems, report.seed, lab)
+        measured = measure(samples, searches, num_vote_problems, report.seed, lab)
     for add in (add_accuracy, add_lengths, add_forced, add_separation):
         add(report, measured)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.jsonl import Row, read_rows
-from scaffolding_ext.tinylm.grammar import KINDS, sample_problem
+from scaffolding_ext.tinylm.grammar import ALL_KINDS, sample_problem
 
 EMBEDDED = "tinylm:held_out"
 FIELDS = {
@@ -68,7 +68,7 @@ def load_dataset(
         source: Path of a JSONL file, or `tinylm:held_out`.
         num_samples: How many embedded problems to draw; None means 100.
         seed: Which embedded problems to draw.
-        kind: Draw embedded problems of this kind only.
+        kind: Draw embedded problems of this kind only; None draws the five that are derived step by step.
         limit: `"N"`, the first N samples, or `"A-B"`, those from the A-th to the B-th.
         columns: As in `read_jsonl`, for a file.
         skip_bad_rows: As in `read_jsonl`, for a file.
@@ -112,8 +112,8 @@ def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) 
     Raises:
         DatasetError: The kind is unknown, or it has too few different problems.
     """
-    if kind is not None and kind not in KINDS:
-        raise DatasetError(f"unknown kind {kind!r} of {EMBEDDED}; known: {', '.join(KINDS)}")
+    if kind is not None and kind not in ALL_KINDS:
+        raise DatasetError(f"unknown kind {kind!r} of {EMBEDDED}; known: {', '.join(ALL_KINDS)}")
     if not 1 <= num_samples <= _MAX_NUM_SAMPLES:
         raise DatasetError(f"num_samples is {num_samples}; {EMBEDDED} gives 1 to {_MAX_NUM_SAMPLES:,} problems")
     rng = random.Random(seed)

@@ -80,17 +80,23 @@ class Example(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Right-padded arrays.
-
-    Attributes:
-        ids, labels, positions: int64, of shape (rows, length).
-        mask: Which tokens each token sees: bool, of shape (rows, 1, length, length).
-    """
+    """Right-padded int64 arrays of shape (rows, length), as in `Example`; padding is of branch -1."""
 
     ids: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]
-    mask: npt.NDArray[np.bool_]
+    branches: npt.NDArray[np.int64]
+    cuts: npt.NDArray[np.int64]
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """Which tokens each token sees, of shape (rows, 1, length, length); padding sees padding alone."""
+        import numpy as np
+
+        length = self.ids.shape[1]
+        own = self.branches[:, :, None] == self.branches[:, None, :]
+        chain = (self.branches == 0)[:, None, :] & (np.arange(length) < self.cuts[:, :, None])
+        seen: npt.NDArray[np.bool_] = np.tril(np.ones((length, length), bool)) & (own | chain)
+        return seen[:, None]
 
 
 class OwnChain(NamedTuple):
@@ -240,13 +246,8 @@ class ExampleStream:
 
         length = -(-max(len(example.ids) for example in examples) // _LEN_STEP) * _LEN_STEP
         shape = (len(examples), length)
-        ids, labels = np.full(shape, self._pad_id, np.int64), np.full(shape, IGNORED, np.int64)
-        positions = np.zeros(shape, np.int64)
-        branches, cuts = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)  # padding sees padding alone
+        batch = Batch(*(np.full(shape, padding, np.int64) for padding in (self._pad_id, IGNORED, 0, -1, 0)))
         for row, example in enumerate(examples):
-            for array, values in zip((ids, labels, positions, branches, cuts), example, strict=True):
+            for array, values in zip(batch, example, strict=True):
                 array[row, : len(values)] = values
-        own = branches[:, :, None] == branches[:, None, :]
-        chain = (branches == 0)[:, None, :] & (np.arange(length) < cuts[:, :, None])
-        mask = np.tril(np.ones((length, length), bool)) & (own | chain)
-        return Batch(ids, labels, positions, mask[:, None])
+        return batch

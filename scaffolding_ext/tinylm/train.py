@@ -53,7 +53,8 @@ def train_step(
     """One optimisation step; returns the mean loss of the learnt tokens in nats, weighted by token where told."""
     import torch
 
-    ids, labels, positions, mask = map(torch.from_numpy, batch)
+    ids, labels, positions = map(torch.from_numpy, batch[:3])
+    mask = torch.from_numpy(batch.mask())
     with torch.autocast("cpu", torch.bfloat16, enabled=has_bfloat16_units()):
         logits = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(

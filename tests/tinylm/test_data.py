@@ -325,10 +325,10 @@ def test_batches_hold_every_example_once(stream: ExampleStream) -> None:
 
 
 def test_batches_are_int64_rectangles_of_rounded_length(stream: ExampleStream) -> None:
-    for ids, labels, positions, mask in batches(stream):
-        assert ids.shape == labels.shape == positions.shape
-        assert mask.shape == (len(ids), 1, ids.shape[1], ids.shape[1])
-        assert ids.dtype == labels.dtype == positions.dtype == np.int64
+    for batch in batches(stream):
+        ids = batch.ids
+        assert {(array.shape, array.dtype) for array in batch} == {(ids.shape, np.dtype(np.int64))}
+        assert batch.mask().shape == (len(ids), 1, ids.shape[1], ids.shape[1])
         assert ids.shape[1] % 32 == 0
         longest = (ids != TOKENIZER.pad_token_id).sum(axis=1).max()
         assert ids.shape[1] - longest < 32
@@ -341,7 +341,8 @@ def test_batches_keep_to_their_tokens_or_are_one_row(stream: ExampleStream, batc
 
 
 def test_padding_is_on_the_right_and_never_learnt(stream: ExampleStream) -> None:
-    for ids, labels, _, mask in batches(stream):
+    for batch in batches(stream):
+        ids, labels, mask = batch.ids, batch.labels, batch.mask()
         padded = ids == TOKENIZER.pad_token_id
         assert (labels[padded] == IGNORED).all()
         assert (np.diff(padded.astype(int), axis=1) >= 0).all()
@@ -358,10 +359,11 @@ def test_a_token_sees_its_branch_and_the_chain_up_to_the_cut(stream: ExampleStre
     example = stream.sample(rng, max_num_steps=3)
     (batch,) = stream.batches(random.Random(5), 1, 1, 3)
     assert batch.ids[0, : len(example.ids)].tolist() == example.ids
+    mask = batch.mask()[0, 0]
     for i, j in itertools.product(range(len(example.ids)), repeat=2):
         own = example.branches[i] == example.branches[j] and j <= i
         before = example.branches[j] == 0 and j < example.cuts[i]
-        assert batch.mask[0, 0, i, j] == (own or before)
+        assert mask[i, j] == (own or before)
 
 
 def test_a_branch_is_read_as_if_it_followed_the_chain(stream: ExampleStream) -> None:
@@ -372,7 +374,7 @@ def test_a_branch_is_read_as_if_it_followed_the_chain(stream: ExampleStream) -> 
     model = build_model(SHAPES["draft"], TOKENIZER, seed=0).eval()
     example = stream.sample(random.Random(3), max_num_steps=3)
     (batch,) = stream.batches(random.Random(3), 1, 1, 3)
-    ids, _, positions, mask = map(torch.from_numpy, batch)
+    ids, positions, mask = map(torch.from_numpy, (batch.ids, batch.positions, batch.mask()))
     with torch.inference_mode():
         together = model(input_ids=ids, position_ids=positions, attention_mask=mask).logits[0]
         for number in range(max(example.branches) + 1):

@@ -21,15 +21,6 @@ def chain(num_tokens: int, answer: str, *beliefs: tuple[int, str]) -> Any:
     return lab.Chain(sample, [0], [1] * num_tokens, "", answer, [lab.Belief(*belief) for belief in beliefs])
 
 
-def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
-    rng = np.random.default_rng(0)
-    scores, labels = rng.integers(0, 5, 40).astype(float), rng.random(40) < 0.4
-    positive, negative = scores[labels], scores[~labels]
-    pairs = [(p > n) + (p == n) / 2 for p in positive for n in negative]
-    assert tinylm.auc(scores, labels) == pytest.approx(np.mean(pairs))
-    assert tinylm.auc(scores, np.ones(40, bool)) == 0.5
-
-
 def test_what_a_chain_believes_where() -> None:
     one = chain(100, "8", (30, "7"), (60, "8"))
     assert [one.believed_at(position) for position in (29, 30, 59, 60)] == [None, "7", "7", "8"]

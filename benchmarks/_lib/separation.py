@@ -1,0 +1,71 @@
+"""How well scores tell right chains from wrong ones: over all, among the chains of one question, and as a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import rankdata
+
+from scaffolding_ext.maths.statistics import Estimate
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NUM_RESAMPLES = 1000
+
+
+def auc(scores: Floats, labels: Bools) -> float:
+    """Probability that a positive scores above a negative, ties half; 0.5 where one of the classes is empty."""
+    num_positive, num_negative = int(labels.sum()), int((~labels).sum())
+    if num_positive == 0 or num_negative == 0:
+        return 0.5
+    ranks = rankdata(scores)
+    return float((ranks[labels].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
+
+
+def auc_over_all(scores: Floats, labels: Bools, questions: Integers) -> Estimate:
+    """The AUC over all chains, with the interval from resampling questions."""
+    return resampled_groups(lambda i: auc(scores[i], labels[i]), questions)
+
+
+def auc_within(scores: Floats, labels: Bools, questions: Integers) -> Estimate:
+    """The mean AUC among the chains of one question, over the questions with right and wrong ones; 0.5 without any."""
+    members = [questions == question for question in np.unique(questions)]
+    values = np.array([auc(scores[own], labels[own]) for own in members if 0 < labels[own].sum() < own.sum()])
+    return resampled(lambda i: float(values[i].mean()), len(values)) if len(values) else Estimate(0.5, 0.0, 1.0)
+
+
+class Choice(NamedTuple):
+    """Of each question, whether the chain that was chosen is right, and the share of right ones to choose from."""
+
+    chosen: list[float]
+    single: list[float]
+
+
+def best_of(scores: Floats, labels: Bools, questions: Integers, num: int) -> Choice:
+    """The best scored of the first `num` chains of each question."""
+    choice = Choice([], [])
+    for question in np.unique(questions):
+        own = np.flatnonzero(questions == question)[:num]
+        choice.chosen.append(float(labels[own[np.argmax(scores[own])]]))
+        choice.single.append(float(labels[own].mean()))
+    return choice
+
+
+def resampled(figure: Callable[[Integers], float], num_questions: int) -> Estimate:
+    """A figure of the questions, with the interval from resampling them."""
+    return resampled_groups(figure, np.arange(num_questions))
+
+
+def resampled_groups(figure: Callable[[Integers], float], questions: Integers) -> Estimate:
+    """A figure of rows, with the interval from resampling the questions that they belong to."""
+    rng = np.random.default_rng(0)
+    members = [np.flatnonzero(questions == question) for question in np.unique(questions)]
+    draws = rng.integers(len(members), size=(NUM_RESAMPLES, len(members)))
+    values = [figure(np.concatenate([members[question] for question in draw])) for draw in draws]
+    low, high = np.quantile(values, (0.025, 0.975))
+    return Estimate(figure(np.arange(len(questions))), float(low), float(high))

@@ -1,0 +1,44 @@
+"""What tells right chains from wrong ones, by definition; and the problems behind a dataset."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks._lib import judging, separation
+from scaffolding_ext.evaluation.datasets import load_dataset
+
+
+def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
+    rng = np.random.default_rng(0)
+    scores, labels = rng.integers(0, 5, 40).astype(float), rng.random(40) < 0.4
+    positive, negative = scores[labels], scores[~labels]
+    pairs = [(p > n) + (p == n) / 2 for p in positive for n in negative]
+    assert separation.auc(scores, labels) == pytest.approx(np.mean(pairs))
+    assert separation.auc(scores, np.ones(40, bool)) == 0.5
+
+
+def test_a_score_that_knows_questions_knows_nothing_within_one() -> None:
+    """Each question's score is its share of right chains, the same for all of its chains."""
+    rng = np.random.default_rng(0)
+    questions = np.repeat(np.arange(60), 8)
+    ease = rng.random(60)
+    labels = rng.random(480) < ease[questions]
+    assert separation.auc_over_all(ease[questions], labels, questions).value > 0.75
+    assert separation.auc_within(ease[questions], labels, questions).value == 0.5
+    assert separation.auc_within(labels.astype(float), labels, questions) == (1.0, 1.0, 1.0)
+    assert separation.auc_within(ease[questions], np.ones(480, bool), questions) == (0.5, 0.0, 1.0)
+
+
+def test_the_best_of_the_first_chains_is_held_against_one_of_them() -> None:
+    questions = np.repeat([0, 1], 3)
+    labels = np.array([False, True, True, False, False, True])
+    scores = np.array([0.1, 0.9, 0.2, 0.5, 0.4, 0.9])  # the third chain of the second question is not looked at
+    assert separation.best_of(scores, labels, questions, 2) == ([1.0, 0.0], [0.5, 0.0])
+
+
+def test_the_problems_of_a_dataset_are_drawn_again() -> None:
+    for kind in (None, "find"):
+        samples = load_dataset("tinylm:held_out", num_samples=20, seed=4, kind=kind)
+        problems = judging.problems_of(samples, 4, kind)
+        assert [problems[sample.prompt].answer for sample in samples] == [sample.target for sample in samples]
