@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import decode
-from scaffolding_ext.controllers.chain import Prefix, asked_answer, asking
+from scaffolding_ext.controllers.chain import Prefix, asked_answer, asking, continuation
 from scaffolding_ext.controllers.chain.chunk_text import ChunkText
 from scaffolding_ext.controllers.on_worker import OnWorker, on_worker
 from scaffolding_ext.errors import NoOutputError
@@ -23,8 +23,8 @@ from scaffolding_ext.tasks import (
     CHAIN_START,
     Purpose,
     ScoreTask,
-    TaskNotes,
     finish_reason_of,
+    notes_of,
     output_of,
     set_notes,
     set_priority,
@@ -202,13 +202,9 @@ class DraftTargetChain:
     def _write(self, writer: OnWorker, max_tokens: int) -> ControllerGenerator:
         """Have a model write the next chunk, which it returns."""
         asked = max(1, min(max_tokens, self._max_tokens - self.num_tokens))
-        text = None if self._prompt.input_str is None else self._prompt.input_str + self.text
-        ids = None if self._ids is None else (self._prompt.input_tokens or []) + self._ids
-        task = GenerationTask(worker_tag=WorkerTag.GENERATION, input_str=text, input_tokens=ids, max_tokens=asked)
-        is_continued = self.num_tokens and self._prompt.input_str is not None
-        notes = TaskNotes(
+        task = continuation(self._prompt, Prefix(self.num_tokens, self.text, self._ids), asked)
+        notes = notes_of(task)._replace(
             purpose=CHAIN if self.num_tokens else CHAIN_START,
-            turn_start=len(self._prompt.input_str or "") if is_continued else None,
             priority=self._priority if writer is self._target else 0.0,
             is_chunk=True,
         )
