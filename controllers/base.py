@@ -232,6 +232,20 @@ def prompt_family() -> PromptFamily:
     return family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
 
 
+def next_turn(task: GenerationTask, prompt: str) -> GenerationTask:
+    """A task that asks again in the conversation of a task that has its output (see `Prompting.next_turn`).
+
+    Raises:
+        ConfigError: The running request has no prompting, so that nothing says how a turn of the user looks.
+        NoOutputError: The task has no output.
+    """
+    program = current_program()
+    prompting: Prompting | None = program.prompting if program is not None else None
+    if prompting is None:
+        raise ConfigError("there is none, and a further turn is written by it: set controller.prompting", "prompting")
+    return prompting.next_turn(task, prompt)
+
+
 def encode(text: str) -> list[int] | None:
     """Token ids of a piece of text by the running request's prompting; None where it has none (then text is sent)."""
     program = current_program()

@@ -8,6 +8,7 @@ answer is forced; every probe token and everything that an exit discards is coun
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar, Literal
 
 from scaffolding_ext import require
@@ -25,7 +26,7 @@ from scaffolding_ext.controllers.chain import (
 from scaffolding_ext.controllers.stopping import Rule, make_rule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
-from scaffolding_ext.prompting import PromptFamily, family_named
+from scaffolding_ext.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_rules
 from scaffolding_ext.sampling_params import checked_sampling_params, set_sampling_params
@@ -114,6 +115,12 @@ class DynasorCoTController(BaseController):
         """Answer the task's prompt; keyword arguments are sampling fields of this request."""
         set_sampling_params(task, sampling_params)
         family = self.family or prompt_family()
+        if self.family is None and family == family_named(UNTHINKING_FAMILY):
+            warnings.warn(
+                f"the model's chat template has no <think>: its chain is probed as an answer that it is writing "
+                f"(family {UNTHINKING_FAMILY!r}); family={DEFAULT_FAMILY!r} probes it as a chain of thought",
+                stacklevel=2,
+            )
         chain = start_chain(
             self,
             task,

@@ -7,21 +7,16 @@ the reference, never the tokenizer.
 from __future__ import annotations
 
 import functools
-import logging
 import pkgutil
-import warnings
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
 from scaffolding_ext.model_files import how_to_load
-from scaffolding_ext.protocol import Worker
-from scaffolding_ext.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.tasks import output_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-    from scaffolding_ext.protocol import GenerationTask
 
 
 class PromptFamily(NamedTuple):
@@ -52,10 +47,19 @@ FAMILIES: dict[str, PromptFamily | str] = {
         close_closed="\n\n Oh, I have got the answer to the whole problem\n**Final Answer:**\n\\[\n \\boxed{",
         answer_end="}\n\\]",
     ),
+    # Models without a mark for the end of thinking: nothing closes, and thinking out loud is the answer's beginning.
+    "instruct": PromptFamily(
+        think_close="</think>",  # which such a model never writes
+        probe="\n\n**Final Answer**\n\n\\[ \\boxed{",
+        close="\n\n**Final Answer:**\n\\[\n \\boxed{",
+        close_closed="\n\n**Final Answer:**\n\\[\n \\boxed{",
+        answer_end="}\n\\]",
+    ),
     "tinylm": "scaffolding_ext.tinylm.embedded:FAMILY",
 }
 DEFAULT_FAMILY = "deepseek_r1"
-_log = logging.getLogger(__name__)
+UNTHINKING_FAMILY = "instruct"
+_ANSWER = "(the answer so far)"  # stands for it in a conversation that is rendered for what follows
 # Who finds the folder of a model `COLLECTION/NAME`. Models of a collection are of the family of that name.
 COLLECTIONS = {"tinylm": "scaffolding_ext.tinylm.embedded:model_folder"}
 
@@ -113,6 +117,7 @@ class Prompting:
         family: A name in `FAMILIES`.
         system_prompt: Goes before the user's prompt, or None.
         chat_template: False uses prompts as they are even where the tokenizer has a template.
+        prompt_suffix: Goes behind every prompt of the user, such as the request to put the answer into a box.
 
     Raises:
         UnknownNameError: The family is unknown.
@@ -125,10 +130,12 @@ class Prompting:
         family: str = DEFAULT_FAMILY,
         system_prompt: str | None = None,
         chat_template: bool = True,
+        prompt_suffix: str | None = None,
     ) -> None:
         self.family = family_named(family)
         self._tokenizer = tokenizer
         self._system_prompt = system_prompt
+        self._suffix = prompt_suffix or ""
         self._templated = chat_template and tokenizer.chat_template is not None
         if system_prompt is not None and not self._templated:
             raise ConfigError(
@@ -141,7 +148,10 @@ class Prompting:
     def for_model(
         cls, model: str, family: str | None = None, trust_remote_code: bool = False, **options: Any
     ) -> Prompting:
-        """The prompting of a model folder, hub name or `tinylm/NAME`; the family is guessed from the name.
+        """The prompting of a model folder, hub name or `tinylm/NAME`.
+
+        Without a family it is that of the model's collection; else `"deepseek_r1"` where template or vocabulary of the
+        model know `</think>`, and `"instruct"` where they do not.
 
         Raises:
             MissingDependencyError: transformers is not installed.
@@ -157,17 +167,49 @@ class Prompting:
         except Exception as error:  # of any type: transformers has many for a model that it cannot load
             message = f"the tokenizer of {model!r} cannot be loaded ({type(error).__name__}: {error})"
             raise ConfigError(f"{message}; name a model folder, a hub name or tinylm/NAME", "model") from error
-        return cls(tokenizer, family or _collection_of(model) or DEFAULT_FAMILY, **options)
+        guessed = _collection_of(model) or (DEFAULT_FAMILY if _thinks(tokenizer) else UNTHINKING_FAMILY)
+        return cls(tokenizer, family or guessed, **options)
 
     def apply(self, task: GenerationTask) -> None:
         """Turn the task's `input_str` from the user's prompt into the model's, with `input_tokens` beside it."""
-        text = task.input_str or ""
+        text = (task.input_str or "") + self._suffix
         if self._templated:
-            messages = [{"role": "system", "content": self._system_prompt}] if self._system_prompt else []
-            messages.append({"role": "user", "content": text})
-            text = str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+            text = self._rendered({"role": "user", "content": text})
         task.input_str = text
         task.input_tokens = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=not self._templated).ids
+
+    def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
+        """A task that asks again in the conversation of a task that has its output.
+
+        All that was written stays as it is, thinking included, so that a worker reuses it; some templates leave the
+        thinking of earlier turns out. Without a template the prompt follows as a paragraph of its own.
+
+        Args:
+            task: Its input is the conversation so far, its output the answer to that.
+            prompt: What the user says next.
+
+        Raises:
+            NoOutputError: The task has no output.
+        """
+        answer = output_of(task)
+        opening = f"\n\n{prompt}{self._suffix}\n\n"
+        if self._templated:
+            turns = ("user", "?"), ("assistant", _ANSWER), ("user", prompt + self._suffix)
+            opening = self._rendered(*({"role": role, "content": text} for role, text in turns)).partition(_ANSWER)[2]
+        text = None if task.input_str is None else task.input_str + answer + opening
+        ids = None
+        if task.input_tokens is not None and task.output_tokens is not None:
+            written = task.output_tokens
+            if written and not self.decode(written[-1:]):  # the token that ended it: the opening begins with its own
+                written = written[:-1]
+            ids = task.input_tokens + written + self.encode(opening)
+        return GenerationTask(worker_tag=task.worker_tag, input_str=text, input_tokens=ids)
+
+    def _rendered(self, *turns: dict[str, str]) -> str:
+        """A conversation by the chat template, opened for the assistant."""
+        system = [{"role": "system", "content": self._system_prompt}] if self._system_prompt else []
+        messages = [*system, *turns]
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a piece of text that continues a chain (no special tokens are added)."""
@@ -184,80 +226,9 @@ class Prompting:
         return self  # shared by design: copying a large tokenizer costs hundreds of milliseconds
 
 
-class ServedModel(NamedTuple):
-    """Whose model reads the user's prompts in a stack.
-
-    Attributes:
-        worker: The generation worker, or else the target, or the draft.
-        model: A name that `Prompting.for_model` takes; None where the worker has no model, or does not say.
-        is_known: Whether the worker said.
-    """
-
-    worker: Worker
-    model: str | None
-    is_known: bool
-
-
-def served_model(workers: Mapping[Any, Worker]) -> ServedModel | None:
-    """The model that the user's prompts go to; None where no worker generates.
-
-    Raises:
-        ConfigError: The worker holds workers of several models and does not say which of them its prompts are for.
-    """
-    tags = (WorkerTag.GENERATION, WorkerTag.TARGET, WorkerTag.DRAFT)
-    worker = next((found for tag in tags if (found := worker_for(workers, tag)) is not None), None)
-    if worker is None:
-        return None
-    models = _models_in(worker, set())
-    if len(models) > 1:
-        raise ConfigError(
-            f"{type(worker).__name__} holds workers of several models ({', '.join(sorted(map(str, models)))}); "
-            "give it an attribute `model` with the one that its prompts are for"
-        )
-    return ServedModel(worker, next(iter(models), None), bool(models))
-
-
-def _models_in(worker: Worker, seen: set[int]) -> set[str | None]:
-    """What a worker says in its `model`, or else what the workers say that it holds."""
-    if hasattr(worker, "model"):
-        return {worker.model}
-    seen.add(id(worker))
-    inner = [value for value in vars(worker).values() if isinstance(value, Worker) and id(value) not in seen]
-    return set().union(*(_models_in(value, seen) for value in inner))
-
-
-def take_prompting(controller: Any, workers: Mapping[Any, Worker]) -> None:
-    """Give a stack's outermost controller the prompting of its model, unless its `prompting` has been set, if to None.
-
-    Where prompts go to a model as they are, it says so once: by a warning where that was chosen, in the log where a
-    worker does not say which model it serves.
-
-    Raises:
-        ConfigError: The worker holds several models, or no prompting can be had for the one that it names.
-    """
-    if not hasattr(controller, "prompting") or controller.prompting is not None:
-        return  # a foreign controller writes its prompts itself
-    served = served_model(workers)
-    if served is None or (served.is_known and served.model is None):
-        return
-    name = type(served.worker).__name__
-    if served.model is None:
-        _log.warning(
-            "%s does not say which model it serves, so prompts go to it as they are, without a chat template: give it "
-            "an attribute `model` (None if it has none), or set controller.prompting = Prompting.for_model(NAME)",
-            name,
-        )
-    elif "prompting" in vars(controller):
-        warnings.warn(
-            f"controller.prompting is None, so prompts go to {served.model!r} as they are, without its chat template",
-            stacklevel=3,
-        )
-    else:
-        try:
-            controller.prompting = Prompting.for_model(served.model)
-        except ConfigError as error:
-            raise ConfigError(
-                f"{name} serves {served.model!r}, but {error.message}; or set controller.prompting (in a stack file "
-                "`prompt`) by yourself, to None to send prompts as they are",
-                "prompt",
-            ) from error
+def _thinks(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether a model can mark the end of its thinking, as far as its tokenizer says."""
+    close = family_named(DEFAULT_FAMILY).think_close
+    return (
+        close in str(tokenizer.chat_template) or "<think>" in str(tokenizer.chat_template) or close in tokenizer.vocab
+    )

@@ -24,7 +24,7 @@ LAYERS = (
     ("protocol", "answers", "plain_yaml", "require"),
     ("tasks", "worker_tags", "relay", "worker", "completion"),
     ("ledger", "prompting", "lowering", "registry", "testing"),
-    ("program", "tinylm", "calibration"),
+    ("served_model", "program", "tinylm", "calibration"),
     ("sampling_params", "results"),
     ("scheduling",),
     ("controllers", "workers"),

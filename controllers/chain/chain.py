@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.controllers.chain.chunk_text import ChunkText
+from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.program import discard
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.sampling_params import apply_sampling_params, inherit_sampling_params
@@ -21,7 +22,8 @@ class Prefix(NamedTuple):
         num_tokens: How many tokens of the chain it holds (the prompt not counted).
         text: Their text.
         token_ids: Their ids, or None where the worker gives none.
-        logprobs: What the worker reported with each of them, where the chain's sampling fields ask for `num_logprobs`.
+        logprobs: For each of the tokens a dict of the likeliest ids at its place, each with a `logprob` (and perhaps a
+            `rank`); None where nobody asked for `num_logprobs`. `Chain.logprobs` says so instead of giving None.
     """
 
     num_tokens: int
@@ -92,6 +94,25 @@ class Chain(ABC):
     def text(self) -> str:
         """The text of the chain so far."""
         return self._text.text
+
+    @property
+    def logprobs(self) -> list[Any]:
+        """What the worker reported with each token so far: a dict of the likeliest ids, each with a `logprob`.
+
+        Raises:
+            ConfigError: Nobody asked for them.
+            NoOutputError: They were asked for, and the worker brought none.
+        """
+        found = self.prefix.logprobs
+        if found is None and self._num_tokens:
+            if not (self.prompt.num_logprobs or self._sampling_params.get("num_logprobs")):
+                raise ConfigError(
+                    "is not set, so there are no log-probabilities: add it to the chain's sampling_params, such as "
+                    "{'num_logprobs': 5}",
+                    "num_logprobs",
+                )
+            raise NoOutputError("the worker brought no log-probabilities, though num_logprobs asks for them")
+        return found or []
 
     def contains(self, marker: str) -> bool:
         """Whether the marker stands in the chain so far."""

@@ -20,10 +20,10 @@ from scaffolding_ext.host.dispatch import Dispatcher
 from scaffolding_ext.host.request import Request, clone_of
 from scaffolding_ext.host.shutdown import WorkerShutdown
 from scaffolding_ext.program import Program
-from scaffolding_ext.prompting import take_prompting
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.results import ScaffoldingResult
 from scaffolding_ext.seeds import RequestSeeds
+from scaffolding_ext.served_model import take_prompting
 
 _ABORT_GRACE_SECONDS = 5.0  # how long a worker may take to react to cancellation before the caller is told anyway
 

@@ -58,6 +58,10 @@ class PromptConfig(_Section):
     )
     system_prompt: str | None = Field(default=None, description="Goes before the question.")
     chat_template: bool = Field(default=True, description="Whether the tokenizer's chat template is used.")
+    prompt_suffix: str | None = Field(
+        default=None,
+        description="Goes behind every question, such as the request to put the answer into a `\\boxed{}`.",
+    )
     trust_remote_code: bool = Field(
         default=False, description="Whether Python code that the tokenizer brings may be run."
     )

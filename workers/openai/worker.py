@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -18,7 +17,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.tasks import ScoreTask, notes_of, set_token_counts
 from scaffolding_ext.worker import BaseWorker
-from scaffolding_ext.workers.openai.arguments import check_arguments
+from scaffolding_ext.workers.openai.arguments import DEFAULT_KEY, api_key, check_arguments
 from scaffolding_ext.workers.openai.circuit import Circuit
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import described, flavor_named
@@ -96,7 +95,7 @@ class OpenAIWorker(BaseWorker):
         base_url: str,
         model: str,
         *,
-        api_key_env: str = "OPENAI_API_KEY",
+        api_key_env: str = DEFAULT_KEY,
         flavor: str = "auto",
         endpoint: Literal["completions", "chat"] = "completions",
         tokenizer: str | None = None,
@@ -124,7 +123,7 @@ class OpenAIWorker(BaseWorker):
         named = None if flavor == "auto" else flavor_named(flavor)
         self._connection = Connection(
             base_url,
-            os.environ.get(api_key_env) or "none",  # the client wants one; servers without keys ignore it
+            api_key(api_key_env),
             api_key_env,
             max_retries=max_retries,
             timeout_seconds=timeout_seconds,

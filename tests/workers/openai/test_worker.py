@@ -274,6 +274,13 @@ def test_a_key_reaches_no_log_no_record_and_no_error(monkeypatch, caplog):
     [
         ({"base_url": "localhost:8000"}, "base_url: is 'localhost:8000'"),
         ({"base_url": "http://me:secret@host/v1"}, "base_url: holds a user name"),
+        ({"base_url": "htp://me:secret@host/v1"}, "base_url: holds a user name"),
+        (
+            {"base_url": "http://host/v1?api_key=secret"},
+            "base_url: holds a query, which errors would show; give keys by",
+        ),
+        ({"base_url": "http://host:port/v1"}, "base_url: is 'http://host:port/v1'"),
+        ({"api_key_env": "NO_SUCH_KEY"}, "api_key_env: names NO_SUCH_KEY, which is not set in the environment"),
         ({"flavor": "vlm"}, "unknown flavor 'vlm'; known: auto, vllm"),
         ({"endpoint": "responses"}, "endpoint: is 'responses'"),
         ({"max_concurrency": 0}, "max_concurrency: is 0"),
