@@ -42,6 +42,12 @@ class Ledger:
         """The sum over all purposes, discarded work included."""
         return TokenCounts(*map(sum, zip(*self._counts.values(), strict=True))) if self._counts else _NOTHING
 
+    @property
+    def discarded_share(self) -> float:
+        """Decoded tokens that reached no output, of all that were decoded; 0 where none were."""
+        discarded = self._counts.get(Purpose.DISCARDED, _NOTHING)
+        return discarded[0] / self.total.decoded if self.total.decoded else 0.0
+
     def add(self, purpose: Purpose, decoded: int = 0, prefilled: int = 0, reused: int = 0) -> None:
         """Count tokens under a purpose."""
         before = self._counts.get(purpose, (0, 0, 0))

@@ -20,7 +20,7 @@ from benchmarks._lib.command import benchmark, progress, size
 from benchmarks._lib.report import Report
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
-from scaffolding_ext.tasks import ScoreTask, VerifyTask
+from scaffolding_ext.tasks import PROBE, ScoreTask, VerifyTask, let_run_to, set_purpose
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 CONCURRENCY = 256  # requests at once: four times the rows, so that some wait
@@ -66,7 +66,10 @@ def usable_task(rng: random.Random, prompt: list[int]) -> Any:
         options["stop"] = ["e", "\n"]
     if kind == 4:
         options["num_logprobs"] = 3
-    return GenerationTask(**options)
+    task = GenerationTask(**options)
+    if kind == 5:
+        set_purpose(task, PROBE)
+    return task
 
 
 async def serve(worker: HuggingFaceWorker, rng: random.Random, prefixes: list[list[int]]) -> str:
@@ -81,7 +84,11 @@ async def serve(worker: HuggingFaceWorker, rng: random.Random, prefixes: list[li
     fate, delay = rng.random(), rng.random() * 0.2
     if isinstance(task, StreamGenerationTask):
         while not task.end_flag:
+            if rng.random() < 0.5:  # some pause, and rest in their rows or lose them
+                let_run_to(task, len(task.output_tokens or ()) + rng.randint(1, 8))
             await worker.run_task(task)
+            if rng.random() < 0.5:
+                await asyncio.sleep(rng.random() * 0.05)
             if fate < 0.3:
                 task.cancel_flag = True
         return "stream cancelled" if getattr(task, "finish_reason", None) == "cancelled" else "stream finished"
@@ -172,6 +179,8 @@ def main(report: Report, num_requests: int, model: str) -> None:
     report.figure("tokens_per_s", metrics.tokens_per_s)
     report.figure("hit_rate", metrics.hit_rate)
     report.figure("evicted_prefixes", metrics.num_evicted)
+    report.figure("streams_put_back", metrics.num_put_back)
+    report.figure("longest_wait_of_a_row_s", metrics.longest_wait_s)
     for name, number in sorted(outcomes.items()):
         report.figure(name, number)
     report.figure("memory_mib_after_a_tenth", memory[0])
@@ -180,7 +189,7 @@ def main(report: Report, num_requests: int, model: str) -> None:
     num_missing = num_requests - outcomes.total()
     for name, value, bar in (
         ("requests that hung, ended wrongly or are missing", num_wrong + num_missing, 0),
-        ("rows in use at the end", metrics.num_running + metrics.num_waiting, 0),
+        ("rows in use at the end", metrics.num_running + metrics.num_waiting + metrics.num_paused, 0),
         ("requests that the engine still knows", len(engine._unfinished), 0),
         ("promised prefixes that nobody computes", len(index._promised), 0),
         ("streams that the worker still knows", len(worker._streams), 0),

@@ -127,6 +127,8 @@ def evaluate(
     document |= {"summary": summary.to_json(), "first_error": first_error}
     if output_path is not None:
         (output_path / "summary.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    if summary.warning is not None:
+        click.echo(f"warning: {summary.warning}", err=True)
     if as_json:
         click.echo(json.dumps(document))
     else:

@@ -13,7 +13,9 @@ from rich.table import Table
 
 from scaffolding_ext.evaluation.records import Record
 from scaffolding_ext.maths.statistics import Interval, wilson_interval
+from scaffolding_ext.tasks import Purpose
 
+_MOST_DISCARDED = 0.1  # share of the decoded tokens; above it a run is warned about
 _COUNTS = ("decoded", "prefilled", "reused")
 
 
@@ -59,6 +61,23 @@ class Summary:
     exit_reasons: dict[str, int]
     errors: dict[str, int]
 
+    @property
+    def discarded_share(self) -> float:
+        """Decoded tokens that reached no output, of all that were decoded; 0 where none were."""
+        discarded = self.mean_tokens_by_purpose.get(str(Purpose.DISCARDED), {}).get("decoded", 0.0)
+        return discarded / self.mean_decoded_tokens if self.mean_decoded_tokens else 0.0
+
+    @property
+    def warning(self) -> str | None:
+        """What is to be changed where much was decoded in vain; None elsewhere."""
+        if self.discarded_share <= _MOST_DISCARDED:
+            return None
+        return (
+            f"{self.discarded_share:.0%} of the decoded tokens were discarded: chains ran on while their probes "
+            "waited, or samples of a vote were stopped. Have the server serve probes first (docs/servers.md), raise the "
+            "worker's max_batch_size, lower max_parallel_requests or the controller's max_lead, or probe less often"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -99,7 +118,7 @@ def comparison_table(runs: Mapping[str, Summary]) -> Table:
     """
     any_failed = any(run.num_failed for run in runs.values())
     columns = ("run", "n", "failed", "correct %", *(["of finished"] if any_failed else []))
-    table = Table(*columns, "decoded", "saved", "computed", "seconds", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(*columns, "decoded", "discarded", "saved", "computed", "seconds", box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     baseline = next(iter(runs.values())).mean_decoded_tokens if runs else None
@@ -113,6 +132,7 @@ def comparison_table(runs: Mapping[str, Summary]) -> Table:
             _shown_percentage(run.accuracy, run.accuracy_interval),
             *([_shown_percentage(run.accuracy_of_finished, run.accuracy_of_finished_interval)] if any_failed else []),
             _shown(decoded, ".1f"),
+            _shown(run.discarded_share, ".1%"),
             _shown(saved, ".1%"),
             _shown(run.mean_computed_tokens, ".1f"),
             _shown(run.mean_seconds, ".3f"),

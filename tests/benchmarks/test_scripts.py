@@ -31,6 +31,7 @@ EXTRA = {
         "tinylm/draft",
     ),
     "engines.orchestration": ("--repetitions", "1"),
+    "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
     "studies.tinylm": ("--num_problems", "12", "--num_vote_problems", "2", "--target", "tinylm/draft"),
 }
 
@@ -42,6 +43,7 @@ SLOW = (
     "studies.conformal_timing",
     "studies.demo",
     "studies.dynasor",
+    "studies.load",
     "engines.openai_parity",
     "studies.tinylm",
 )

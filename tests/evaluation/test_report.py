@@ -113,9 +113,29 @@ def shown(runs: dict[str, Summary]) -> list[list[str]]:
 def test_the_table_shows_savings_against_the_first_run() -> None:
     runs = {"base": summarize([make(True, 100)]), "quick": summarize([make(True, 60), make(False, 40)])}
     base, quick = shown(runs)
-    assert base == ["base", "1", "0", "100.0", "(20.7-100.0)", "100.0", "-", "103.0", "2.000"]
-    assert quick == ["quick", "2", "0", "50.0", "(9.5-90.5)", "50.0", "50.0%", "53.0", "2.000"]
+    assert base == ["base", "1", "0", "100.0", "(20.7-100.0)", "100.0", "0.0%", "-", "103.0", "2.000"]
+    assert quick == ["quick", "2", "0", "50.0", "(9.5-90.5)", "50.0", "0.0%", "50.0%", "53.0", "2.000"]
 
 
 def test_the_table_of_no_runs_is_empty() -> None:
     assert comparison_table({}).row_count == 0
+
+
+def with_discarded(num_tokens: int) -> Record:
+    ledger = Ledger()
+    ledger.add(Purpose.CHAIN, 100)
+    ledger.discard(Purpose.CHAIN, num_tokens)
+    assert ledger.discarded_share == num_tokens / 100
+    return make(ledger=ledger.to_json())
+
+
+def test_what_was_decoded_in_vain_is_shown_and_warned_about_above_a_tenth() -> None:
+    little, much = summarize([with_discarded(10)]), summarize([with_discarded(10), with_discarded(13)])
+    assert (little.discarded_share, little.warning) == (0.1, None)
+    assert much.discarded_share == 0.115
+    assert much.warning is not None
+    assert much.warning.startswith("12% of the decoded tokens were discarded")
+    assert "max_batch_size" in much.warning
+    assert (summarize([]).discarded_share, summarize([]).warning, Ledger().discarded_share) == (0.0, None, 0.0)
+    table = comparison_table({"run": much})
+    assert next(list(column.cells) for column in table.columns if column.header == "discarded") == ["11.5%"]
