@@ -74,8 +74,8 @@ class Summary:
             return None
         return (
             f"{self.discarded_share:.0%} of the decoded tokens were discarded: chains ran on while their probes "
-            "waited, or samples of a vote were stopped. Have the server serve probes first (docs/servers.md), raise the "
-            "worker's max_batch_size, lower max_parallel_requests or the controller's max_lead, or probe less often"
+            "waited, or samples of a vote were stopped. Have the server serve probes first (docs/servers.md), raise "
+            "the worker's max_batch_size, lower max_parallel_requests or the controller's max_lead, or probe less often"
         )
 
     def to_json(self) -> dict[str, Any]:
