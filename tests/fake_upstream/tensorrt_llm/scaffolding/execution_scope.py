@@ -1,5 +1,7 @@
 """Where in a request's tree of branches code runs."""
 
+from __future__ import annotations
+
 import contextvars
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +19,12 @@ class ExecutionScope:
     def scope_id(self) -> str:
         return f"{self.request_id}:{'.'.join(map(str, self.branch_path))}" if self.branch_path else self.request_id
 
-    def child(self, branch_index: int) -> "ExecutionScope":
+    def child(self, branch_index: int) -> ExecutionScope:
         return ExecutionScope(self.request_id, (*self.branch_path, branch_index))
 
     if HAS_NEWEST_FIELDS:
 
-        def with_branch_path(self, branch_path: Sequence[int]) -> "ExecutionScope":
+        def with_branch_path(self, branch_path: Sequence[int]) -> ExecutionScope:
             return ExecutionScope(self.request_id, tuple(branch_path))
 
     @property

@@ -1,5 +1,7 @@
 """A request's output and the handle that waits for it."""
 
+from __future__ import annotations
+
 import threading
 from dataclasses import dataclass
 from typing import Any

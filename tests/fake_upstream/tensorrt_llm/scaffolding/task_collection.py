@@ -1,5 +1,6 @@
 """Observers of what a controller yields, put on by a class decorator."""
 
+from tensorrt_llm import HAS_SCOPES
 from tensorrt_llm.scaffolding.controller import ParallelProcess
 
 
@@ -9,6 +10,14 @@ class TaskCollection:
 
     def after_yield(self, tasks):
         pass
+
+    if HAS_SCOPES:
+
+        def on_parallel_start(self, num_branches):
+            pass
+
+        def on_parallel_end(self, num_branches):
+            pass
 
 
 class _Watched:
