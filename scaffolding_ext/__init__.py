@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.errors import TaskError as TaskError
     from scaffolding_ext.errors import UnknownNameError as UnknownNameError
     from scaffolding_ext.errors import UnknownWorkerTagError as UnknownWorkerTagError
-    from scaffolding_ext.errors import UnsupportedHostError as UnsupportedHostError
     from scaffolding_ext.errors import WorkerError as WorkerError
     from scaffolding_ext.errors import WorkerShutdownError as WorkerShutdownError
     from scaffolding_ext.host.llm import ScaffoldingLlm as ScaffoldingLlm
@@ -82,7 +81,7 @@ _NAMES = {
         "ArgumentTypeError CloneError ConfigError DatasetError EngineError InvalidTaskError InvalidYieldError "
         "MissingDependencyError NoOutputError RequestCancelledError RequestError RequestTimeoutError "
         "ScaffoldingExtError ShutdownError TaskError UnknownNameError UnknownWorkerTagError "
-        "UnsupportedHostError WorkerError WorkerShutdownError"
+        "WorkerError WorkerShutdownError"
     ),
     "host.llm": "ScaffoldingLlm",
     "ledger": "Ledger",

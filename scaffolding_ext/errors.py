@@ -5,7 +5,6 @@ ScaffoldingExtError
 │   ├── UnknownNameError        a name that no registry knows; lists the known ones
 │   └── ArgumentTypeError       an argument is of the wrong type (also a TypeError)
 ├── MissingDependencyError      an optional package is not installed; says how to install it
-├── UnsupportedHostError        the installed TensorRT-LLM cannot serve as the protocol
 ├── DatasetError                a dataset row is unusable; names file, line and field
 ├── OutputError                 a file cannot be written (also an OSError); names the file
 ├── WorkerError                 a worker could not do what a task asks
@@ -82,10 +81,6 @@ class MissingDependencyError(ScaffoldingExtError, ImportError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.package, self.extra, self.how)
-
-
-class UnsupportedHostError(ScaffoldingExtError):
-    """The installed TensorRT-LLM cannot serve as the protocol."""
 
 
 class DatasetError(ScaffoldingExtError, ValueError):

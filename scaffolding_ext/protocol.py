@@ -1,6 +1,7 @@
 """The protocol between controllers, workers and host: TensorRT-LLM's own classes where they import, else stand-ins.
 
-`SCAFFOLDING_EXT_STANDINS=1` in the environment forces the stand-ins. `UPSTREAM` says which are in use.
+`SCAFFOLDING_EXT_STANDINS=1` in the environment forces the stand-ins. `UPSTREAM` says which are in use, and
+`WHY_STANDINS` why an installed TensorRT-LLM is passed over.
 """
 
 from __future__ import annotations
@@ -14,37 +15,36 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from scaffolding_ext import standins
-from scaffolding_ext.errors import UnsupportedHostError
 from scaffolding_ext.standins import ControllerGenerator
 
 _REQUIRED_FIELDS = ("output_str", "output_tokens", "customized_result_fields", "streaming_output_flag")
 
 
-def _import_upstream() -> Any | None:
-    """`tensorrt_llm.scaffolding` where it can be used, None where it is not installed or cannot run here."""
+def _import_upstream() -> tuple[Any | None, str]:
+    """`tensorrt_llm.scaffolding` where it can be used; else None, and why where it is installed."""
     if os.environ.get("SCAFFOLDING_EXT_STANDINS", "") not in ("", "0") or not importlib.util.find_spec("tensorrt_llm"):
-        return None
+        return None, ""
     try:
         module = importlib.import_module("tensorrt_llm.scaffolding")
+        fields = {field.name for field in dataclasses.fields(module.GenerationTask)}
+    except ModuleNotFoundError as error:  # 1.2's scaffolding imports mcp, which nothing there installs
+        return None, f"it needs the module {error.name!r}, which is not installed: pip install {error.name}"
     except Exception as error:  # without a driver its import fails in many ways, of many types
-        warnings.warn(
-            f"tensorrt_llm is installed but cannot be imported ({error}); its protocol's stand-ins are used",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return None
-    fields = {field.name for field in dataclasses.fields(module.GenerationTask)}
+        return None, str(error)
     missing = [name for name in _REQUIRED_FIELDS if name not in fields]
     if missing:
-        raise UnsupportedHostError(
-            f"the installed tensorrt_llm is too old: GenerationTask has no field {', '.join(missing)}; "
-            "install tensorrt_llm 1.2 or newer, or set SCAFFOLDING_EXT_STANDINS=1 to run without it"
-        )
-    return module
+        return None, f"its GenerationTask has no field {', '.join(missing)}: that is a release below 1.2"
+    return module, ""
 
 
-_upstream = None if TYPE_CHECKING else _import_upstream()
+_upstream, WHY_STANDINS = (None, "") if TYPE_CHECKING else _import_upstream()
 UPSTREAM: bool = _upstream is not None
+if WHY_STANDINS:
+    warnings.warn(
+        f"tensorrt_llm is installed, but its Scaffolding cannot be used ({WHY_STANDINS}); its protocol's stand-ins are",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 if TYPE_CHECKING or _upstream is None:
     from scaffolding_ext.standins import (
@@ -88,6 +88,7 @@ def close_generator(generator: Iterator[Any]) -> None:
 
 __all__ = [
     "UPSTREAM",
+    "WHY_STANDINS",
     "Controller",
     "ControllerGenerator",
     "ExecutionScope",

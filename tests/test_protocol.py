@@ -221,28 +221,44 @@ def test_the_integration_tests_pass_on_the_fake_and_end_without_a_warning_of_wha
 # ---- hosts that cannot be used
 
 
-def test_a_host_without_result_fields_on_the_task_is_refused(tmp_path: Path) -> None:
-    path = altered_fake(tmp_path, "task.py", "    output_str: str | None = None\n", "")
-    process = python("-c", "import scaffolding_ext.protocol", path=path)
-    error = process.stderr.strip().splitlines()[-1]
-    assert process.returncode != 0
-    assert "UnsupportedHostError" in error
-    assert "no field output_str" in error
-    assert "install tensorrt_llm 1.2 or newer, or set SCAFFOLDING_EXT_STANDINS=1" in error
+def why_standins(path: Path) -> str:
+    """The warning of an import that takes the stand-ins."""
+    process = python("-c", "import scaffolding_ext.protocol as p; assert not p.UPSTREAM and p.WHY_STANDINS", path=path)
+    assert process.returncode == 0, process.stderr
+    assert "RuntimeWarning: tensorrt_llm is installed, but its Scaffolding cannot be used" in process.stderr
+    return process.stderr
 
 
-def test_a_refused_host_is_passed_over_where_the_stand_ins_are_asked_for(tmp_path: Path) -> None:
+def test_a_host_without_result_fields_on_the_task_gives_the_stand_ins_with_a_word(tmp_path: Path) -> None:
+    """As 1.0 and 1.1, whose results are properties."""
     path = altered_fake(tmp_path, "task.py", "    output_str: str | None = None\n", "")
+    assert "its GenerationTask has no field output_str: that is a release below 1.2" in why_standins(path)
     assert scenario("classes", "ours", path=path, standins=True)["upstream"] is False
+
+
+def test_a_host_that_lacks_a_module_says_which(tmp_path: Path) -> None:
+    path = altered_fake(tmp_path, "__init__.py", '"""The fake\'s public names."""', "import mcp_of_nobody")
+    assert "it needs the module 'mcp_of_nobody', which is not installed: pip install mcp_of_nobody" in why_standins(
+        path
+    )
+    tests = Path(__file__).parent / "integration" / "test_tensorrt_llm.py"
+    process = python("-m", "pytest", "-q", "-m", "integration", "-p", "no:cacheprovider", str(tests), path=path)
+    assert process.returncode != 0, "the tests were skipped in silence"
+    assert "mcp_of_nobody" in process.stdout + process.stderr
 
 
 @pytest.mark.parametrize("failure", ["OSError('libcuda.so.1: no such file')", "RuntimeError('no driver')"])
 def test_a_host_that_fails_to_import_gives_the_stand_ins_with_a_warning(tmp_path: Path, failure: str) -> None:
     path = altered_fake(tmp_path, "__init__.py", '"""The fake\'s public names."""', f"raise {failure}")
-    process = python("-c", "import scaffolding_ext.protocol as p; assert not p.UPSTREAM", path=path)
-    assert process.returncode == 0, process.stderr
-    assert "RuntimeWarning: tensorrt_llm is installed but cannot be imported" in process.stderr
-    assert failure.split("'")[1] in process.stderr
+    assert failure.split("'")[1] in why_standins(path)
+
+
+@pytest.mark.parametrize("release", ["1.2", "newest"])
+def test_the_migration_guides_lines_put_prompts_into_the_models_template(release: str) -> None:
+    pytest.importorskip("transformers")
+    asked = scenario("migrating", "upstream", release=release)
+    assert asked["prompt"].startswith("<|user|>")
+    assert asked["printed"]
 
 
 # ---- the stand-ins' fields are those of the real classes

@@ -22,6 +22,8 @@ PROMPT = "The capital of France is Paris. The capital of Italy is"
 TOLERANCE = 0.1  # nats, against transformers in bfloat16: other kernels, other rounding
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("default")]
+if "is not installed: pip install" in protocol.WHY_STANDINS:  # on a machine that is meant to run these
+    pytest.fail(f"tensorrt_llm is there, but {protocol.WHY_STANDINS}", pytrace=False)
 if not protocol.UPSTREAM:
     pytest.skip("tensorrt_llm is not installed, or cannot run here", allow_module_level=True)
 if not MODEL:

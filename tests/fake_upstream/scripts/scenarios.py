@@ -4,8 +4,11 @@ python scenarios.py SCENARIO HOST, where HOST is `upstream` (the fake's Scaffold
 """
 
 import asyncio
+import contextlib
+import io
 import json
 import sys
+from pathlib import Path
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
@@ -353,6 +356,23 @@ def collections(host):
     counting = result.task_collections["counting"]
     ledger = programs.by_number["17"].ledger.to_json()
     return {"before": counting.num_before, "after": counting.num_after, "ledger": ledger}
+
+
+def migrating(host):
+    """The lines of docs/migrating.md under upstream's host, with a worker that says which model it serves."""
+    page = Path(__file__).parents[3] / "docs" / "migrating.md"
+    code = page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+
+    class Serving(ScriptedWorker):
+        model = "tinylm/target"
+
+    worker = Serving(contract_reply)
+    printed = io.StringIO()
+    names = {"worker": worker}
+    with contextlib.redirect_stdout(printed):
+        exec(code, names)
+    names["with_upstream"].shutdown()
+    return {"prompt": worker.tasks[0].input_str, "printed": printed.getvalue()}
 
 
 def classes(host):
