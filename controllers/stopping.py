@@ -83,16 +83,17 @@ class Window(StoppingRule):
 
 
 class TotalVariation(StoppingRule):
-    """The answers of the last `window` probes are distributed like those of the `window` before; hedged ones left out.
+    """The answers of the last `window` probes are distributed like those of every window up to as many probes before.
 
-    The newest answer, which the chain is left with, must be among the most frequent of its window. What guarantee that
-    gives, and why practice cannot pay for it: docs/certaindex.md.
+    Hedged answers are left out, and answers that go round in a circle have not settled. The newest answer, which the
+    chain is left with, must be among the most frequent of its window. What guarantee that gives, and why practice
+    cannot pay for it: docs/certaindex.md.
 
     Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), appendix E.
 
     Args:
         window: Probes k of a mixture, at least 1; twice as many must be there.
-        tolerance: Largest total-variation distance of the two mixtures, in [0, 1).
+        tolerance: Largest total-variation distance of two mixtures, in [0, 1).
     """
 
     def __init__(self, window: int = 3, tolerance: float = 0.0) -> None:

@@ -24,7 +24,7 @@ def total_variation(first: Sequence[int], second: Sequence[int]) -> float:
 
 
 def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> bool:
-    """Whether the mixture of the last `window` probes is within `tolerance` of the mixture of the `window` before.
+    """Whether the mixture of the last `window` probes is within `tolerance` of every mixture up to `window` before.
 
     Args:
         classes: Class of each probe's answer in order, shape [num_probes]; -1 (no answer) is a class like others.
@@ -36,14 +36,21 @@ def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> boo
 
     Reference:
         Certaindex, appendix E: a chain's answer is settled once the mixtures of its last probes' answer distributions
-        are close.
+        are close, at every shift j from 1 to k.
 
     Deviation:
-        The two mixtures share no probe. Windows that overlap by all but one probe differ by at most 1 / k whatever the
-        chain does, and that would pass any tolerance of 1 / k for nothing.
+        A chain that goes round in a circle of 2 to k answers has not settled, though its mixtures are all alike.
     """
     checks.whole("window", window)
     checks.number("tolerance", tolerance, least=0, below=1)
-    if len(classes) < 2 * window:
+    seen = list(classes[-2 * window :])
+    if len(seen) < 2 * window or _goes_round(seen, window):
         return False
-    return total_variation(classes[-window:], classes[-2 * window : -window]) <= tolerance + 1e-12
+    newest = seen[window:]
+    earlier = (seen[window - shift : 2 * window - shift] for shift in range(1, window + 1))
+    return all(total_variation(newest, mixture) <= tolerance + 1e-12 for mixture in earlier)
+
+
+def _goes_round(seen: Sequence[int], longest: int) -> bool:
+    """Whether different answers come again and again in one order, with a period of at most `longest`."""
+    return len(set(seen)) > 1 and any(seen[period:] == seen[:-period] for period in range(2, longest + 1))

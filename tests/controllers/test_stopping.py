@@ -81,7 +81,8 @@ def request(rule, mode, chain=CHAIN, answers=("4}",), **arguments):
         (TotalVariation(2), probes(0, 0, 0), False),
         (TotalVariation(2), probes(0, 0, 0, 0), True),
         (TotalVariation(2), probes(1, 0, 0, 0, 0), True),
-        (TotalVariation(2), probes(0, 1, 0, 1), True),
+        (TotalVariation(2), probes(0, 1, 0, 1), False),  # goes round
+        (TotalVariation(3, 0.5), probes(0, 1, 2, 0, 1, 2), False),
         (TotalVariation(2), probes(0, 0, 0, 1), False),
         (TotalVariation(2, 0.5), probes(0, 0, 0, 1), True),
         (TotalVariation(3), probes(0, 1, 1, 1, 1, 0), False),  # settled, but not on the newest
