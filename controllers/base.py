@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
 import scaffolding_ext.worker_tags
@@ -30,13 +30,14 @@ from scaffolding_ext.relay import relay
 from scaffolding_ext.tasks import CONTINUED_TURNS
 from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 
-_PLAIN_TYPES = frozenset({type(None), bool, int, float, str, tuple, list, dict})  # skips a slower isinstance in clone()
+_CONTAINERS = frozenset({tuple, list, dict})
+_PLAIN_TYPES = frozenset({type(None), bool, int, float, str})  # skips a slower isinstance in clone()
 
 
 class BaseController(Controller):
     """A controller with a program, prompting, capabilities, and a clone that copies nothing large.
 
-    Each sub-controller must be an attribute of its own: `clone` and `bind` do not look into lists or dicts.
+    Sub-controllers are attributes, or stand in one that is a list, a tuple or the values of a dict.
 
     Attributes:
         WorkerTag: The roles of workers, where upstream's controllers have theirs.
@@ -68,7 +69,11 @@ class BaseController(Controller):
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         for name, value in self.__dict__.items():
-            if type(value) not in _PLAIN_TYPES and isinstance(value, Controller):
+            kind = type(value)
+            if kind in _CONTAINERS:
+                if any(isinstance(item, Controller) for item in _items(value)):
+                    twin.__dict__[name] = _cloned(value)
+            elif kind not in _PLAIN_TYPES and isinstance(value, Controller):
                 twin.__dict__[name] = value.clone()
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
@@ -79,7 +84,7 @@ class BaseController(Controller):
 
     def requests(self) -> dict[str, Requests]:
         """What the controller and its sub-controllers send, by the name of the worker's tag."""
-        inner = (value.requests() for value in self.__dict__.values() if isinstance(value, BaseController))
+        inner = (sub.requests() for sub in sub_controllers(self) if isinstance(sub, BaseController))
         return joined([{tag_name(tag): sent for tag, sent in self.own_requests().items()}, *inner])
 
     def check_roles(self, workers: Mapping[Any, Any]) -> None:
@@ -97,9 +102,9 @@ class BaseController(Controller):
                     f"{type(self).__name__} needs a worker {tag.value!r}; the stack has: {tag_names(workers)}",
                     "workers",
                 )
-        for value in self.__dict__.values():
-            if isinstance(value, BaseController):
-                value.check_roles(workers)
+        for sub in sub_controllers(self):
+            if isinstance(sub, BaseController):
+                sub.check_roles(workers)
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """Tell the controller and its sub-controllers what their workers can do, instead of what they were told before.
@@ -127,8 +132,8 @@ class BaseController(Controller):
             capabilities[WorkerTag.COMPARE.value] = Capabilities.of(compare)
         self._capabilities = capabilities  # a new dict: clones share the old one
         self._foreign_keys = {tag_name(key): key for key in workers if tag_name(key) not in workers}
-        for value in self.__dict__.values():
-            bind = getattr(value, "bind", None) if isinstance(value, Controller) else None
+        for sub in sub_controllers(self):
+            bind = getattr(sub, "bind", None)
             if bind is not None:
                 bind(workers)
 
@@ -200,6 +205,24 @@ class BaseController(Controller):
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
         """Do one task: yield work, then write the output into it (see `finish`)."""
         raise TypeError(f"{type(self).__name__} must implement run() or process()")
+
+
+def sub_controllers(controller: Controller) -> Iterator[Controller]:
+    """The controllers that are attributes of one, or stand in a list, a tuple or a dict that is."""
+    for value in vars(controller).values():
+        items = _items(value) if type(value) in _CONTAINERS else (value,)
+        yield from (item for item in items if isinstance(item, Controller))
+
+
+def _items(container: Any) -> Iterable[Any]:
+    return container.values() if type(container) is dict else container
+
+
+def _cloned(container: Any) -> Any:
+    """The container with a clone of each controller in it."""
+    if type(container) is dict:
+        return dict(zip(container, _cloned(tuple(container.values())), strict=True))
+    return type(container)(item.clone() if isinstance(item, Controller) else item for item in container)
 
 
 def _addressed(work: Iterable[Any], keys: Mapping[str, Any]) -> ControllerGenerator:

@@ -15,14 +15,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from scaffolding_ext.errors import EngineError, RequestCancelledError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.program import current_program
-from scaffolding_ext.protocol import Controller, ParallelProcess, ScaffoldingOutput, Task
-from scaffolding_ext.tasks import ScoreTask, token_counts_of
+from scaffolding_ext.protocol import Controller, GenerationTask, ParallelProcess, ScaffoldingOutput, Task
+from scaffolding_ext.tasks import Purpose, ScoreTask, purpose_of, token_counts_of
 from scaffolding_ext.testing.doubles import Gate, Reply, ScriptedWorker
 from scaffolding_ext.worker_tags import WorkerTag
 
@@ -78,9 +79,15 @@ def check_clone_is_independent(make_controller: MakeController, respond: Respond
     controller = make_controller()
     twin = controller.clone()
     _expect(twin is not controller and type(twin) is type(controller), f"clone() gave {twin!r}")
-    for name, value in vars(controller).items():
-        if isinstance(value, Controller):
-            _expect(vars(twin).get(name) is not value, f"clone() shares the sub-controller {name!r}")
+    held = {id(sub) for _, sub in _subs(twin)}
+    for name, sub in _subs(controller):
+        _expect(id(sub) not in held, f"clone() shares the sub-controller {name}")
+    bind = getattr(twin, "bind", None)
+    if bind is not None:  # what a sub-controller was not told, it falls back from in silence
+        bind(dict.fromkeys(WorkerTag, ScriptedWorker(respond)))
+        for name, sub in _subs(twin):
+            told = getattr(sub, "_capabilities", {"": None})
+            _expect(bool(told), f"bind() does not reach the sub-controller {name}")
 
 
 def check_requests_do_not_mix(make_controller: MakeController, respond: Respond = contract_reply) -> None:
@@ -136,6 +143,17 @@ def check_cancel_ends_the_request(make_controller: MakeController, respond: Resp
         _text_of(llm, "Question 19", "19")
 
 
+def check_samples_differ(make_controller: MakeController, respond: Respond = contract_reply) -> None:
+    """No two pieces of a chain are drawn on one prompt with one seed: they would be one text, paid for twice."""
+    worker = ScriptedWorker(respond)
+    with _host(make_controller(), worker) as llm:
+        _text_of(llm, "Question 20", "20")
+    drawn = [task for task in worker.tasks if isinstance(task, GenerationTask) and _draws(task)]
+    asked = Counter((str(task.worker_tag), task.input_str, task.seed) for task in drawn if task.seed is not None)
+    twice = sorted({seed for (_, _, seed), num in asked.items() if num > 1 and seed is not None})
+    _expect(not twice, f"several samples of one prompt have the seed {twice}; derive each one's from its number")
+
+
 def check_runs_in_a_plain_for_loop(make_controller: MakeController, respond: Respond = contract_reply) -> None:
     """The controller runs as under upstream's host: iterated by `for`, nothing sent in, no program opened for it."""
     worker = ScriptedWorker(respond)
@@ -164,8 +182,23 @@ CONTROLLER_CHECKS = (
     check_worker_failure_is_raised,
     check_ledger_counts_decoded_tokens,
     check_cancel_ends_the_request,
+    check_samples_differ,
     check_runs_in_a_plain_for_loop,
 )
+
+
+def _draws(task: GenerationTask) -> bool:
+    """Whether the task writes a piece of a chain, at random."""
+    return purpose_of(task).written is Purpose.CHAIN and task.temperature != 0
+
+
+def _subs(controller: Controller) -> list[tuple[str, Controller]]:
+    """Sub-controllers by the attribute that holds them, by itself or in a container."""
+    found = []
+    for name, value in vars(controller).items():
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        found += [(repr(name), item) for item in items if isinstance(item, Controller)]
+    return found
 
 
 def _only(prompt: str, gate: Gate) -> Callable[[Task], Awaitable[None]]:

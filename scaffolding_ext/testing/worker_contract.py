@@ -206,12 +206,28 @@ def check_scores(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
 
 
 def check_failures_are_told(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """What it cannot do ends in an error or a bad status, never in empty text: unknown tasks, and prompts too long."""
+    """What it cannot do ends in an error or a bad status, never in empty text.
+
+    Unknown tasks, prompts that are none or too long, and fields that cannot be.
+    """
     with make_worker() as worker:
         outcome = asyncio.run(_outcome(worker, _UnheardOf()))
         _expect(outcome is not TaskStatus.SUCCESS, "it claims to have served a task that is not in task_handlers")
+        if GenerationTask not in worker.task_handlers:
+            return
+        for what, task in (
+            ("no prompt", GenerationTask(max_tokens=1)),
+            ("a prompt of no tokens", GenerationTask(input_tokens=[], max_tokens=1)),
+            ("a token id of -1", GenerationTask(input_tokens=[-1], max_tokens=1)),
+            ("a budget of -1 tokens", GenerationTask(input_str=prompt, max_tokens=-1)),
+        ):
+            outcome = asyncio.run(_outcome(worker, task))
+            _expect(
+                outcome is not TaskStatus.SUCCESS or bool(task.output_str),
+                f"a task with {what} came back as served, with the text {task.output_str!r}: raise, and say why",
+            )
         length = getattr(worker, "max_seq_len", None)
-        if GenerationTask in worker.task_handlers and length is not None:
+        if length is not None:
             task = GenerationTask(input_tokens=[1] * (length + 1), max_tokens=1)
             outcome = asyncio.run(_outcome(worker, task))
             _expect(

@@ -265,3 +265,23 @@ def test_family_and_encoding_are_those_of_the_requests_prompting():
     assert (prompted.text, len(prompted.token_ids)) == ("True", 1)
     assert prompt_family() is family_named("deepseek_r1")  # outside any request
     assert encode("x") is None
+
+
+@pytest.mark.parametrize("hold", [list, tuple, lambda subs: dict(enumerate(subs))])
+def test_sub_controllers_in_a_container_are_cloned_bound_and_asked_for_their_workers(hold):
+    class Holding(BaseController):
+        required_tags = ()
+
+        def __init__(self):
+            super().__init__()
+            self.subs = hold([Leaf(), Leaf()])
+
+    controller = Holding()
+    twin = controller.clone()
+    held = [list(each.subs.values()) if isinstance(each.subs, dict) else list(each.subs) for each in (controller, twin)]
+    assert type(twin.subs) is type(controller.subs)
+    assert not {*map(id, held[0])} & {*map(id, held[1])}
+    twin.bind({"generation": ScriptedWorker("")})
+    assert [leaf.can_serve(WorkerTag.GENERATION, StreamGenerationTask) for leaf in held[1]] == [True, True]
+    with pytest.raises(ConfigError, match="needs a worker 'generation'"):
+        controller.check_roles({})

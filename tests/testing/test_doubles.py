@@ -32,6 +32,7 @@ from scaffolding_ext.testing.controller_contract import (
     check_ledger_counts_decoded_tokens,
     check_requests_do_not_mix,
     check_runs_in_a_plain_for_loop,
+    check_samples_differ,
     check_worker_failure_is_raised,
 )
 
@@ -239,9 +240,39 @@ class WantsAnswers(Echo):
             raise RuntimeError("nothing was sent in")
 
 
+class SameSeed(Echo):
+    def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
+        samples = [GenerationTask(worker_tag="generation", input_str=task.input_str, seed=5) for _ in range(3)]
+        yield samples
+        task.output_str = samples[0].output_str
+
+
+class SharesThoseOfAList(Echo):
+    def __init__(self) -> None:
+        super().__init__()
+        self.subs = [Echo()]
+
+    def clone(self) -> BaseController:
+        twin = super().clone()
+        twin.subs = self.subs  # type: ignore[attr-defined]
+        return twin
+
+
+class DoesNotBindAList(Echo):
+    def __init__(self) -> None:
+        super().__init__()
+        self.subs = [Echo()]
+
+    def bind(self, workers: Any) -> None:
+        self.check_roles(workers)
+
+
 @pytest.mark.parametrize(
     ("check", "broken"),
     [
+        (check_samples_differ, SameSeed),
+        (check_clone_is_independent, SharesThoseOfAList),
+        (check_clone_is_independent, DoesNotBindAList),
         (check_gives_text, Empty),
         (check_gives_text, SharesState),
         (check_clone_is_independent, SameObject),

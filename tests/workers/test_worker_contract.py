@@ -164,6 +164,16 @@ class Overlong(ScriptedWorker):
         super().__init__(lambda task: [-1.0] if isinstance(task, ScoreTask) else "said whatever is asked")
 
 
+class Swallowing(Bare):
+    """Turns every exception into an answer of no text."""
+
+    async def run_task(self, task: Any) -> Any:
+        if isinstance(task, GenerationTask) and (task.input_str is None or (task.max_tokens or 0) < 0):
+            task.output_str = ""
+            return TaskStatus.SUCCESS
+        return await super().run_task(task)
+
+
 class Named(Bare):
     model = 7  # type: ignore[assignment]
 
@@ -178,6 +188,7 @@ class Named(Bare):
         (Wandering, "one seed gave two texts"),
         (Overlong, "max_seq_len is 100"),
         (Named, "model is 7"),
+        (Swallowing, "a task with no prompt came back as served, with the text ''"),
     ],
 )
 def test_a_worker_that_breaks_it_is_caught(worker: Callable[[], Worker], message: str) -> None:
