@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.controllers.chain.chunk_text import ChunkText
-from scaffolding_ext.errors import ConfigError, NoOutputError
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import discard
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.sampling_params import apply_sampling_params, inherit_sampling_params
@@ -23,13 +23,27 @@ class Prefix(NamedTuple):
         text: Their text.
         token_ids: Their ids, or None where the worker gives none.
         logprobs: For each of the tokens a dict of the likeliest ids at its place, each with a `logprob` (and perhaps a
-            `rank`); None where nobody asked for `num_logprobs`. `Chain.logprobs` says so instead of giving None.
+            `rank`); None where nobody asked for `num_logprobs`, of which `token_logprobs` makes an error.
     """
 
     num_tokens: int
     text: str
     token_ids: list[int] | None
     logprobs: list[Any] | None = None
+
+    def token_logprobs(self) -> list[Any]:
+        """`logprobs`, for who cannot do without.
+
+        Raises:
+            ConfigError: There are none.
+        """
+        if self.logprobs is None and self.num_tokens:
+            raise ConfigError(
+                "the chain has no log-probabilities: add num_logprobs to its sampling_params, such as "
+                "{'num_logprobs': 5}; where it is set, the worker brings none",
+                "num_logprobs",
+            )
+        return self.logprobs or []
 
 
 class Chain(ABC):
@@ -94,25 +108,6 @@ class Chain(ABC):
     def text(self) -> str:
         """The text of the chain so far."""
         return self._text.text
-
-    @property
-    def logprobs(self) -> list[Any]:
-        """What the worker reported with each token so far: a dict of the likeliest ids, each with a `logprob`.
-
-        Raises:
-            ConfigError: Nobody asked for them.
-            NoOutputError: They were asked for, and the worker brought none.
-        """
-        found = self.prefix.logprobs
-        if found is None and self._num_tokens:
-            if not (self.prompt.num_logprobs or self._sampling_params.get("num_logprobs")):
-                raise ConfigError(
-                    "is not set, so there are no log-probabilities: add it to the chain's sampling_params, such as "
-                    "{'num_logprobs': 5}",
-                    "num_logprobs",
-                )
-            raise NoOutputError("the worker brought no log-probabilities, though num_logprobs asks for them")
-        return found or []
 
     def contains(self, marker: str) -> bool:
         """Whether the marker stands in the chain so far."""

@@ -54,8 +54,11 @@ def python(code: str, folder: Path, *python_path: Path) -> str:
 
 def test_the_page_has_the_files_and_commands_that_are_tested_here() -> None:
     glance = {"glance.py", "ask.py", "glance.yaml", "patient.py", "pyproject.toml", "test_glance.py", "upstream.py"}
-    assert set(FILES) == glance | {"pattern_stop.py", "share_rule.py", "share.yaml", "test_watching.py"}
-    assert len(COMMANDS) == 3
+    assert set(FILES) == glance | {"pattern_stop.py", "share_rule.py", "share.yaml", "test_watching.py"} | {
+        "second_look.py",
+        "test_second_look.py",
+    }
+    assert len(COMMANDS) == 4
     assert PAGE.count("\n```") == 2 * (len(FILES) + len(COMMANDS))  # no block escapes
 
 
@@ -74,13 +77,13 @@ def test_a_controller_and_a_rule_are_short() -> None:
     assert len(FILES["share_rule.py"].splitlines()) < 15
 
 
-@pytest.mark.parametrize("file", ["test_glance.py", "test_watching.py"])
+@pytest.mark.parametrize("file", ["test_glance.py", "test_second_look.py", "test_watching.py"])
 def test_its_tests_pass(file: str, folder: Path) -> None:
     (command,) = (text for text in COMMANDS if file in text)
     output = run(["bash", "-ec", command.replace("pytest", "pytest -p no:cacheprovider")], folder)
     assert " passed" in output
     assert "failed" not in output
-    assert "test_glance" in file or "stack and dataset are fine: 4 samples, 4 requests" in output
+    assert file != "test_watching.py" or "stack and dataset are fine: 4 samples, 4 requests" in output
 
 
 def test_it_runs_from_python(folder: Path) -> None:

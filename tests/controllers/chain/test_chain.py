@@ -21,7 +21,7 @@ from scaffolding_ext.controllers.chain import (
     continuation,
     start_chain,
 )
-from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
@@ -656,3 +656,11 @@ def test_a_stream_that_cannot_be_cut_ends_though_all_of_it_came_at_once(num_late
     for position in (2, 4, 8, 9):
         grow(chain, AllAtOnce(), position)
     assert (chain.ended, chain.finish_reason, chain.text) == (True, "length", "abcdefgh")
+
+
+def test_a_prefix_without_log_probabilities_says_what_to_set() -> None:
+    step = {5: {"logprob": -0.1}}
+    assert Prefix(1, "a", [5], [step]).token_logprobs() == [step]
+    assert Prefix(0, "", []).token_logprobs() == []
+    with pytest.raises(ConfigError, match=r"num_logprobs: the chain has no log-probabilities: add num_logprobs to its"):
+        Prefix(1, "a", [5]).token_logprobs()
