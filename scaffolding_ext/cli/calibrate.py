@@ -12,6 +12,9 @@ from pathlib import Path
 import click
 
 from scaffolding_ext.cli.options import (
+    Finite,
+    Group,
+    OutputPath,
     config_option,
     config_with_dataset,
     dataset_option,
@@ -21,7 +24,7 @@ from scaffolding_ext.cli.options import (
 )
 
 
-@click.group(short_help="Fit a controller's settings to a labelled run.")
+@click.group(cls=Group, short_help="Fit a controller's settings to a labelled run.")
 def calibrate() -> None:
     """Fit a controller's settings to the records of a labelled run and write them to a file."""
 
@@ -31,19 +34,21 @@ def calibrate() -> None:
 @click.option("--model", required=True, help="Name of the model that wrote the samples; it is kept in the file.")
 @click.option(
     "--output_path",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputPath(),
     required=True,
     help="YAML file for the policy, the data's fingerprint and the figures.",
 )
-@click.option("--plot_path", type=click.Path(dir_okay=False, path_type=Path), help="Picture of accuracy and tokens.")
+@click.option("--plot_path", type=OutputPath(), help="Picture of accuracy and tokens.")
 @click.option(
     "--max_loss",
-    type=click.FloatRange(0, 1),
+    type=Finite(0, 1),
     default=0.005,
     show_default=True,
     help="Accuracy that may be lost against the vote of all samples, as a share.",
 )
-@click.option("--num_orders", type=click.IntRange(min=1), default=10, show_default=True, help="Random sample orders.")
+@click.option(
+    "--num_orders", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Random sample orders."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sample orders.")
 @json_option
 def certaindex(
@@ -104,9 +109,7 @@ def certaindex(
 @click.argument("policy", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("records", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--model", help="Name of the model that wrote the records; warns where the policy is another's.")
-@click.option(
-    "--level", type=click.FloatRange(0, 1, True, True), default=0.01, show_default=True, help="Level of the test."
-)
+@click.option("--level", type=Finite(0, 1, True, True), default=0.01, show_default=True, help="Level of the test.")
 @json_option
 @click.pass_context
 def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, level: float, as_json: bool) -> None:
@@ -142,7 +145,7 @@ def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, le
 @click.option(
     "--alpha",
     "alphas",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=Finite(0, 1, min_open=True, max_open=True),
     multiple=True,
     default=(0.1, 0.25, 0.4, 0.6),
     show_default=True,
@@ -155,9 +158,7 @@ def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, le
     help="Whether the questions are those that are to be answered, or others (default).",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the chains.")
-@click.option(
-    "--output_path", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File for the scores."
-)
+@click.option("--output_path", type=OutputPath(), required=True, help="File for the scores.")
 @json_option
 def conformal(
     source: str,

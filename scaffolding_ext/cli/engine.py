@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from scaffolding_ext.cli.options import config_option, json_option, set_option
+from scaffolding_ext.cli.options import Group, config_option, json_option, set_option
 
 
-@click.group()
+@click.group(cls=Group)
 def engine() -> None:
     """Check engines of trtllm-build against what a stack needs of them."""
 

@@ -5,6 +5,10 @@ They are imported when a command runs, so that `--help` needs neither an engine 
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
+import warnings
 from typing import Any
 
 import click
@@ -13,6 +17,7 @@ from scaffolding_ext import __version__
 from scaffolding_ext.cli.calibrate import calibrate
 from scaffolding_ext.cli.engine import engine
 from scaffolding_ext.cli.evaluate import evaluate
+from scaffolding_ext.cli.options import Group
 from scaffolding_ext.cli.run import run
 from scaffolding_ext.errors import ScaffoldingExtError
 
@@ -23,15 +28,40 @@ class _PackageError(click.ClickException):
     exit_code = 2
 
 
-class _Group(click.Group):
+class _Main(Group):
     def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except ScaffoldingExtError as error:
-            raise _PackageError(" ".join(str(error).split())) from error
+        with warnings.catch_warnings():
+            if not sys.warnoptions:
+                warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = _show_warning
+            try:
+                return super().invoke(ctx)
+            except ScaffoldingExtError as error:
+                raise _PackageError(_on_one_line(error)) from error
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # click ends quietly where nobody reads any more
+                    raise
+                _give_up_output()
+                raise _PackageError(f"cannot read or write: {_on_one_line(error)}") from error
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+def _show_warning(message: Warning | str, *place: Any, **more: Any) -> None:
+    click.echo(f"Warning: {_on_one_line(message)}", err=True)
+
+
+def _on_one_line(message: object) -> str:
+    return " ".join(str(message).split())
+
+
+def _give_up_output() -> None:
+    """Where standard output takes nothing, throw away what it holds, so that Python does not try again at its exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="scaffolding-ext")
 def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""

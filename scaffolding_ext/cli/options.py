@@ -3,13 +3,77 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import tempfile
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from scaffolding_ext.stack.config import DatasetConfig, StackConfig
+
+
+class Command(click.Command):
+    """Refuses an option twice that can be given once: the first would be forgotten in silence."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's own."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for option, times in Counter(order).items():
+            if times > 1 and isinstance(option, click.Option) and not option.multiple:
+                raise click.UsageError(f"{option.opts[-1]} is given {times} times; give it once", ctx)
+        return super().parse_args(ctx, args)
+
+
+class Group(click.Group):
+    """A group of such commands."""
+
+    command_class = Command
+
+
+class Finite(click.FloatRange):
+    """A number within bounds; `nan` is within none."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
+
+
+class OutputPath(click.Path):
+    """A file or folder to write; a file is tried at once, since it is written at the end."""
+
+    def __init__(self, *, is_folder: bool = False) -> None:
+        super().__init__(file_okay=not is_folder, dir_okay=is_folder, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        if not str(value):
+            self.fail("the name is empty; '.' is the folder that you are in.", param, ctx)
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        try:
+            if self.file_okay and not _exists(path):
+                tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(path))).close()
+        except OSError as error:
+            self.fail(f"{path} cannot be written: {error}.", param, ctx)
+        return path
+
+
+def _exists(path: Path) -> bool:
+    """Whether it is there; OSError where it can never be: its name is too long, or leads through a file."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class _ConfigOption(click.Option):
@@ -31,6 +95,9 @@ set_option = click.option(
 dataset_option = click.option(
     "--dataset", metavar="SPEC", help="JSONL file or tinylm:held_out, instead of the stack file's dataset."
 )
+skip_option = click.option(
+    "--skip_bad_rows", is_flag=True, help="Leave unusable rows of the dataset out, with a warning."
+)
 limit_option = click.option("--limit", metavar="N|A-B", help="The first N samples, or those from the A-th to the B-th.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
 
@@ -41,9 +108,9 @@ def given(**options: int | None) -> list[str]:
 
 
 def config_with_dataset(
-    source: str, dataset: str | None, overrides: Sequence[str]
+    source: str, dataset: str | None, overrides: Sequence[str], skip_bad_rows: bool = False
 ) -> tuple[StackConfig, DatasetConfig]:
-    """The stack of `--config`, `--dataset` and `--set`, and what it runs on.
+    """The stack of `--config`, `--dataset`, `--set` and `--skip_bad_rows`, and what it runs on.
 
     Raises:
         ConfigError: The stack is wrong, or names no dataset.
@@ -52,7 +119,8 @@ def config_with_dataset(
     from scaffolding_ext.stack.load import load_config
 
     replaced = [] if dataset is None else ["dataset=" + json.dumps({"source": dataset})]
-    config = load_config(source, [*replaced, *overrides])
+    skipping = ["dataset.skip_bad_rows=true"] if skip_bad_rows else []
+    config = load_config(source, [*replaced, *overrides, *skipping])
     if config.dataset is None:
         raise ConfigError("there is none; name a JSONL file or tinylm:held_out here or by --dataset", "dataset")
     return config, config.dataset

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaffolding_ext.cli.options import config_option, given, json_option, set_option
+from scaffolding_ext.cli.options import Command, Finite, config_option, given, json_option, set_option
 
 if TYPE_CHECKING:
     from scaffolding_ext.results import ScaffoldingResult
 
 
-@click.command(short_help="Run one prompt and print answer and tokens.")
+@click.command(cls=Command, short_help="Run one prompt and print answer and tokens.")
 @click.argument("prompt")
 @config_option
 @set_option
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds after which the request fails.")
+@click.option("--timeout", type=Finite(min=0, min_open=True), help="Seconds after which the request fails.")
 @json_option
 def run(
     prompt: str, source: str, overrides: tuple[str, ...], seed: int | None, timeout: float | None, as_json: bool
@@ -29,8 +29,10 @@ def run(
     Example:
       scaffolding-ext run "Start with 5. Apply a+3,b-2. Find the total." --config configs:dynasor_cot --seed 1
     """
+    from scaffolding_ext.host.arguments import checked_prompt
     from scaffolding_ext.stack.build import load_stack
 
+    checked_prompt(prompt)
     with load_stack(source, [*overrides, *given(seed=seed)]) as llm:
         result = llm.generate(prompt, timeout=timeout)
     if as_json:

@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 from scaffolding_ext import require
 from scaffolding_ext.answers import extract
 from scaffolding_ext.completion import Completion
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.records import Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.scoring import score
+from scaffolding_ext.host.arguments import checked_prompt
 from scaffolding_ext.host.llm import ScaffoldingLlm
 
 OnRecord = Callable[[Record], None]
+MAX_REQUESTS = 1_000_000  # of one run, whose records are all kept in memory
 
 
 class _Job(NamedTuple):
@@ -68,7 +71,9 @@ async def evaluate_async(
     units_implied: bool = False,
 ) -> list[Record]:
     """As `evaluate`, for callers on an event loop. Cancelling it cancels the requests in flight."""
-    require.whole("epochs", epochs)
+    check_size(len(samples), epochs)
+    for sample in samples:
+        checked_prompt(sample.prompt)  # all of them before the first is run
     if len({sample.id for sample in samples}) < len(samples):
         raise ValueError("an id names two samples; ids must be unique, since seeds derive from them")
     pairs = [(sample, epoch) for sample in samples for epoch in range(epochs)]
@@ -90,6 +95,21 @@ async def evaluate_async(
             runner.cancel()
         await asyncio.gather(*runners, return_exceptions=True)
     return [records[position] for position in range(len(pairs))]
+
+
+def check_size(num_samples: int, epochs: int) -> None:
+    """Refuse a run that would never end.
+
+    Raises:
+        ConfigError: The epochs are below 1, or there are more requests than a run may have.
+    """
+    num_requests = num_samples * require.whole("epochs", epochs)
+    if num_requests > MAX_REQUESTS:
+        raise ConfigError(
+            f"is {epochs:,}; with {num_samples:,} samples that makes {num_requests:,} requests, and a run may have "
+            f"{MAX_REQUESTS:,}: take fewer epochs, or part of the samples by limit",
+            "epochs",
+        )
 
 
 async def _run(

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import ArgumentTypeError
+from scaffolding_ext.documents import has_surrogate
+from scaffolding_ext.errors import ArgumentTypeError, ConfigError
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.worker_tags import tag_name
 
@@ -53,13 +54,27 @@ def checked_timeout(timeout: Any) -> float | None:
     return require.number("timeout", timeout, above=0)
 
 
-def checked_prompt(prompt: Any) -> str:
-    """The prompt, if it is text.
+def checked_seed(seed: Any) -> int | None:
+    """The seed, if it is None or a whole number.
 
     Raises:
-        ArgumentTypeError: It is not.
+        ArgumentTypeError: It is neither.
+    """
+    return None if seed is None else require.whole("seed", seed, None)
+
+
+def checked_prompt(prompt: Any) -> str:
+    """The prompt, if it is text that says something.
+
+    Raises:
+        ArgumentTypeError: It is no text.
+        ConfigError: It is empty, or holds half of a surrogate pair (of bytes that were no text).
     """
     if isinstance(prompt, str):
+        if not prompt.strip():
+            raise ConfigError("is empty; ask something", "prompt")
+        if has_surrogate(prompt):
+            raise ConfigError(f"is {ascii(prompt)[:80]}; it holds bytes that are no text: write it in UTF-8", "prompt")
         return prompt
     remedy = "decode it first: prompt.decode()" if isinstance(prompt, (bytes, bytearray)) else "pass a str"
     raise ArgumentTypeError(f"is {_described(prompt)}; {remedy}, or a list of str to generate()", "prompt")

@@ -60,7 +60,7 @@ class ScaffoldingLlm:
         self.max_parallel_requests = require.whole("max_parallel_requests", max_parallel_requests)
         self.owns_workers = owns_workers
         self._dispatcher = Dispatcher(self.workers)
-        self._seeds = RequestSeeds(seed)
+        self._seeds = RequestSeeds(arguments.checked_seed(seed))
         self._worker_shutdown = WorkerShutdown(self.workers)
         self._inbox: deque[Request] = deque()
         self._waiting: deque[Request] = deque()
@@ -112,9 +112,10 @@ class ScaffoldingLlm:
 
         Raises:
             ShutdownError: The host is shut down.
-            ArgumentTypeError: The prompt is no text, or the time-out no number.
-            ConfigError: The time-out is not above 0, or not finite.
+            ArgumentTypeError: The prompt is no text, the time-out no number, or the seed or epoch no whole number.
+            ConfigError: The prompt is empty, the time-out is not above 0 or not finite, or the epoch below 0.
         """
+        epoch, seed = require.whole("epoch", epoch, 0), arguments.checked_seed(seed)
         prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_timeout(timeout)
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)

@@ -213,7 +213,7 @@ def test_no_samples_give_no_records() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     with host(ScriptedWorker("")) as llm:
-        with pytest.raises(ValueError, match="epochs is 0"):
+        with pytest.raises(ValueError, match="epochs: is 0"):
             evaluate(llm, samples(1), epochs=0)
         with pytest.raises(ValueError, match="ids must be unique"):
             evaluate(llm, samples(1, 1))
