@@ -1,20 +1,24 @@
-"""Best of N: several samples of one question, and the one that a reward controller scores highest.
+"""Best of N: several samples of one question, and the one with the highest score.
 
 Reference: Cobbe et al., "Training Verifiers to Solve Math Word Problems", section 4.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, finish
-from scaffolding_ext.controllers.reward import score
-from scaffolding_ext.controllers.vote.samples import Sampler
+from scaffolding_ext.controllers.reward import prepare, score
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler
+from scaffolding_ext.controllers.vote.weights import Weight, weight_from
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.worker_tags import WorkerTag
+
+_REWARDS = ("mean_logprob", "confidence")
 
 
 class BestOfNController(BaseController):
@@ -24,19 +28,33 @@ class BestOfNController(BaseController):
         generation_controller: Draws one sample; any controller, a vote included.
         reward_controller: Scores the samples: its `process` leaves one score a task in its attribute `scores`.
         default_sample_num: How many samples are drawn.
+        reward: A score that needs no reward controller, in its place: `"mean_logprob"` (the geometric mean of the
+            tokens' probabilities), `"confidence"` (DeepConf's lowest group confidence), or a function of the finished
+            sample. Log-probabilities come with the samples, so they ask nothing more of any worker.
 
     Raises:
-        ConfigError: `default_sample_num` is no integer of at least 1.
+        ConfigError: `default_sample_num` is no integer of at least 1, or not one of `reward_controller` and `reward` is
+            given.
     """
 
     required_tags: tuple[WorkerTag, ...] = ()
 
     def __init__(
-        self, generation_controller: Controller, reward_controller: Controller, default_sample_num: int = 4
+        self,
+        generation_controller: Controller,
+        reward_controller: Controller | None = None,
+        default_sample_num: int = 4,
+        reward: str | Weight | Callable[[Sample], float] | None = None,
     ) -> None:
         super().__init__()
+        require.alone("reward", reward, reward_controller=reward_controller)
+        if reward is None and reward_controller is None:
+            raise ConfigError("there is neither a reward_controller nor a reward; give one of the two", "reward")
+        if isinstance(reward, str):
+            require.one_of("reward", reward, _REWARDS, instead="a function")
         self.generation_controller = generation_controller
         self.reward_controller = reward_controller
+        self.reward = None if reward is None else weight_from(reward)
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
 
     def run(
@@ -55,11 +73,18 @@ class BestOfNController(BaseController):
             **sampling_params: Sampling fields of this request; they reach the sub-controller, too.
         """
         num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
+        prepare(self.reward_controller, task)
+        if self.reward is not None:
+            self.reward.prepare(task)
         sampler = Sampler(self.generation_controller, task, num, {**(generation_kwargs or {}), **sampling_params})
         yield sampler.start(num)
         sampler.look_for_copies()
         samples = sampler.samples
-        scores = yield from score(self.reward_controller, [sample.task for sample in samples])
+        if self.reward_controller is not None:
+            scores = yield from score(self.reward_controller, [sample.task for sample in samples])
+        else:
+            assert self.reward is not None
+            scores = [self.reward(sample) for sample in samples]
         best = max(samples, key=lambda sample: (scores[sample.index], -sample.index))
         answers = [sample.answer for sample in samples]
         record("best_of_n", answers=answers, scores=scores, best=best.index)

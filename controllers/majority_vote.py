@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController, finish
-from scaffolding_ext.controllers.reward import score
+from scaffolding_ext.controllers.reward import prepare, score
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.controllers.vote.weights import Weight, weight_from
 from scaffolding_ext.errors import ConfigError
@@ -103,6 +103,7 @@ class MajorityVoteController(BaseController):
         """
         max_samples = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         self.weight.prepare(task)
+        prepare(self.reward_controller, task)
         kwargs_of_a_sample = {**(generation_kwargs or {}), **sampling_params}
         sampler = Sampler(self.generation_controller, task, max_samples, kwargs_of_a_sample)
         ballot = _Ballot(self, sampler, max_samples)

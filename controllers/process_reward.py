@@ -6,18 +6,22 @@ the product over steps are its aggregates).
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from scaffolding_ext import require
+from scaffolding_ext.controllers.base import decode
 from scaffolding_ext.controllers.reward import RewardController
+from scaffolding_ext.controllers.vote.weights import logprobs_of
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
-from scaffolding_ext.protocol import ControllerGenerator
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.tasks import output_of
 
 Aggregate = Literal["min", "product", "mean", "last"]
+StepReward = Literal["verdict", "mean_logprob"]
 _AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "product": math.prod,
@@ -27,15 +31,18 @@ _AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 class ProcessRewardController(RewardController):
-    """Scores a solution from P(yes) after each of its steps.
+    """Scores a solution by its steps: P(yes) after each of them, or the probabilities that it was written with.
 
-    The beginnings of one solution share their prefix, so that an engine with prefix reuse reads each step once.
+    The beginnings of one solution share their prefix, so that an engine with prefix reuse reads each step once. The
+    probabilities come with the samples and ask nothing of any worker: `reward="mean_logprob"` needs no reward worker.
 
     Args:
         step_separator: Text between steps; empty steps are left out.
         aggregate: How step scores become the solution's: `"min"`, `"product"`, `"mean"` or `"last"`.
         max_steps: Most steps that are judged; of more, evenly spaced ones are, the last among them.
-        **arguments: As for `RewardController`.
+        reward: What a step scores: `"verdict"`, P(yes) to the prompt family's question about a step (or to `verdict`),
+            or `"mean_logprob"`, the geometric mean of the probabilities of the step's tokens.
+        **arguments: As for `RewardController`, without `checks`.
 
     Attributes:
         step_scores: Scores of the judged steps of each task of the last `process`.
@@ -49,20 +56,36 @@ class ProcessRewardController(RewardController):
         step_separator: str = "\n\n",
         aggregate: Aggregate = "min",
         max_steps: int = 32,
+        reward: StepReward = "verdict",
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
+        if self.checks:
+            raise ConfigError("is for whole solutions; RewardController takes it", "checks")
         if not step_separator:
             raise ConfigError("is empty; give the text that stands between steps", "step_separator")
         self.step_separator = step_separator
         self.aggregate = require.one_of("aggregate", aggregate, _AGGREGATES)
         self.max_steps = require.whole("max_steps", max_steps)
+        self.reward = require.one_of("reward", reward, get_args(StepReward))
+        if self.reward == "mean_logprob":
+            self.required_tags = ()
         self.step_scores: list[list[float]] | None = None
+
+    def prepare(self, task: GenerationTask) -> None:
+        """Have the samples of a task bring what the scores read: their texts, or their log-probabilities, too."""
+        if self.reward == "mean_logprob":
+            task.num_logprobs = max(1, task.num_logprobs or 0)
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
         """Score finished tasks, all steps of all of them in one batch."""
         beginnings = [self._beginnings(output_of(task)) for task in tasks]
-        self.step_scores = yield from self._verdicts(tasks, beginnings)
+        if self.reward == "mean_logprob":
+            self.step_scores = [_probabilities(task, texts) for task, texts in zip(tasks, beginnings, strict=True)]
+        else:
+            question = self._family().step_verdict if self.verdict is None else self.verdict
+            asked = [[text + question for text in texts] for texts in beginnings]
+            self.step_scores = yield from self._verdicts(tasks, asked)
         self.scores = [_AGGREGATES[self.aggregate](scores) for scores in self.step_scores]
         record("reward", scores=self.scores, step_scores=self.step_scores)
 
@@ -78,3 +101,24 @@ class ProcessRewardController(RewardController):
         count = min(self.max_steps, len(ends))
         judged = [ends[(number + 1) * len(ends) // count - 1] for number in range(count)]
         return [text[:end] for end in judged]
+
+
+def _probabilities(task: GenerationTask, beginnings: Sequence[str]) -> list[float]:
+    """The geometric mean of the probabilities of each step's tokens; a token belongs to the step that it ends in.
+
+    Raises:
+        NoOutputError: The sample brought no log-probabilities.
+        ConfigError: There is no tokenizer to tell where steps end.
+    """
+    ids = task.output_tokens or []
+    logprobs = [entry[token].logprob for token, entry in zip(ids, logprobs_of(task), strict=False)]
+
+    def num_characters(num_tokens: int) -> int:
+        text = decode(ids[:num_tokens])
+        if text is None:
+            raise ConfigError("needs a tokenizer to tell where steps end: set the stack's prompting", "reward")
+        return len(text)
+
+    ends = [bisect.bisect_left(range(len(ids)), len(text), key=num_characters) for text in beginnings]
+    steps = [logprobs[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return [math.exp(math.fsum(step) / len(step)) if step else 1.0 for step in steps]

@@ -1,26 +1,33 @@
 """Scores of finished samples: the probability that the model itself calls them correct.
 
 A reward controller's `process` takes finished tasks and leaves one score a task in `scores`, as upstream's do; `score`
-asks any of them.
+asks any of them, and `prepare` has the samples bring what it reads.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.base import BaseController, encode
+from scaffolding_ext.controllers.base import BaseController, encode, prompt_family
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.lowering import lower_verify, write_back_verify
 from scaffolding_ext.program import record
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.prompting import PromptFamily, Prompting
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask
 from scaffolding_ext.tasks import VERIFY, VerifyTask, output_of, set_purpose
 from scaffolding_ext.worker_tags import WorkerTag
 
-VERDICT = "\n\nIs this answer correct? Reply with YES or NO.\n"
 REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask
+
+
+def prepare(controller: Controller | None, task: GenerationTask) -> None:
+    """Have the samples of a task bring what a reward controller reads; one without a `prepare` reads texts alone."""
+    bring = getattr(controller, "prepare", None)
+    if bring is not None:
+        bring(task)
 
 
 def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGenerator:
@@ -48,13 +55,21 @@ class RewardController(BaseController):
     `custom_output_params["reward"]`. Any other is asked for a verdict: natively where it serves `VerifyTask`, else by
     one generated token with the log-probabilities of the likeliest.
 
+    One token can hold a verdict where an answer is easier to check than to find. Where checking is deriving it again,
+    have the model write that down: with `checks` it first writes a check, and is asked for its verdict where the check
+    ends. All of it is counted as verification.
+
     Args:
-        verdict: Text behind the solution that asks for the verdict.
+        verdict: Text behind the solution that asks for the verdict; None takes that of the model's prompt family,
+            with `checks` the one that asks for a check.
         yes: The affirmative verdict; its first token counts.
         no: The negative verdict; its first token counts.
         worker_tag: The worker that judges: `"reward"`, or `"generation"` for the model that wrote the solution.
         prompting: The judging model's, where it has another tokenizer than the request's; solutions are then sent in
             its token ids.
+        checks: Whether a check is written before the verdict; the worker must then generate, and a reward model is
+            asked like any other.
+        max_check_tokens: Tokens of a check at most; where it says neither word by then, the verdict is asked for there.
 
     Attributes:
         scores: P(yes) of each task of the last `process`, in [0, 1] (of a `RewardTask`: what the worker gave).
@@ -65,12 +80,14 @@ class RewardController(BaseController):
 
     def __init__(
         self,
-        verdict: str = VERDICT,
+        verdict: str | None = None,
         *,
         yes: str = "YES",
         no: str = "NO",
         worker_tag: str = WorkerTag.REWARD.value,
         prompting: Prompting | None = None,
+        checks: bool = False,
+        max_check_tokens: int = 256,
     ) -> None:
         super().__init__()
         if not yes or not no or yes == no:
@@ -81,17 +98,50 @@ class RewardController(BaseController):
         self.worker_tag = WorkerTag(require.one_of("worker_tag", str(worker_tag), [tag.value for tag in WorkerTag]))
         self.required_tags = (self.worker_tag,)
         self.judge_prompting = prompting
+        self.checks = checks
+        self.max_check_tokens = require.whole("max_check_tokens", max_check_tokens)
         self.scores: list[float] | None = None
+
+    def prepare(self, task: GenerationTask) -> None:
+        """Have the samples of a task bring what the scores read: nothing but their texts."""
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
         """Score finished tasks, all in one batch."""
-        if self.can_serve(self.worker_tag, RewardTask):
+        if self.checks:
+            verdicts = yield from self._checked(tasks)
+            self.scores = [values[0] for values in verdicts]
+        elif self.can_serve(self.worker_tag, RewardTask):
             self.scores = yield from self._rewards(tasks)
         else:
-            solutions = [[output_of(task)] for task in tasks]
-            verdicts = yield from self._verdicts(tasks, solutions)
+            question = self._family().verdict if self.verdict is None else self.verdict
+            verdicts = yield from self._verdicts(tasks, [[output_of(task) + question] for task in tasks])
             self.scores = [values[0] for values in verdicts]
         record("reward", scores=self.scores)
+
+    def _checked(self, tasks: Sequence[GenerationTask]) -> ControllerGenerator:
+        """P(yes) of each task in the place of the last verdict in its check, or where the check ends without one."""
+        question = self._family().check if self.verdict is None else self.verdict
+        asked = [output_of(task) + question for task in tasks]
+        written = []
+        for task, text in zip(tasks, asked, strict=True):
+            check = GenerationTask(
+                worker_tag=self.worker_tag,
+                input_tokens=[*self._prompt_ids(task), *self._ids(text)],
+                max_tokens=self.max_check_tokens,
+                temperature=0.0,
+            )
+            set_purpose(check, VERIFY)
+            written.append(check)
+        yield written
+        checks = [output_of(check) for check in written]
+        said = re.compile(rf"\b(?:{re.escape(self.yes)}|{re.escape(self.no)})\b")
+        ends = [[match.start() for match in said.finditer(check)] or [len(check)] for check in checks]
+        record("checks", checks=checks)
+        return (
+            yield from self._verdicts(
+                tasks, [[text + check[: end[-1]]] for text, check, end in zip(asked, checks, ends, strict=True)]
+            )
+        )
 
     def _rewards(self, tasks: Sequence[GenerationTask]) -> ControllerGenerator:
         asked = []
@@ -117,7 +167,7 @@ class RewardController(BaseController):
 
         Args:
             tasks: Their prompts go before the texts.
-            texts: Solutions, or beginnings of solutions, of each task.
+            texts: Solutions, or beginnings of solutions, of each task, up to where YES or NO is to follow.
 
         Returns:
             Scores in the shape of `texts`.
@@ -128,9 +178,7 @@ class RewardController(BaseController):
                 f"{self.yes!r} and {self.no!r} begin with the same token; give words that differ in their first", "yes"
             )
         branches = [
-            [*self._prompt_ids(task), *self._ids(text + self.verdict)]
-            for task, own in zip(tasks, texts, strict=True)
-            for text in own
+            [*self._prompt_ids(task), *self._ids(text)] for task, own in zip(tasks, texts, strict=True) for text in own
         ]
         task = VerifyTask(worker_tag=self.worker_tag, branches=branches, yes_token=yes, no_token=no)
         if self.can_serve(self.worker_tag, VerifyTask):
@@ -144,6 +192,9 @@ class RewardController(BaseController):
             raise NoOutputError(f"the worker {self.worker_tag.value!r} left no scores in a VerifyTask; read its log")
         values = iter(task.scores)
         return [[next(values) for _ in own] for own in texts]
+
+    def _family(self) -> PromptFamily:
+        return prompt_family() if self.judge_prompting is None else self.judge_prompting.family
 
     def _prompt_ids(self, task: GenerationTask) -> list[int]:
         if self.judge_prompting is None and task.input_tokens is not None:

@@ -28,6 +28,9 @@ class PromptFamily(NamedTuple):
         close: Appended to force the final answer while thinking is open, up to and with the opening brace.
         close_closed: The same after thinking has been closed.
         answer_end: What follows the answer in the text that `close` opens.
+        verdict: Appended to a solution to ask whether its answer is right; YES or NO follows.
+        check: Likewise; a short derivation and then YES or NO follow.
+        step_verdict: Appended to a solution that ends in a step to ask whether that step is right; YES or NO follows.
     """
 
     think_close: str
@@ -35,6 +38,9 @@ class PromptFamily(NamedTuple):
     close: str
     close_closed: str
     answer_end: str
+    verdict: str = "\n\nIs this answer correct? Reply with YES or NO.\n"
+    check: str = "\n\nCheck this answer: work it out again in a few lines, then reply with YES or NO.\n"
+    step_verdict: str = "\n\nIs the work right up to here? Reply with YES or NO.\n"
 
 
 # A string names where a family is: models that ship with a package bring theirs, and it is imported when asked for.

@@ -16,6 +16,9 @@ FAMILY = PromptFamily(
     close=grammar.CLOSE,
     close_closed=grammar.CLOSE.removeprefix("</think>"),
     answer_end="}.",
+    verdict=grammar.VERDICT,
+    check=grammar.CHECK,
+    step_verdict=grammar.STEP_VERDICT,
 )
 
 

@@ -1,4 +1,7 @@
-"""Rewards: P(yes) of a solution and of its steps, and best of N by them."""
+"""Rewards: P(yes) of a solution and of its steps, checks, log-probabilities, and best of N by them."""
+
+import asyncio
+import math
 
 import pytest
 
@@ -6,13 +9,14 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.best_of_n import BestOfNController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.process_reward import ProcessRewardController
-from scaffolding_ext.controllers.reward import VERDICT, RewardController
+from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus
-from scaffolding_ext.tasks import Purpose, VerifyTask
+from scaffolding_ext.tasks import Purpose, ScoreTask, VerifyTask
 from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 SOLUTIONS = (r"2+2=4\boxed{4}", r"2+2=5\boxed{5}", r"2+2=3\boxed{3}")
 
@@ -31,6 +35,41 @@ class Judge(ScriptedWorker):
         return TaskStatus.SUCCESS
 
     task_handlers = ScriptedWorker.task_handlers | {VerifyTask: _verify}
+
+
+class Checker(Judge):
+    """Writes the same check of every answer, and likes those with a text before it."""
+
+    def __init__(self, likes, prompting, check):
+        super().__init__(likes, prompting)
+        self._respond = lambda task: check
+
+
+class Entry:
+    """One reported token, as workers report them."""
+
+    def __init__(self, logprob):
+        self.logprob = logprob
+
+
+class Sure(ScriptedWorker):
+    """Writes solutions, each in pieces that it is more or less sure of: pairs of text and log-probability."""
+
+    def __init__(self, prompting, *solutions):
+        super().__init__("never scripted")
+        self._prompting, self._solutions = prompting, iter(solutions)
+
+    async def _sure(self, task):
+        self.tasks.append(task)
+        pieces = [(self._prompting.encode(text), logprob) for text, logprob in next(self._solutions)]
+        task.output_tokens = [token for ids, _ in pieces for token in ids]
+        task.output_str = self._prompting.decode(task.output_tokens)
+        if task.num_logprobs:
+            logprobs = [logprob for ids, logprob in pieces for _ in ids]
+            task.logprobs = [{t: Entry(p), 0: Entry(-0.01)} for t, p in zip(task.output_tokens, logprobs, strict=True)]
+        return TaskStatus.SUCCESS
+
+    task_handlers = {GenerationTask: _sure}  # noqa: RUF012
 
 
 class RewardModel(ScriptedWorker):
@@ -77,7 +116,7 @@ def test_the_sample_that_the_model_calls_correct_is_chosen(prompting):
     assert len(task.branches) == 3  # one batch
     text = prompting.decode(task.branches[0])
     assert text.startswith("What is 2+2?") or "What is 2+2?" in text
-    assert text.endswith(prompting.decode(prompting.encode(VERDICT)))
+    assert text.endswith(prompting.family.verdict)
     assert task.yes_token == prompting.encode("YES")[0] != task.no_token
 
 
@@ -86,10 +125,6 @@ def test_of_equal_scores_the_first_sample_is_chosen(prompting):
 
 
 def test_a_worker_without_verdicts_is_asked_for_one_token(prompting):
-    class Entry:
-        def __init__(self, logprob):
-            self.logprob = logprob
-
     yes, no = (prompting.encode(word)[0] for word in ("YES", "NO"))
 
     class Plain(ScriptedWorker):
@@ -162,9 +197,174 @@ def test_of_many_steps_evenly_spaced_ones_are_judged(max_steps, last_words):
     assert [text[-1] for text in beginnings] == last_words
 
 
+# ---- questions of the prompt family
+
+
+def test_a_question_of_ones_own_takes_the_place_of_the_familys(prompting):
+    judge = Judge("2+2=4", prompting)
+    best_of(RewardController("\nTrue?\n"), judge, prompting)
+    assert all(prompting.decode(branch).endswith("\nTrue?\n") for branch in judge.tasks[0].branches)
+
+
+def test_steps_are_asked_about_with_a_question_of_their_own(prompting):
+    judge = Judge("good", prompting)
+    best_of(ProcessRewardController("\n"), judge, prompting, ("a\nb", "c"))
+    texts = [prompting.decode(branch) for branch in judge.tasks[0].branches]
+    question = prompting.family.step_verdict
+    assert [text[: -len(question)][-3:] for text in texts] == ["k>\na"[-3:], "a\nb", "k>\nc"[-3:]]
+    assert all(text.endswith(question) for text in texts)
+
+
+# ---- written checks
+
+
+@pytest.mark.parametrize(
+    ("check", "kept"),
+    [
+        ("2+2=4\nYES", "2+2=4\n"),
+        ("NO, wait: 2+2=4\nYES.", "NO, wait: 2+2=4\n"),
+        ("2+2=4 is KNOWN", "2+2=4 is KNOWN"),  # no verdict within the word
+        ("", ""),
+    ],
+)
+def test_a_check_is_written_and_the_verdict_read_where_it_stands(prompting, check, kept):
+    judge = Checker("2+2=5", prompting, check)
+    result = best_of(RewardController(checks=True, max_check_tokens=40), judge, prompting)
+    assert result.answer == "5"
+    *written, verdict = judge.tasks
+    assert [type(task) for task in written] == [GenerationTask] * 3
+    for task, branch, solution in zip(written, verdict.branches, SOLUTIONS, strict=True):
+        asked = prompting.decode(task.input_tokens)
+        assert asked.endswith(solution + prompting.family.check)
+        assert (task.max_tokens, task.temperature) == (40, 0.0)
+        assert prompting.decode(branch) == asked + kept
+    assert event(result, "checks")["checks"] == [check] * 3
+    assert event(result, "reward")["scores"] == [0.1, 0.9, 0.1]
+
+
+def test_the_tokens_of_a_check_are_counted_as_verification(prompting):
+    check = "2+2=4\nYES"
+    result = best_of(RewardController(checks=True), Checker("2+2=5", prompting, check), prompting)
+    assert result.program.ledger.by_purpose[Purpose.VERIFY].decoded == 3 * len(check)
+
+
+def test_a_reward_model_is_not_asked_for_a_number_where_checks_are_wanted(prompting):
+    class Both(Checker):
+        async def _reward(self, task):
+            raise AssertionError("asked for a number")
+
+        task_handlers = Checker.task_handlers | {RewardTask: _reward}
+
+    assert best_of(RewardController(checks=True), Both("2+2=3", prompting, "YES"), prompting).answer == "3"
+
+
+def test_an_embedded_model_checks_its_own_answers():
+    """The whole way on a real model: what it checks is closed, and the check is the model's greedy one."""
+    controller = BestOfNController(
+        NativeGenerationController({"max_tokens": 500, "temperature": 0.7}),
+        RewardController(checks=True, worker_tag="generation", max_check_tokens=30),
+        2,
+    )
+    with ScaffoldingLlm(
+        controller, {"generation": HuggingFaceWorker("tinylm/draft")}, seed=1, owns_workers=True
+    ) as llm:
+        result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
+    scores = event(result, "reward")["scores"]
+    assert all(0 < score < 1 for score in scores)
+    assert event(result, "best_of_n")["best"] == max(range(2), key=lambda i: (scores[i], -i))
+    decoded = result.program.ledger.by_purpose[Purpose.VERIFY].decoded
+    assert 2 <= decoded <= 2 * 30 + 2
+
+
+# ---- log-probabilities
+
+
+def best_by_itself(worker, num, prompting, **reward):
+    controller = BestOfNController(NativeGenerationController(), default_sample_num=num, **reward)
+    controller.prompting = prompting
+    with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
+        return llm.generate("What is 2+2?")
+
+
+@pytest.mark.parametrize(("reward", "answer"), [("mean_logprob", "5"), (lambda sample: -sample.index, "4")])
+def test_samples_are_scored_without_a_reward_worker(prompting, reward, answer):
+    worker = Sure(
+        prompting, [(r"so \boxed{4}", -0.9)], [("so ", -0.2), (r"\boxed{5}", -0.3)], [(r"so \boxed{3}", -0.5)]
+    )
+    result = best_by_itself(worker, 3, prompting, reward=reward)
+    assert result.answer == answer
+    assert len(worker.tasks) == 3  # the samples and nothing else
+
+
+def test_the_score_is_the_geometric_mean_of_the_sampled_tokens_probabilities(prompting):
+    worker = Sure(prompting, [("1", -0.1), ("2", -0.5)], [("3", -2.0)])
+    result = best_by_itself(worker, 2, prompting, reward="mean_logprob")
+    assert event(result, "best_of_n")["scores"] == pytest.approx([math.exp(-0.3), math.exp(-2.0)])
+
+
+def test_the_mean_log_probability_is_that_of_the_sample_under_its_model():
+    """On a real model: the same figure as when it scores the finished samples."""
+    worker = HuggingFaceWorker("tinylm/draft")
+    native = NativeGenerationController({"max_tokens": 40, "temperature": 0.7})
+    controller = BestOfNController(native, default_sample_num=3, reward="mean_logprob")
+    samples = []
+    with ScaffoldingLlm(controller, {"generation": worker}, seed=1, owns_workers=True) as llm:
+        original = worker.run_task
+
+        async def run_task(task):
+            samples.append(task)
+            return await original(task)
+
+        worker.run_task = run_task
+        scores = event(llm.generate("Start with 5. Apply a+3,b-2. Find the total."), "best_of_n")["scores"]
+        asked = [ScoreTask(input_tokens=task.input_tokens, continuation_tokens=task.output_tokens) for task in samples]
+
+        async def ask():
+            for task in asked:
+                await original(task)
+
+        asyncio.run(ask())
+    assert len(samples) == 3
+    means = [math.exp(sum(task.logprobs) / len(task.logprobs)) for task in asked]
+    assert sorted(scores) == pytest.approx(sorted(means), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "of"), [("min", min), ("product", math.prod), ("last", lambda scores: scores[-1])]
+)
+def test_steps_are_scored_by_their_log_probabilities(prompting, aggregate, of):
+    """A token belongs to the step that it ends in; a separator opens the next step."""
+    worker = Sure(prompting, [("a1", -0.4), ("+2\n", -1.0), ("\n3", 0.0), ("4", 0.0)])
+    controller = BestOfNController(
+        NativeGenerationController(), ProcessRewardController("\n", aggregate, reward="mean_logprob"), 1
+    )
+    controller.prompting = prompting
+    with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:  # no worker judges
+        rewarded = event(llm.generate("What is 2+2?"), "reward")
+    steps = [math.exp(-(0.4 + 0.4 + 1.0 + 1.0) / 4), math.exp(-1.0 / 4)]
+    assert rewarded["step_scores"] == [pytest.approx(steps)]
+    assert rewarded["scores"] == pytest.approx([of(steps)])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({}, "neither a reward_controller nor a reward"),
+        ({"reward": "mean_logprob", "reward_controller": RewardController()}, "sets what reward_controller sets"),
+        ({"reward": "uniform"}, "reward: is 'uniform'; choose one of mean_logprob, confidence, or give a function"),
+    ],
+)
+def test_best_of_n_takes_one_score(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        BestOfNController(NativeGenerationController(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"reward": "perplexity"}, "reward: is 'perplexity'; choose one of verdict, mean_logprob"),
+        ({"checks": True}, "checks: is for whole solutions"),
+        ({"max_check_tokens": 0}, "max_check_tokens: is 0"),
         ({"worker_tag": "judge"}, "worker_tag: is 'judge'; choose one of generation"),
         ({"yes": "OK", "no": "OK"}, "give two different words"),
         ({"step_separator": ""}, "step_separator: is empty"),
