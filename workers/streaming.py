@@ -8,8 +8,10 @@ from typing import TypeVar
 
 from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, current_scope
+from scaffolding_ext.tasks import notes_of
 
 T = TypeVar("T")
+NEVER = 1 << 60  # more tokens than any request has: waits for its end
 
 
 class OpenStreams(dict[str, set[T]]):
@@ -54,6 +56,12 @@ def is_over(task: StreamGenerationTask) -> bool:
 def next_len(task: StreamGenerationTask) -> int:
     """How many tokens a stream shall have after its next step, where it does not end before."""
     return len(task.output_tokens or ()) + max(1, task.streaming_step or 1)
+
+
+def furthest(task: StreamGenerationTask) -> int:
+    """How many tokens a stream may have until more is asked of it: what its note says, and what it is asked for now."""
+    limit = notes_of(task).may_run_to
+    return NEVER if limit is None else max(limit, next_len(task))
 
 
 def show(task: GenerationTask) -> None:

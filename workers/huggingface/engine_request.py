@@ -13,7 +13,7 @@ from scaffolding_ext.errors import EngineError
 from scaffolding_ext.tasks import TokenCounts
 from scaffolding_ext.workers.huggingface.prefix_index import Holder
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
-from scaffolding_ext.workers.huggingface.waiter import NEVER
+from scaffolding_ext.workers.streaming import NEVER
 from scaffolding_ext.workers.task_fields import TokenLogprob
 
 

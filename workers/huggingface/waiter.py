@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from scaffolding_ext.workers.streaming import NEVER
+
 if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
-
-NEVER = 1 << 60  # more tokens than any request has: waits for its end
 
 
 class Waiter:

@@ -14,12 +14,12 @@ from scaffolding_ext.protocol import (
     Task,
     TaskStatus,
 )
-from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, notes_of, set_token_counts
+from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_counts
 from scaffolding_ext.worker import BaseWorker
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill, probability_of_first
-from scaffolding_ext.workers.huggingface.waiter import NEVER, Waiter
-from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
+from scaffolding_ext.workers.huggingface.waiter import Waiter
+from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
@@ -195,8 +195,7 @@ class HuggingFaceWorker(BaseWorker):
         if task.cancel_flag:
             self._engine.cancel(stream.request)
             num_tokens = NEVER
-        limit = notes_of(task).may_run_to
-        limit = NEVER if limit is None else max(limit, num_tokens)
+        limit = furthest(task)
         if limit != stream.request.may_run_to:
             if stream.request.paused:
                 record("paused", position=len(task.output_tokens or ()), arrived=stream.request.num_decoded)

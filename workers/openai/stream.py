@@ -12,8 +12,7 @@ from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.responses import Piece, Steps, read_piece, token_counts
-
-NEVER = 1 << 60  # more tokens than any answer has: waits for its end
+from scaffolding_ext.workers.streaming import NEVER
 
 
 class Answer(NamedTuple):

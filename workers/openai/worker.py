@@ -15,7 +15,7 @@ from scaffolding_ext.protocol import (
     StreamGenerationTask,
     TaskStatus,
 )
-from scaffolding_ext.tasks import ScoreTask, notes_of, set_token_counts
+from scaffolding_ext.tasks import ScoreTask, set_token_counts
 from scaffolding_ext.worker import BaseWorker
 from scaffolding_ext.workers.openai.arguments import DEFAULT_KEY, api_key, check_arguments
 from scaffolding_ext.workers.openai.circuit import Circuit
@@ -24,8 +24,8 @@ from scaffolding_ext.workers.openai.flavors import described, flavor_named
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.scores import scores_of
 from scaffolding_ext.workers.openai.self_test import refusals, refused_scores
-from scaffolding_ext.workers.openai.stream import NEVER, Answer, StreamReader, read_answer
-from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
+from scaffolding_ext.workers.openai.stream import Answer, StreamReader, read_answer
+from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
@@ -216,8 +216,8 @@ class OpenAIWorker(BaseWorker):
         if task.request_handle is None:
             task.request_handle = self._open_stream(task)
         stream: _Stream = task.request_handle
-        limit = None if task.streaming_output_flag else notes_of(task).may_run_to  # a caller's stream is one text
-        stream.reader.may_run_to = NEVER if limit is None else max(limit, next_len(task))
+        if not task.streaming_output_flag:  # a caller's stream is one text
+            stream.reader.may_run_to = furthest(task)
         try:
             if task.cancel_flag:
                 answer = await self._connection.run(stream.reader.cancel)

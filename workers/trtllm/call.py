@@ -9,9 +9,9 @@ from typing import Any
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import TokenCounts, set_token_counts
+from scaffolding_ext.tasks import PAUSED, TokenCounts, set_token_counts
+from scaffolding_ext.workers.streaming import NEVER
 
-NEVER = 1 << 60  # more tokens than any request has: waits for its end
 _QUEUE_TIME = "request_queue_time"
 
 
@@ -27,6 +27,7 @@ class Call:
 
     Attributes:
         ended: Whether it goes on no more, for whatever reason.
+        may_run_to: Tokens at which it is given up, with `PAUSED` as its reason: the engine cannot pause it.
     """
 
     def __init__(self, result: Any, prompt_len: int, timeout: float | None) -> None:
@@ -39,6 +40,8 @@ class Call:
         self._error: EngineError | None = None
         self._moved = asyncio.Event()
         self.ended = False
+        self.may_run_to = NEVER
+        self._given_up = False
         self._pump = self._loop.create_task(self._take_in())
 
     @property
@@ -80,7 +83,7 @@ class Call:
         if self._error is not None:
             raise self._error
         reason = self.output.finish_reason
-        if self.ended and reason not in (None, "stop", "length"):
+        if self.ended and not self._given_up and reason not in (None, "stop", "length"):
             raise EngineError(f"TensorRT-LLM ended a request before its time: {reason}")
 
     def abort(self) -> None:
@@ -100,7 +103,7 @@ class Call:
         output = self.output
         task.output_str = output.text
         task.output_tokens = list(output.token_ids or ())
-        task.finish_reason = output.finish_reason if self.ended else None
+        task.finish_reason = PAUSED if self._given_up else output.finish_reason if self.ended else None
         if output.logprobs:
             task.logprobs = list(output.logprobs)
             total = output.cumulative_logprob
@@ -127,6 +130,10 @@ class Call:
             async for _ in self._result:
                 if self._first_token_at is None and self.output.token_ids:
                     self._first_token_at = self._loop.time()
+                if len(self.output.token_ids or ()) >= self.may_run_to and not self._result.finished:
+                    self._given_up = True
+                    self._result.abort()
+                    break
                 self._moved.set()
         except Exception as error:  # of any type: the engine's own, of one request
             self._end(EngineError(f"TensorRT-LLM failed a request: {type(error).__name__}: {error}"), error)

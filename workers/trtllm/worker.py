@@ -21,7 +21,7 @@ from scaffolding_ext.tasks import (
     VerifyTask,
 )
 from scaffolding_ext.worker import BaseWorker
-from scaffolding_ext.workers.streaming import OpenStreams, is_over, next_len, show
+from scaffolding_ext.workers.streaming import OpenStreams, furthest, is_over, next_len, show
 from scaffolding_ext.workers.task_reading import TaskReader
 from scaffolding_ext.workers.trtllm.arguments import Share
 from scaffolding_ext.workers.trtllm.call import Call
@@ -219,6 +219,8 @@ class TRTLLMWorker(BaseWorker):
             task.request_handle = self._client.open(task, streaming=True)
             self._streams.add(task.request_handle)
         call: Call = task.request_handle
+        if not task.streaming_output_flag:  # a caller's stream is one text
+            call.may_run_to = furthest(task)
         try:
             if task.cancel_flag:
                 call.abort()

@@ -3,7 +3,8 @@
 import asyncio
 import threading
 
-from scaffolding_ext.workers.huggingface.waiter import NEVER, Waiter
+from scaffolding_ext.workers.huggingface.waiter import Waiter
+from scaffolding_ext.workers.streaming import NEVER
 
 
 class Progress:

@@ -11,7 +11,7 @@ import pytest
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
-from scaffolding_ext.tasks import BranchTask, ScoreTask, VerifyTask, token_counts_of
+from scaffolding_ext.tasks import PAUSED, BranchTask, ScoreTask, VerifyTask, let_run_to, token_counts_of
 
 pytest.importorskip("torch")
 from scaffolding_ext.prompting import load_tokenizer, model_folder
@@ -169,6 +169,25 @@ def test_a_cancelled_stream_is_aborted_and_keeps_what_it_has() -> None:
     with TRTLLMWorker(MODEL, self_test=False) as worker:
         asyncio.run(scenario(worker))
         assert llm_of(worker).executor.aborted == [0]
+
+
+def test_a_stream_that_is_too_far_ahead_is_aborted() -> None:
+    async def scenario(worker: TRTLLMWorker) -> None:
+        engine = llm_of(worker).executor
+        task = StreamGenerationTask(input_str=PROMPT, max_tokens=900, ignore_eos=True, streaming_step=3)
+        let_run_to(task, 10)
+        await worker.run_task(task)
+        await asyncio.to_thread(engine.idle.wait)
+        await worker.run_task(task)
+        assert (task.end_flag, task.finish_reason) == (True, PAUSED)
+        assert 10 <= len(task.output_tokens or ()) < 900
+        assert engine.aborted == [0]
+        assert await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=1)) is TaskStatus.SUCCESS
+
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
+        asyncio.run(scenario(worker))
+        assert not worker._streams
+        assert not worker._client._calls
 
 
 @pytest.mark.parametrize("streaming", [True, False])
