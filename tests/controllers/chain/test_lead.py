@@ -51,7 +51,7 @@ def test_over_http_a_late_probe_ends_the_stream_and_a_second_one_makes_chunks_of
             num_held = 0
 
             async def run_task(self, task):
-                if purpose_of(task) == PROBE and self.num_held < 2:
+                if purpose_of(task) == PROBE and self.num_held < 2 and self._streams:
                     self.num_held += 1
                     await asyncio.to_thread(server.wait_for_stopped)  # the stream ran too far ahead
                 return await super().run_task(task)
