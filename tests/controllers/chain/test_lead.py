@@ -61,7 +61,7 @@ def test_over_http_a_late_probe_ends_the_stream_and_a_second_one_makes_chunks_of
         (plain,) = answered(engine, greedy(), 1)
         first, second = events(late, "late")
         assert (first["goes_on"], second["goes_on"]) == ("in another stream", "in chunks")
-        assert first["position"] == SPACING
+        assert first["position"] in (SPACING, 2 * SPACING)  # where what had arrived did no longer suffice
         assert first["arrived"] >= 2 * SPACING
         assert late.outputs[0].token_ids == plain.outputs[0].token_ids
         assert late.outputs[0].text == plain.outputs[0].text
