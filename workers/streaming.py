@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -18,12 +19,13 @@ class OpenStreams(dict[str, set[T]]):
     """The streams that a worker holds open, by the scope of the task that opened them.
 
     Args:
-        close: Ends one of them in the engine.
+        close: The worker's method that ends one of them in the engine. It is held weakly: a worker that holds its
+            streams would else be freed by the cycle collector alone, some time later.
     """
 
     def __init__(self, close: Callable[[T], Awaitable[object]]) -> None:
         super().__init__()
-        self._close = close
+        self._close = weakref.WeakMethod(close)
 
     def add(self, stream: T) -> None:
         """Note a stream of the task that is being served; under a host without scopes, until its program has ended."""
@@ -35,8 +37,11 @@ class OpenStreams(dict[str, set[T]]):
 
     async def end(self, key: str) -> None:
         """Close what a scope or program has left open."""
+        close = self._close()
+        if close is None:  # the worker is gone, and its engine with it
+            return
         for stream in self.pop(key, ()):
-            await self._close(stream)
+            await close(stream)
 
     def discard(self, stream: T) -> None:
         """Forget a stream; one that is not known is none."""

@@ -145,7 +145,7 @@ class OpenAIWorker(BaseWorker):
                 named, model, tokenizer or model, max_seq_len, self._path == "chat", compact_prompts, prioritize
             )
             self.max_num_logprobs = named.max_num_logprobs if self._bodies.gives_ids else 0
-            self._streams: OpenStreams[StreamReader] = OpenStreams(lambda reader: self._connection.run(reader.cancel))
+            self._streams: OpenStreams[StreamReader] = OpenStreams(self._cancel)
             self._refuse_what_fails(tested=served is not None)
         except BaseException:
             self._connection.close()
@@ -253,6 +253,9 @@ class OpenAIWorker(BaseWorker):
                 record("stream_lost", num_tokens=len(answer.token_ids or ()), error=str(stream.reader.error))
             raise stream.reader.error
         return answer
+
+    async def _cancel(self, reader: StreamReader) -> None:
+        await self._connection.run(reader.cancel)
 
     async def _forget_stream(self, stream: _Stream) -> None:
         self._streams.discard(stream.reader)
