@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from scaffolding_ext import standins
+from scaffolding_ext import chat_standins, standins
 from scaffolding_ext.standins import ControllerGenerator
 
 _REQUIRED_FIELDS = ("output_str", "output_tokens", "customized_result_fields", "streaming_output_flag")
@@ -47,6 +47,15 @@ if WHY_STANDINS:
     )
 
 if TYPE_CHECKING or _upstream is None:
+    from scaffolding_ext.chat_standins import (
+        AssistantMessage,
+        ChatTask,
+        DropKVCacheTask,
+        RoleMessage,
+        SystemMessage,
+        TokenizeTask,
+        UserMessage,
+    )
     from scaffolding_ext.standins import (
         Controller,
         ExecutionScope,
@@ -74,7 +83,15 @@ else:
     Worker = _upstream.Worker
     with_task_collection = _upstream.with_task_collection
     ScaffoldingOutput = importlib.import_module("tensorrt_llm.scaffolding.result").ScaffoldingOutput
-    # Execution scopes are younger than 1.2.
+    _tasks = importlib.import_module("tensorrt_llm.scaffolding.task")
+    # Of some releases only.
+    AssistantMessage = getattr(_tasks, "AssistantMessage", chat_standins.AssistantMessage)
+    ChatTask = getattr(_tasks, "ChatTask", chat_standins.ChatTask)
+    DropKVCacheTask = getattr(_tasks, "DropKVCacheTask", chat_standins.DropKVCacheTask)
+    RoleMessage = getattr(_tasks, "RoleMessage", chat_standins.RoleMessage)
+    SystemMessage = getattr(_tasks, "SystemMessage", chat_standins.SystemMessage)
+    TokenizeTask = getattr(_tasks, "TokenizeTask", chat_standins.TokenizeTask)
+    UserMessage = getattr(_tasks, "UserMessage", chat_standins.UserMessage)
     ExecutionScope = getattr(_upstream, "ExecutionScope", standins.ExecutionScope)
     current_scope = getattr(_upstream, "current_scope", standins.current_scope)
 
@@ -89,17 +106,24 @@ def close_generator(generator: Iterator[Any]) -> None:
 __all__ = [
     "UPSTREAM",
     "WHY_STANDINS",
+    "AssistantMessage",
+    "ChatTask",
     "Controller",
     "ControllerGenerator",
+    "DropKVCacheTask",
     "ExecutionScope",
     "GenerationTask",
     "ParallelProcess",
     "RewardTask",
+    "RoleMessage",
     "ScaffoldingOutput",
     "StreamGenerationTask",
+    "SystemMessage",
     "Task",
     "TaskCollection",
     "TaskStatus",
+    "TokenizeTask",
+    "UserMessage",
     "Worker",
     "close_generator",
     "current_scope",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
+from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import (
     GenerationTask,
     StreamGenerationTask,
@@ -15,7 +16,7 @@ from scaffolding_ext.protocol import (
     TaskStatus,
 )
 from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_counts
-from scaffolding_ext.worker import BaseWorker
+from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill, probability_of_first
 from scaffolding_ext.workers.huggingface.waiter import Waiter
@@ -38,7 +39,7 @@ class _Stream(NamedTuple):
     waiter: Waiter
 
 
-class HuggingFaceWorker(BaseWorker):
+class HuggingFaceWorker(ChatWorker):
     """Serves generation, streaming, scoring and verification from a transformers model in this process.
 
     It has a thread, which ends with `shutdown()`, with a `with` block, or once nobody holds the worker any more.
@@ -169,6 +170,10 @@ class HuggingFaceWorker(BaseWorker):
     async def _cancel(self, request: EngineRequest) -> None:
         self._engine.cancel(request)
 
+    def chat_tokenizer(self) -> Any:
+        """The model's own."""
+        return load_tokenizer(self.model)
+
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         waiter = Waiter()
         request = self._builder.generation(task, waiter.notify)
@@ -246,6 +251,7 @@ class HuggingFaceWorker(BaseWorker):
         return TaskStatus.SUCCESS
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
+        **ChatWorker.task_handlers,
         GenerationTask: _generate,
         StreamGenerationTask: _stream,
         ScoreTask: _score,

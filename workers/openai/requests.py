@@ -9,7 +9,7 @@ from typing import Any
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.prompting import load_tokenizer
-from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol import ChatTask, GenerationTask
 from scaffolding_ext.tasks import is_urgent, notes_of
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds
@@ -60,6 +60,7 @@ class RequestBodies:
             raise ConfigError(f"is True, but servers of flavor {flavor.name!r} take no priority", "prioritize")
         self.flavor = flavor
         self._model = model
+        self.tokenizer_name = tokenizer
         self.reader = TaskReader(_Tokenizer(tokenizer), _MAX_VOCAB, max_seq_len)
         self._chat = chat
         self._compact = compact
@@ -165,7 +166,9 @@ class RequestBodies:
             raise InvalidTaskError("input_tokens is None and input_str is None or empty; give a prompt")
         return {"prompt": task.input_str}
 
-    def _messages(self, task: GenerationTask) -> list[dict[str, str]]:
+    def _messages(self, task: GenerationTask) -> list[dict[str, Any]]:
+        if isinstance(task, ChatTask):
+            return list(task.messages_to_dict_content())
         if task.input_str is None:
             raise InvalidTaskError("input_str is None; a chat server takes text: set controller.prompting to None")
         start = notes_of(task).turn_start

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.program import record
+from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import (
     GenerationTask,
     StreamGenerationTask,
     TaskStatus,
 )
 from scaffolding_ext.tasks import ScoreTask, set_token_counts
-from scaffolding_ext.worker import BaseWorker
+from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.openai.arguments import DEFAULT_KEY, api_key, check_arguments
 from scaffolding_ext.workers.openai.circuit import Circuit
 from scaffolding_ext.workers.openai.connection import Connection
@@ -40,7 +41,7 @@ class _Stream(NamedTuple):
     started_at: float
 
 
-class OpenAIWorker(BaseWorker):
+class OpenAIWorker(ChatWorker):
     """Serves generation, streaming and scoring from a server with OpenAI's HTTP interface.
 
     With `flavor="auto"` the server is asked what it is when the worker is made, and tested for what its kind is known
@@ -179,6 +180,10 @@ class OpenAIWorker(BaseWorker):
         for name, reason in self.refused.items():
             _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
 
+    def chat_tokenizer(self) -> Any:
+        """That of the model; a chat server puts messages into its template itself."""
+        return None if self._path == "chat" else load_tokenizer(self._bodies.tokenizer_name)
+
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         body = self._bodies.generation(task, stream=False)
         if task.streaming_output_flag or self._bodies.is_streamed(body):
@@ -276,6 +281,7 @@ class OpenAIWorker(BaseWorker):
         return TaskStatus.SUCCESS
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
+        **ChatWorker.task_handlers,
         GenerationTask: _generate,
         StreamGenerationTask: _stream,
         ScoreTask: _score,

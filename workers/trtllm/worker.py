@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.lowering import lower_branch, lower_verify, write_back_branch, write_back_verify
-from scaffolding_ext.program import record
 from scaffolding_ext.protocol import (
     GenerationTask,
     StreamGenerationTask,
@@ -20,7 +19,7 @@ from scaffolding_ext.tasks import (
     ScoreTask,
     VerifyTask,
 )
-from scaffolding_ext.worker import BaseWorker
+from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.streaming import OpenStreams, furthest, is_over, next_len, show
 from scaffolding_ext.workers.task_reading import TaskReader
 from scaffolding_ext.workers.trtllm.arguments import Share
@@ -30,7 +29,6 @@ from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 from scaffolding_ext.workers.trtllm.loading import adopt, load
 from scaffolding_ext.workers.trtllm.pieces import check_verdicts, run_pieces
 from scaffolding_ext.workers.trtllm.retention import branch_scores, retention_config
-from scaffolding_ext.workers.trtllm.upstream_tasks import close_chat, open_chat, upstream_type
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
@@ -42,7 +40,7 @@ _REFUSED = MappingProxyType(
 )
 
 
-class TRTLLMWorker(BaseWorker):
+class TRTLLMWorker(ChatWorker):
     """Serves generation, streaming, scoring, branches and verification from a TensorRT-LLM `LLM`.
 
     Where a task gives neither temperature, top-p nor top-k, it is decoded greedily. `input_tokens` go before
@@ -130,7 +128,9 @@ class TRTLLMWorker(BaseWorker):
             self.refused["ScoreTask"] = "serve_scores is False"
         if self_test and self._loaded.is_own:
             self._client.test_seeds()
-        self.task_handlers = self._served()  # type: ignore[misc]  # upstream's is of the class, ours of the LLM
+        served = type(self).task_handlers.items()
+        handlers = {kind: handler for kind, handler in served if kind.__name__ not in self.refused}
+        self.task_handlers = handlers  # type: ignore[misc]  # upstream's is of the class, ours of the LLM
 
     @classmethod
     def from_engine(cls, engine_dir: str, tokenizer_dir: str, **arguments: Any) -> TRTLLMWorker:
@@ -180,17 +180,9 @@ class TRTLLMWorker(BaseWorker):
         call.abort()
         self._client.forget(call)
 
-    def _served(self) -> dict[type[Any], TaskHandler]:
-        handlers = {**type(self).task_handlers}
-        for name, handler in (
-            ("ChatTask", TRTLLMWorker._chat),
-            ("TokenizeTask", TRTLLMWorker._tokenize),
-            ("DropKVCacheTask", TRTLLMWorker._drop),
-        ):
-            kind = upstream_type(name)
-            if kind is not None:
-                handlers[kind] = handler
-        return {kind: handler for kind, handler in handlers.items() if kind.__name__ not in self.refused}
+    def chat_tokenizer(self) -> Any:
+        """The model's own."""
+        return self._loaded.tokenizer
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         return await self._generate_with(task)
@@ -270,26 +262,8 @@ class TRTLLMWorker(BaseWorker):
         write_back_verify(task, lowered)
         return TaskStatus.SUCCESS
 
-    async def _chat(self, task: Any) -> TaskStatus:
-        open_chat(task, self._loaded.tokenizer)
-        await self._generate_with(task)
-        close_chat(task)
-        return TaskStatus.SUCCESS
-
-    async def _drop(self, task: Any) -> TaskStatus:
-        record(
-            "ignored", task=type(task).__name__, reason="the LLM API drops no KV on request; it goes by its priority"
-        )
-        return TaskStatus.SUCCESS
-
-    async def _tokenize(self, task: Any) -> TaskStatus:
-        task.token_count = len(self._reader.tokenizer.encode(task.content or "", add_special_tokens=True).ids)
-        task.tokenize_error = None
-        return TaskStatus.SUCCESS
-
-    engine_needs = staticmethod(EngineNeeds.of_arguments)
-    memory_shares = staticmethod(Share.by_device)
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
+        **ChatWorker.task_handlers,
         GenerationTask: _generate,
         StreamGenerationTask: _stream,
         ScoreTask: _score,
