@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,30 @@ def test_the_folder_runs_in_the_worker(finished: Path) -> None:
         result = llm.generate(QUESTION)
     assert result.outputs[0].text is not None
     assert 0 < len(result.outputs[0].token_ids or []) <= 5
+
+
+# ---- the loss
+
+
+def test_verdicts_weigh_more_than_other_tokens(tokenizer: Any) -> None:
+    weights = train.token_weights(tokenizer, 512)
+    ids = [tokenizer.backend_tokenizer.encode(word).ids[0] for word in ("YES", "NO")]
+    assert weights[ids].tolist() == [train.VERDICT_WEIGHT] * 2
+    assert weights.sum() == 512 + 2 * (train.VERDICT_WEIGHT - 1)
+
+
+def test_the_loss_is_the_mean_over_the_learnt_tokens_by_their_weights(tokenizer: Any) -> None:
+    """By hand, on one batch; the step itself changes the weights only afterwards."""
+    model = train.build_model(train.SHAPES["draft"], tokenizer, seed=0)
+    (batch,) = ExampleStream(tokenizer).batches(random.Random(0), 1, 1, 3)
+    weights = train.token_weights(tokenizer, model.config.vocab_size)
+    ids, labels, positions = map(torch.from_numpy, batch[:3])
+    with torch.inference_mode():
+        logits = model(input_ids=ids, position_ids=positions, attention_mask=torch.from_numpy(batch.mask())).logits
+    nll = -torch.log_softmax(logits[0, :-1], -1)
+    learnt = [(nll[i, label].item(), weights[label].item()) for i, label in enumerate(labels[0, 1:]) if label >= 0]
+    expected = sum(loss * weight for loss, weight in learnt) / sum(weight for _, weight in learnt)
+    assert train.train_step(model, [], batch, 1.0, weights) == pytest.approx(expected, rel=1e-2)
 
 
 # ---- schedules and batches
