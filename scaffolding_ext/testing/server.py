@@ -211,6 +211,8 @@ class OpenAIServer:
         body = request.body
         fields = {name: body[name] for name in _SAMPLING if body.get(name) is not None}
         fields["top_k"] = max(0, fields.get("top_k", 0))
+        if body.get("detokenize") is False:  # as trtllm-serve: what has no text has no stop strings
+            fields.pop("stop", None)
         prompt, wanted = self._shape.prompt(body), num_logprobs(body)
         if not body.get("stream"):
             task = GenerationTask(**prompt, **fields, num_logprobs=wanted)

@@ -13,6 +13,7 @@ from scaffolding_ext.protocol import ChatTask, GenerationTask
 from scaffolding_ext.tasks import is_urgent, notes_of
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds
+from scaffolding_ext.workers.openai.stops import StopStrings
 from scaffolding_ext.workers.task_fields import NEUTRAL, is_set, refuse
 from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings
 
@@ -118,9 +119,16 @@ class RequestBodies:
         encode = functools.partial(self.encode, add_special_tokens=False)
         return LostIds(encode, self.decode, needs_logprobs=bool(task.num_logprobs))
 
-    def is_streamed(self, body: Mapping[str, Any]) -> bool:
-        """Whether an answer must be asked for in pieces to be right."""
-        return bool(body.keys() & {*self.flavor.streamed_for})
+    def stops(self, task: GenerationTask) -> StopStrings | None:
+        """A task's stop strings, where its server sends ids alone and so matches none."""
+        if not self.gives_ids or self.flavor.ask_text or not is_set(task, "stop"):
+            return None
+        strings = stop_strings(task.stop)
+        return StopStrings(strings, self.decode) if strings else None
+
+    def is_streamed(self, task: GenerationTask, body: Mapping[str, Any]) -> bool:
+        """Whether an answer must be asked for in pieces to be right, or to be ended here."""
+        return bool(body.keys() & {*self.flavor.streamed_for}) or self.stops(task) is not None
 
     def echo(self, prompt: list[int]) -> dict[str, Any]:
         """The body of a request for the log-probabilities of a prompt's own tokens.

@@ -12,6 +12,7 @@ from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.responses import Piece, Steps, read_piece, token_counts
+from scaffolding_ext.workers.openai.stops import StopStrings
 from scaffolding_ext.workers.streaming import NEVER
 
 
@@ -57,6 +58,7 @@ class StreamReader:
         flavor: How to read the answer.
         expects_ids: Whether token ids must come.
         lost_ids: Restores those that the server leaves out.
+        stops: Strings that end the answer, where the server matches none; what came behind them is counted, not kept.
 
     Attributes:
         may_run_to: Tokens at which it is given up, with `PAUSED` as its reason: a server cannot pause it.
@@ -70,6 +72,7 @@ class StreamReader:
         flavor: Flavor,
         expects_ids: bool,
         lost_ids: LostIds | None = None,
+        stops: StopStrings | None = None,
     ) -> None:
         self.may_run_to = NEVER
         self.num_retries = 0
@@ -80,6 +83,8 @@ class StreamReader:
         self._flavor = flavor
         self._expects_ids = expects_ids
         self._lost_ids = lost_ids
+        self._stops = stops
+        self._is_cut = False
         self._texts: list[str] = []
         self._ids: list[int] | None = [] if expects_ids else None
         self._logprobs: Steps = []
@@ -118,6 +123,8 @@ class StreamReader:
                 async for reply in pieces:
                     self.num_retries = reply.num_retries
                     self._take(reply.value)
+                    if self._is_cut:
+                        return
                     if self._finish_reason is None and self._num_received >= self.may_run_to:
                         self._finish_reason = PAUSED
                         return
@@ -148,6 +155,14 @@ class StreamReader:
             self._logprobs += piece.logprobs
             self._num_received += bool(piece.text) if piece.token_ids is None else len(piece.token_ids)
             self._finish_reason = piece.finish_reason or self._finish_reason
+            self._cut(len(piece.token_ids or ()))
+
+    def _cut(self, num_new: int) -> None:
+        """End the answer with the token that completes a stop string."""
+        end = None if self._stops is None or not self._ids else self._stops.end_in(self._ids, num_new)
+        if end is not None and self._ids is not None:
+            del self._ids[end:], self._logprobs[end:]
+            self._finish_reason, self._is_cut = "stop", True
 
     def _answer(self) -> Answer:
         ids = None if self._ids is None else list(self._ids)

@@ -186,7 +186,7 @@ class OpenAIWorker(ChatWorker):
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         body = self._bodies.generation(task, stream=False)
-        if task.streaming_output_flag or self._bodies.is_streamed(body):
+        if task.streaming_output_flag or self._bodies.is_streamed(task, body):
             return await self._generate_in_pieces(task)
         started_at = time.monotonic()
         read = functools.partial(
@@ -242,7 +242,8 @@ class OpenAIWorker(ChatWorker):
     def _open_stream(self, task: GenerationTask) -> _Stream:
         body = self._bodies.generation(task, stream=True)
         flavor, gives_ids, lost_ids = self._bodies.flavor, self._bodies.gives_ids, self._bodies.lost_ids(task)
-        reader = StreamReader(self._connection, self._path, body, flavor, gives_ids, lost_ids)
+        stops = self._bodies.stops(task)
+        reader = StreamReader(self._connection, self._path, body, flavor, gives_ids, lost_ids, stops)
         task.output_tokens = None
         self._streams.add(reader)
         return _Stream(reader, time.monotonic())
@@ -292,6 +293,8 @@ class OpenAIWorker(ChatWorker):
         ids = answer.token_ids
         shown = ids is not None and not self._bodies.flavor.ask_text
         task.output_str = self._bodies.decode(ids) if ids is not None and shown else answer.text
+        if (stops := self._bodies.stops(task)) is not None:
+            task.output_str = stops.before(task.output_str)
         task.output_tokens = ids
         if hasattr(task, "finish_reason"):  # younger than 1.2
             task.finish_reason = answer.finish_reason
