@@ -17,6 +17,7 @@ from scaffolding_ext import require, standins
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import GenerationTask, Task
+from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import notes_of, set_notes
 
 if TYPE_CHECKING:
@@ -102,23 +103,35 @@ def set_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]
 def apply_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
     """Set every sampling field that the task's creator left alone, and a seed where the program has one."""
     taken = notes_of(task).sampling_fields
+    draw = notes_of(task).draw
     for name, value in sampling_params.items():
         if name not in taken and _is_default(task, name):
-            setattr(task, name, value)
+            is_shared = name == "seed" and value is not None and draw
+            setattr(task, name, derive_seed(value, *draw) if is_shared else value)
     if task.seed is None and "seed" not in taken:
         program = current_program()
         if program is not None:
             task.seed = program.next_seed()
 
 
-def inherit_sampling_params(piece: GenerationTask, task: GenerationTask) -> None:
-    """Give a piece of a task's generation what the task itself asks for, but for its number of tokens."""
+def inherit_sampling_params(piece: GenerationTask, task: GenerationTask, *part: int | str) -> None:
+    """Give a piece of a task's generation what the task itself asks for, but for its number of tokens.
+
+    Args:
+        piece: Gets the fields.
+        task: Has them.
+        part: Which piece it is: a seed used twice would draw the same numbers again. Without it, it has the task's.
+    """
     for name in SAMPLING_FIELDS:
         if name != "max_tokens" and not _is_default(task, name):
             setattr(piece, name, getattr(task, name))
-    noted = notes_of(task).sampling_fields
-    if noted:
-        _note_as_set(piece, noted)
+    if piece.seed is not None and part:
+        piece.seed = derive_seed(piece.seed, *part)
+    notes = notes_of(task)
+    if notes.sampling_fields:
+        _note_as_set(piece, notes.sampling_fields)
+    if notes.draw or part:
+        set_notes(piece, notes_of(piece)._replace(draw=(*notes.draw, *part)))
 
 
 def vary(task: GenerationTask) -> bool:

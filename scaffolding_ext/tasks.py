@@ -75,6 +75,8 @@ class TaskNotes(NamedTuple):
         sampling_fields: Names of the sampling fields that were set, whatever their values.
         host_seed: The seed that the host gave it.
         may_run_to: Tokens that a stream may have before more is asked of it; None where nothing bounds it.
+        draw: Which draw of its request it is: samples, chains and pieces, from the outermost in. A seed that is one for
+            all of them becomes one of its own for each.
     """
 
     purpose: PurposeOf | None = None
@@ -85,6 +87,7 @@ class TaskNotes(NamedTuple):
     sampling_fields: tuple[str, ...] = ()
     host_seed: int | None = None
     may_run_to: int | None = None
+    draw: tuple[int | str, ...] = ()
 
 
 _NO_NOTES = TaskNotes()
@@ -145,12 +148,20 @@ def token_counts_of(task: Task) -> TokenCounts | None:
     """What the task has cost so far: as the worker recorded it, else estimated from its token ids; None if unknown.
 
     The estimate, for workers that record nothing, counts every input token as prefilled and every output token as
-    decoded.
+    decoded; what a worker of upstream's says of the usage goes before the ids, which it may not have.
     """
     counts = notes_of(task).counts
-    if counts is None and isinstance(task, GenerationTask) and task.output_tokens is not None:
-        counts = TokenCounts(len(task.output_tokens), len(task.input_tokens or ()))
+    if counts is None and isinstance(task, GenerationTask):
+        num_decoded = _num_decoded(task)
+        if num_decoded is not None:
+            num_read = getattr(task, "usage_prompt_tokens", None)
+            counts = TokenCounts(num_decoded, len(task.input_tokens or ()) if num_read is None else num_read)
     return counts
+
+
+def _num_decoded(task: GenerationTask) -> int | None:
+    usage: int | None = getattr(task, "usage_completion_tokens", None)  # younger than 1.2
+    return usage if usage is not None or task.output_tokens is None else len(task.output_tokens)
 
 
 class TaskCost(NamedTuple):
@@ -195,11 +206,12 @@ def finish_reason_of(task: GenerationTask) -> str | None:
     None where that cannot be known either, or where a stream goes on.
     """
     reason: str | None = getattr(task, "finish_reason", None)  # older and some newer releases lack the field
-    if reason is not None or task.output_tokens is None or task.max_tokens is None:
+    num_decoded = _num_decoded(task)
+    if reason is not None or num_decoded is None or task.max_tokens is None:
         return reason
     if not getattr(task, "end_flag", True):
         return None
-    return "length" if len(task.output_tokens) >= task.max_tokens else "stop"
+    return "length" if num_decoded >= task.max_tokens else "stop"
 
 
 @dataclass

@@ -193,3 +193,14 @@ def test_a_stream_that_goes_on_has_not_ended():
     assert finish_reason_of(task) is None
     task.end_flag = True
     assert finish_reason_of(task) == "stop"
+
+
+def test_usage_of_upstreams_worker_is_read_where_it_gives_no_ids():
+    task = GenerationTask(output_str="abc", max_tokens=3)
+    task.usage_prompt_tokens, task.usage_completion_tokens = 7, 3
+    assert token_counts_of(task) == TokenCounts(3, 7)
+    assert finish_reason_of(task) == "length"
+    task.usage_completion_tokens = 2
+    assert finish_reason_of(task) == "stop"
+    set_token_counts(task, TokenCounts(1, 2, 3))
+    assert token_counts_of(task) == TokenCounts(1, 2, 3)

@@ -11,7 +11,6 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import discard
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.sampling_params import apply_sampling_params, inherit_sampling_params
-from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import Purpose
 
 
@@ -142,7 +141,5 @@ class Chain(ABC):
 
     def _configure(self, piece: GenerationTask, position: int = 0) -> None:
         """Set the sampling fields of a task that generates a piece of the chain, from a position on."""
-        inherit_sampling_params(piece, self.prompt)
-        if piece.seed is not None and position:  # a seed used twice would draw the same numbers again
-            piece.seed = derive_seed(piece.seed, position)
+        inherit_sampling_params(piece, self.prompt, *([position] if position else []))
         apply_sampling_params(piece, self._sampling_params)

@@ -17,7 +17,6 @@ from scaffolding_ext.program import discard, elapsed, record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.sampling_params import inherit_sampling_params
-from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import (
     CHAIN,
     CHAIN_START,
@@ -209,9 +208,7 @@ class DraftTargetChain:
             is_chunk=True,
         )
         set_notes(task, notes)
-        inherit_sampling_params(task, self._prompt)
-        if task.seed is not None:
-            task.seed = derive_seed(task.seed, self.index, self.turn, writer.tag.value)
+        inherit_sampling_params(task, self._prompt, self.index, self.turn, writer.tag.value)
         spent = Ledger()
         yield from Meter(spent).watch(writer.process([task]))
         chunk_text = output_of(task)

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from scaffolding_ext.answers import extract
+from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.ledger import Ledger, Meter
 from scaffolding_ext.program import discard, enter_part, next_seed, record
 from scaffolding_ext.protocol import (
@@ -45,8 +47,9 @@ class Sample:
 
     @property
     def answer(self) -> str | None:
-        """The answer that the sub-controller extracted."""
-        answer: str | None = self.task.customized_result_fields.get("answer")
+        """The answer that the sub-controller extracted; of a foreign one, which says none, that of its text."""
+        fields = self.task.customized_result_fields
+        answer: str | None = fields["answer"] if "answer" in fields else extract(self.task.output_str or "")
         return answer
 
     @property
@@ -90,6 +93,8 @@ class Sampler:
         self._must_differ = max_samples > 1
         self._told_temperature = False
         self._seed = next_seed() if task.seed is None else task.seed
+        if self._seed is None and not isinstance(controller, BaseController):  # upstream's sets its own on all alike
+            self._seed = (getattr(controller, "sampling_params", None) or {}).get("seed")
 
     def start(self, num_samples: int, on_end: OnEnd | None = None) -> ParallelProcess:
         """Work to yield: so many more runs, in parallel branches.
@@ -138,8 +143,8 @@ class Sampler:
         twin: GenerationTask = object.__new__(type(self._task))  # what copy.copy does, in a third of its time
         twin.__dict__.update(self._task.__dict__)
         twin.customized_result_fields = {}
-        if twin.custom_input_params is not None:
-            set_notes(twin, notes_of(twin)._replace(counts=None))  # in a dict of its own
+        notes = notes_of(twin)
+        set_notes(twin, notes._replace(counts=None, draw=(*notes.draw, index)))  # in a dict of its own
         twin.streaming_output_flag, twin.streaming_output_list = False, []  # no single sample is the request's output
         twin.seed = None if self._seed is None else derive_seed(self._seed, index)
         return twin

@@ -157,7 +157,7 @@ class _Builder:
                 with require.under(f"{path}.args"):
                     check(**args)
             return _NOT_BUILT
-        built = _constructed(component.type, factory, args, f"{path}.args")
+        built = _constructed(component.type, factory, accepted, args, f"{path}.args")
         if known is registry.workers and self._undo is not None:
             self._undo.callback(built.shutdown)
         return built
@@ -192,14 +192,15 @@ def _check_packages(factory: Factory) -> None:
             raise MissingDependencyError(" and ".join(missing), extra)
 
 
-def _constructed(name: str, factory: Factory, args: Mapping[str, Any], path: str) -> Any:
+def _constructed(name: str, factory: Factory, accepted: Arguments, args: Mapping[str, Any], path: str) -> Any:
     try:
         with require.under(path):
             return factory(**args)
     except ScaffoldingExtError:
         raise
     except Exception as error:  # of any type: what a third party's constructor raises about its arguments
-        raise ConfigError(f"{name} cannot be built: {type(error).__name__}: {error}", path) from error
+        explained = accepted.explained(name, args, path, error) if isinstance(error, TypeError) else None
+        raise explained or ConfigError(f"{name} cannot be built: {type(error).__name__}: {error}", path) from error
 
 
 def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackConfig) -> None:

@@ -1,14 +1,13 @@
-"""What a factory of a stack takes, read from its signature and annotations, and whether a stack file gives it that."""
+"""What a factory of a stack takes, by its signature and annotations, and whether a stack file gives it that."""
 
 from __future__ import annotations
 
-import ast
 import difflib
 import inspect
 import json
-import sys
-import textwrap
-from collections.abc import Callable, Mapping
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -27,12 +26,12 @@ class Parameter(NamedTuple):
     Attributes:
         default: `inspect.Parameter.empty` where it has none.
         annotation: As it is written; `inspect.Parameter.empty` where there is none.
-        module: The name of the module whose names the annotation uses.
+        namespace: What the names in the annotation stand for.
     """
 
     default: Any
     annotation: Any
-    module: str
+    namespace: dict[str, Any]
 
     def describe(self) -> str:
         """The type, for an error."""
@@ -42,26 +41,37 @@ class Parameter(NamedTuple):
 class Arguments(NamedTuple):
     """What a factory takes by keyword.
 
+    A class that takes more by `**` may keep it, or pass it on to its bases. Its signature does not say which, so any
+    name goes, and its constructor has the last word (see `explained`).
+
     Attributes:
-        parameters: The named arguments, those that a class passes on to its bases by `**` included.
+        parameters: The named arguments; of a class that takes more by `**`, those of its bases after its own.
+        required: Those of its own that have no default; what its bases need, a class may give them itself.
         takes_more: Whether any other name goes, too.
     """
 
     parameters: Mapping[str, Parameter]
+    required: tuple[str, ...]
     takes_more: bool
 
     @classmethod
     def of(cls, factory: Callable[..., Any]) -> Arguments:
         """Read them from a class, a function, or anything else that can be called."""
-        if isinstance(factory, type) and not hasattr(factory, "__signature__"):
-            constructors = [vars(kind)["__init__"] for kind in inspect.getmro(factory) if "__init__" in vars(kind)]
-            if inspect.isfunction(constructors[0]):
-                return _passed_on(constructors)
         try:
-            signature = inspect.signature(factory)
+            constructors = _constructors(factory) or [(inspect.signature(factory), factory)]
         except ValueError:  # some built-in types have none
-            return cls({}, True)
-        return _read(signature, getattr(factory, "__module__", ""))
+            return cls({}, (), True)
+        parameters: dict[str, Parameter] = {}
+        required: list[str] = []
+        for number, (signature, source) in enumerate(constructors):
+            namespace = getattr(inspect.unwrap(source), "__globals__", None) or _module_names(source)
+            for name, parameter in signature.parameters.items():
+                if parameter.kind in _NAMED and name not in parameters:
+                    parameters[name] = Parameter(parameter.default, parameter.annotation, namespace)
+                    required += [name] if number == 0 and parameter.default is _EMPTY else []
+            if not _takes_more(signature):
+                break
+        return cls(parameters, tuple(required), _takes_more(constructors[0][0]))
 
     def check(self, name: str, args: Mapping[str, Any], path: str) -> None:
         """Check the arguments that a stack file gives to the factory of that name.
@@ -74,73 +84,79 @@ class Arguments(NamedTuple):
         Raises:
             ConfigError: A name is unknown, a required one is missing, or a plain value is not of its annotation's type.
         """
-        accepted = ", ".join(self.parameters) or "none"
-        for key in args:
-            if key not in self.parameters and not self.takes_more:
-                close = difflib.get_close_matches(key, self.parameters, n=1)
-                hint = f" (did you mean {close[0]!r}?)" if close else ""
-                raise ConfigError(f"{name} takes no such argument{hint}; it accepts: {accepted}", f"{path}.{key}")
-        missing = [key for key, parameter in self.parameters.items() if parameter.default is _EMPTY and key not in args]
+        unknown = [] if self.takes_more else [key for key in args if key not in self.parameters]
+        if unknown:
+            raise self._unknown(name, unknown[0], path)
+        missing = [key for key in self.required if key not in args]
         if missing:
-            raise ConfigError(f"{name} needs {', '.join(map(repr, missing))}; it accepts: {accepted}", path)
+            raise self._missing(name, missing, path)
         for key, value in args.items():
             if key in self.parameters and not _fits(value, self.parameters[key]):
                 message = f"is {value!r}; it must be of type {self.parameters[key].describe()}"
                 raise ConfigError(message, f"{path}.{key}")
 
+    def explained(self, name: str, args: Mapping[str, Any], path: str, error: TypeError) -> ConfigError | None:
+        """What `check` would have said, had it known what a constructor found out; None where that is something else.
 
-def _read(signature: inspect.Signature, module: str) -> Arguments:
-    parameters = {
-        name: Parameter(parameter.default, parameter.annotation, module)
-        for name, parameter in signature.parameters.items()
-        if parameter.kind in _NAMED
-    }
-    return Arguments(parameters, any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()))
+        Args:
+            name: The factory's name.
+            args: What it was called with.
+            path: Where they stand in the stack file.
+            error: What it raised. Python's own, of a name that is unknown or missing, has the name in quotes.
+        """
+        told = [key for key in (*args, *self.parameters) if repr(key) in str(error)]
+        unknown = [key for key in told if key not in self.parameters]
+        if unknown:
+            return self._unknown(name, unknown[0], path)
+        missing = [key for key in told if key not in args]
+        return self._missing(name, missing, path) if missing else None
+
+    def _unknown(self, name: str, key: str, path: str) -> ConfigError:
+        close = difflib.get_close_matches(key, self.parameters, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        return ConfigError(f"{name} takes no such argument{hint}; it accepts: {self._accepted}", f"{path}.{key}")
+
+    def _missing(self, name: str, keys: Iterable[str], path: str) -> ConfigError:
+        return ConfigError(f"{name} needs {', '.join(map(repr, keys))}; it accepts: {self._accepted}", path)
+
+    @property
+    def _accepted(self) -> str:
+        return ", ".join(self.parameters) or "none"
 
 
-def _passed_on(constructors: list[Callable[..., Any]]) -> Arguments:
-    """The arguments of the first of a class's constructors, and of those that it passes its `**` on to."""
-    constructor, *others = constructors
-    _, *parameters = inspect.signature(constructor).parameters.values()  # without self
-    own = _read(inspect.Signature(parameters), inspect.unwrap(constructor).__module__)
-    call = _base_call(constructor) if own.takes_more else None
-    if call is None:
-        return own
-    base = _passed_on(others) if inspect.isfunction(others[0]) else Arguments({}, False)
-    num_given = sum(not isinstance(argument, ast.Starred) for argument in call.args)
-    taken = {*own.parameters, *list(base.parameters)[:num_given], *(keyword.arg for keyword in call.keywords)}
-    inherited = {name: parameter for name, parameter in base.parameters.items() if name not in taken}
-    return Arguments({**own.parameters, **inherited}, base.takes_more)
+def _constructors(factory: Callable[..., Any]) -> list[tuple[inspect.Signature, Callable[..., Any]]]:
+    """The constructors of a class and its bases, the nearest first; none where something else makes its objects."""
+    if not isinstance(factory, type) or hasattr(factory, "__signature__"):
+        return []
+    own = [vars(kind)["__init__"] for kind in inspect.getmro(factory) if "__init__" in vars(kind)]
+    if not inspect.isfunction(own[0]):
+        return []
+    bound = (types.MethodType(init, factory) for init in own if inspect.isfunction(init))  # a signature without self
+    return [(inspect.signature(method), method.__func__) for method in bound]
 
 
-def _base_call(constructor: Callable[..., Any]) -> ast.Call | None:
-    """Where a constructor calls `super().__init__(..., **more)`; None where it keeps the rest of its arguments."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(constructor)))
-    except (OSError, TypeError, SyntaxError):  # without a source nothing is known
-        return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and any(keyword.arg is None for keyword in node.keywords):
-            called = ast.unparse(node.func)
-            if called.startswith("super(") and called.endswith(".__init__"):
-                return node
-    return None
+def _module_names(factory: Any) -> dict[str, Any]:
+    module = inspect.getmodule(factory)
+    return {} if module is None else vars(module)
+
+
+def _takes_more(signature: inspect.Signature) -> bool:
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
 
 
 def _fits(value: Any, parameter: Parameter) -> bool:
     """Whether a plain value is of a parameter's type; what cannot be judged fits."""
-    annotation = parameter.annotation
-    if annotation is _EMPTY or value is parameter.default:
+    if parameter.annotation is _EMPTY or value is parameter.default:
         return True
     try:
         plain = json.dumps(value)
     except (TypeError, ValueError):  # live objects
         return True
+    holder = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
     try:
-        if isinstance(annotation, str):
-            annotation = eval(annotation, vars(sys.modules[parameter.module]))
+        annotation = typing.get_type_hints(holder, parameter.namespace)["it"]
         expected: TypeAdapter[Any] = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
-    except (NameError, AttributeError, KeyError, SyntaxError, TypeError, PydanticUserError, SchemaError):
+    except (NameError, AttributeError, SyntaxError, TypeError, PydanticUserError, SchemaError):
         return True  # a name for type checkers alone, or a type that cannot be checked at run time
     try:
         expected.validate_json(plain, strict=True)  # as JSON, a list goes for any sequence, a name for an enum's member

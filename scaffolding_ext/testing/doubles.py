@@ -235,8 +235,7 @@ def _let_go(held: asyncio.Future[None]) -> None:
 
 
 def _set_finish_reason(task: GenerationTask, reason: str | None) -> None:
-    if hasattr(task, "finish_reason"):  # younger than 1.2; a double must not give what the real host has not
-        task.finish_reason = reason
+    task.finish_reason = reason
 
 
 def _num_tokens(task: GenerationTask | ScoreTask) -> int:

@@ -78,12 +78,19 @@ def names(factory: Callable[..., Any]) -> tuple[list[str], bool]:
 
 def test_names_are_followed_through_base_classes() -> None:
     assert names(Base) == names(Silent) == (["first", "second", "third"], False)
-    assert names(Passing) == (["own", "first", "second", "third"], False)
-    assert names(Settling) == (["own", "first", "third"], False)
+    assert names(Passing) == (["own", "first", "second", "third"], True)
+    assert names(Settling) == (["own", "first", "second", "third"], True)
 
 
 def test_what_a_class_keeps_for_itself_may_have_any_name() -> None:
-    assert names(Keeping) == (["own"], True)
+    assert names(Keeping) == (["own", "first", "second", "third"], True)
+    built(Keeping, {"own": 1, "secnd": "kept"})  # what its base needs it gives itself
+
+
+def test_a_name_for_type_checkers_alone_leaves_the_others_checked() -> None:
+    Arguments.of(annotated).check("it", {"unknown": 3, "number": 1}, "at")
+    with pytest.raises(ConfigError, match=r"at.number: is 'x'"):
+        Arguments.of(annotated).check("it", {"unknown": 3, "number": "x"}, "at")
 
 
 def test_functions_and_classes_without_a_constructor_have_names_too() -> None:
@@ -142,10 +149,29 @@ def test_another_value_is_refused_with_key_and_type(args: dict[str, Any], expect
     assert str(caught.value).replace('"', "'") == f"at.{key}: is {value!r}; it must be of type {expected}"
 
 
+def built(factory: Callable[..., Any], args: dict[str, Any]) -> Any:
+    """What a stack does with a factory."""
+    accepted = Arguments.of(factory)
+    accepted.check("it", args, "at")
+    try:
+        return factory(**args)
+    except TypeError as error:
+        raise accepted.explained("it", args, "at", error) or error from None
+
+
 def test_unknown_and_missing_names_are_told_with_those_of_the_bases() -> None:
     with pytest.raises(ConfigError, match=r"at.secnd: .*did you mean 'second'.*accepts: own, first, second, third"):
-        Arguments.of(Passing).check("it", {"own": True, "first": 1, "secnd": "x"}, "at")
+        built(Passing, {"own": True, "first": 1, "secnd": "x"})
     with pytest.raises(ConfigError, match=r"at: it needs 'first'"):
-        Arguments.of(Passing).check("it", {"own": True}, "at")
+        built(Passing, {"own": True})
     with pytest.raises(ConfigError, match=r"at.third: is 'x'"):
-        Arguments.of(Passing).check("it", {"own": True, "first": 1, "third": "x"}, "at")
+        built(Passing, {"own": True, "first": 1, "third": "x"})
+    with pytest.raises(ConfigError, match=r"at: it needs 'own'.*accepts: own, first"):
+        Arguments.of(Passing).check("it", {"first": 1}, "at")
+    with pytest.raises(ConfigError, match=r"at.thrid: .*did you mean 'third'.*accepts: first, second, third"):
+        Arguments.of(Silent).check("it", {"first": 1, "thrid": 1.0}, "at")
+
+
+def test_another_error_of_a_constructor_is_its_own() -> None:
+    accepted = Arguments.of(Passing)
+    assert accepted.explained("it", {"own": True, "first": 1}, "at", TypeError("unhashable type: 'list'")) is None

@@ -296,8 +296,7 @@ class OpenAIWorker(ChatWorker):
         if (stops := self._bodies.stops(task)) is not None:
             task.output_str = stops.before(task.output_str)
         task.output_tokens = ids
-        if hasattr(task, "finish_reason"):  # younger than 1.2
-            task.finish_reason = answer.finish_reason
+        task.finish_reason = answer.finish_reason
         if task.num_logprobs:
             task.logprobs = answer.logprobs
         set_token_counts(task, answer.counts)
