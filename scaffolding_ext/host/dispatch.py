@@ -103,7 +103,7 @@ class Dispatcher:
         scopes = (
             [scope.child(index) for index in range(len(process.sub_gens))]
             if paths is None
-            else [scope.with_branch_path(path) for path in paths]
+            else [ExecutionScope(scope.request_id, tuple(path)) for path in paths]  # not every release has a method
         )
         await _all_or_none(
             [
