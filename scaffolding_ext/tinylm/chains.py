@@ -86,22 +86,30 @@ def sample_chain(problem: Problem, rng: random.Random, num_lines: int | None = N
 
 
 def read_chain(problem: Problem, thinking: str) -> list[Segment]:
-    """The segments of a chain that a model has written, a line each; its steps are held against the grammar."""
+    """The segments of a chain that a model has written, a line each; its steps are held against the grammar.
+
+    A step that is left out or written twice is one mistake: the next one is that of the label behind it.
+    """
+    labels = [operation[0] for operation in problem.operations]
+    middle = problem.num_steps // 2
     segments: list[Segment] = []
     belief: str | None = None
-    states: list[int] = []
+    position, state, state_at_middle = 0, problem.start, problem.start
     for line in thinking.splitlines(keepends=True):
         is_right = None
         if stated := STATED.match(line):
             belief = stated[1] or stated[2]
-        elif line in _PARTIAL_CHECKS or line in _FULL_CHECKS:
-            states = states[: problem.num_steps // 2] if line in _PARTIAL_CHECKS else []
+        elif line in _FULL_CHECKS:
+            position, state = 0, problem.start
+        elif line in _PARTIAL_CHECKS:
+            position, state = middle, state_at_middle
         elif line[0].islower():  # with a label
-            before, left = states[-1] if states else problem.start, problem.operations[len(states) :]
-            expected = apply_operation(problem, left[0], before) if left else None
-            is_right = expected is not None and line == f"{expected.line}{expected.state}\n"
+            expected = [apply_operation(problem, name, state) for name in problem.operations[position : position + 1]]
+            is_right = line in [f"{step.line}{step.state}\n" for step in expected]
+            position = (labels.index(line[0]) if line[0] in labels else position) + 1
             written = re.search(r"-?\d+$", line.rstrip("\n"))
-            states = [*states, int(written[0]) if written else before]
+            state = int(written[0]) if written else state
+            state_at_middle = state if position == middle else state_at_middle
         segments.append(Segment(line, belief, is_right))
     return segments
 

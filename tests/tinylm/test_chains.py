@@ -261,6 +261,15 @@ def test_what_a_model_writes_astray_is_read_as_wrong() -> None:
     assert read_chain(problem, "") == []
 
 
+def test_a_step_that_is_left_out_is_one_mistake() -> None:
+    operations = ("a+3", "b-2", "c+1", "d+4")
+    problem = Problem("sum", "Start with 5. Apply a+3,b-2,c+1,d+4. Find the total.", "11", 5, operations)
+    skipped = "a+3 5+3=8\nc+1 8+1=9\nd+4 9+4=13\nSo I get 13.\n"
+    twice = "Hmm, let me redo this.\na+3 5+3=8\na+3 8+3=11\nb-2 11-2=9\nWait, check the second half.\nc+1 9+1=10\n"
+    labels = [segment.is_right for segment in read_chain(problem, skipped + twice)]
+    assert labels == [True, False, True, None, None, True, False, True, None, True]
+
+
 CHECKED = {
     "sum": ("Start with 47. Apply d+8,e+3. Find the total.", 47, ("d+8", "e+3"), "d+8=55,e+3=58"),
     "walk": ("Stand at 2. Walk dL8,eR3. Where do you end?", 2, ("dL8", "eR3"), "dL8=-6,eR3=-3"),
