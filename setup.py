@@ -44,7 +44,7 @@ setup(
     ext_modules=[DECODE_ATTENTION],
     package_data={
         "scaffolding_ext": ["py.typed"],
-        "scaffolding_ext.configs": ["*.yaml"],
+        "scaffolding_ext.configs": ["*.yaml", "*.json"],
         "scaffolding_ext.evaluation": ["*.json"],
         "scaffolding_ext.workers.huggingface": ["*.c", "*.pyi"],
         "scaffolding_ext.tinylm": ["weights/*/*"],

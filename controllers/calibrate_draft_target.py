@@ -67,7 +67,8 @@ class CalibrateDraftTargetController(BaseController):
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
         """Run all chains; the output says how many scores there are, and the trace holds them (`turns_in`)."""
         rng = np.random.default_rng(next_seed())
-        chains = [(number, chain) for number, prompt in enumerate(self.prompts) for chain in self._open(prompt)]
+        tasks = enumerate(map(self.task_of, self.prompts))
+        chains = [(number, chain) for number, each in tasks for chain in self.controller.open_chains(each)]
         num_scores = turn = 0
         while chains and turn < self.num_turns:
             yield side_by_side([chain.draft() for _, chain in chains])
@@ -80,12 +81,18 @@ class CalibrateDraftTargetController(BaseController):
             num_scores, turn = num_scores + len(scores), turn + 1
             if turn < self.num_turns and scored:
                 settled = zip(scored, taken_over, strict=True)
-                yield side_by_side([chain.settle(taken) for (_, chain, _), taken in settled])
+                yield side_by_side([self._settle(chain, taken) for (_, chain, _), taken in settled])
             chains = [(number, chain) for number, chain, _ in scored if chain.exit_reason is None]
         finish(task, f"{num_scores} scores in {turn} turns", None)
 
-    def _open(self, prompt: str) -> list[DraftTargetChain]:
+    def task_of(self, prompt: str) -> GenerationTask:
+        """The task of a question, as the models read it."""
         task = GenerationTask.create_from_prompt(prompt)
         if self.prompting is not None:
             self.prompting.apply(task)
-        return self.controller.open_chains(task)
+        return task
+
+    def _settle(self, chain: DraftTargetChain, taken_over: bool) -> ControllerGenerator:
+        num_tokens = yield from chain.settle(taken_over)
+        if num_tokens:
+            record("taken_over", num_target_tokens=num_tokens)

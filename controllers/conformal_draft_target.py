@@ -159,9 +159,9 @@ class ConformalDraftTargetController(BaseController):
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt; keyword arguments are sampling fields of this request, of both models."""
         set_sampling_params(task, sampling_params)
-        if (reason := self.rule.doubt(task.input_str or "")) is not None:
+        if (reason := self.rule.doubt(task.input_str or "", self.max_turns)) is not None:
             record("warning", what="calibration", reason=reason)
-            warnings.warn(f"of the conformal calibration: {reason}", CalibrationWarning, stacklevel=2)
+            warnings.warn(f"the take-over rule: {reason}", CalibrationWarning, stacklevel=2)
         rule = self.rule.for_request()
         chains = self.open_chains(task, scores=rule.scores_chunks)
         rngs = [np.random.default_rng(next_seed()) for _ in chains]

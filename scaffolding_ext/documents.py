@@ -5,14 +5,17 @@ What cannot be read is a `ValueError` that says where and why; callers put the f
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from scaffolding_ext.errors import OutputError
 
+PACKAGED = "configs:"  # how the name of a file begins that ships with the package
 UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how a file in it begins
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -32,6 +35,14 @@ def decoded(data: bytes, first_line: int = 1) -> str:
         raise ValueError(
             f"line {line}: the byte 0x{data[error.start]:02x} is no UTF-8 (Latin-1, perhaps); save it as UTF-8"
         ) from error
+
+
+def located(path: str | os.PathLike[str]) -> Path:
+    """Where a file is; `configs:NAME` is one in the package's folder of configs."""
+    name = os.fspath(path)
+    if not name.startswith(PACKAGED):
+        return Path(name)
+    return Path(str(importlib.resources.files("scaffolding_ext.configs"))) / name.removeprefix(PACKAGED)
 
 
 def has_surrogate(text: str) -> bool:

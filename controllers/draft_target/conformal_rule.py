@@ -76,9 +76,15 @@ class ConformalRule(TakeOverRule):
         if self.calibration is not None:
             self.calibration.check(setting)
 
-    def doubt(self, prompt: str) -> str | None:
+    def doubt(self, prompt: str, max_turns: int) -> str | None:
+        if self.coverage == "conditional" and max_turns > 1:
+            return (
+                "coverage 'conditional' holds alpha on the first turn alone, and on later ones the target may take over "
+                "far more chunks (47 % where 25 % was asked for, on the embedded models): choose coverage 'marginal' "
+                "with a calibration, or max_turns 1"
+            )
         is_foreign = self.calibration is not None and self.calibration.is_foreign(prompt)
-        return "it was made online, for other questions than this one" if is_foreign else None
+        return "the calibration was made online, for other questions than this one" if is_foreign else None
 
     def for_request(self) -> ConformalRule:
         return self if self.coverage == "marginal" else copy.copy(self)

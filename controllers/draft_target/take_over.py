@@ -45,8 +45,13 @@ class TakeOverRule(ABC):
             ConfigError: It does not hold for the setting.
         """
 
-    def doubt(self, prompt: str) -> str | None:
-        """Why what the rule promises does not hold for a prompt, for a warning; None where it does."""
+    def doubt(self, prompt: str, max_turns: int) -> str | None:
+        """Why what the rule promises does not hold for a request, for a warning; None where it does.
+
+        Args:
+            prompt: As the models read it.
+            max_turns: Chunks that a chain may draft.
+        """
         return None
 
     def for_request(self) -> TakeOverRule:

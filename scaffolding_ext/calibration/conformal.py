@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scaffolding_ext.documents import decoded, write_text
+from scaffolding_ext.documents import decoded, located, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.conformal_pools import PoolKey, ScorePool, TurnPools, pool_key
 
@@ -67,10 +67,14 @@ class LevelScores(_Frozen):
     Attributes:
         alpha: The level.
         turns: Their turns, from 0.
+        num_target_tokens: Tokens that the target wrote in them; None in files that do not say, like the next.
+        ledger: All their tokens, as `Ledger.to_json` gives them.
     """
 
     alpha: float
     turns: list[TurnScores]
+    num_target_tokens: int | None = None
+    ledger: dict[str, Any] | None = None
 
 
 class ConformalCalibration(_Frozen):
@@ -82,7 +86,7 @@ class ConformalCalibration(_Frozen):
         setting: What the scores depend on.
         num_chains: Chains a question.
         seed: Of the calibration run.
-        questions: A fingerprint of each question's prompt, sorted.
+        questions: A fingerprint of each question's prompt as the models read it, sorted.
         levels: The chains of each level.
     """
 
@@ -96,13 +100,13 @@ class ConformalCalibration(_Frozen):
 
     @classmethod
     def load(cls, path: str | Path) -> ConformalCalibration:
-        """Read a file.
+        """Read a file; `configs:NAME` is one that ships with the package.
 
         Raises:
             ConfigError: It is not there, or no such file.
         """
         try:
-            return cls.model_validate_json(decoded(Path(path).read_bytes()))
+            return cls.model_validate_json(decoded(located(path).read_bytes()))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
@@ -128,10 +132,19 @@ class ConformalCalibration(_Frozen):
         Raises:
             ConfigError: No chains were calibrated at that level.
         """
+        level = self.level(alpha)
+        keys: list[PoolKey] = [pool_key(t, alpha, self.setting.on_reject) for t in range(len(level.turns))]
+        return TurnPools(zip(keys, (ScorePool(turn.scores) for turn in level.turns), strict=True))
+
+    def level(self, alpha: float) -> LevelScores:
+        """The chains of a level.
+
+        Raises:
+            ConfigError: No chains were calibrated at that level.
+        """
         for level in self.levels:
             if level.alpha == alpha:
-                keys: list[PoolKey] = [pool_key(t, alpha, self.setting.on_reject) for t in range(len(level.turns))]
-                return TurnPools(zip(keys, (ScorePool(turn.scores) for turn in level.turns), strict=True))
+                return level
         known = ", ".join(str(level.alpha) for level in self.levels)
         raise ConfigError(
             f"is {alpha}, but the calibration holds {known}: chains of one level say nothing of another's later turns; "
@@ -155,7 +168,11 @@ class ConformalCalibration(_Frozen):
                 )
 
     def is_foreign(self, prompt: str) -> bool:
-        """Whether an online calibration, which is for the questions at hand, meets another one."""
+        """Whether an online calibration, which is for the questions at hand, meets another one.
+
+        Args:
+            prompt: As the models read it.
+        """
         return self.source == "online" and fingerprint(prompt) not in self.questions
 
 

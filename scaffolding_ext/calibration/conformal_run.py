@@ -58,17 +58,24 @@ def calibrate(
                 )
             calibrating = CalibrateDraftTargetController(controller, prompts, num_turns)
             calibrating.prompting = prompting
+            read = [calibrating.task_of(prompt).input_str or "" for prompt in prompts]
             with ScaffoldingLlm(calibrating, llm.workers, seed=seed) as calibrating_llm:
-                trace = calibrating_llm.generate("", sample_id=f"alpha {alpha}").program.trace
+                program = calibrating_llm.generate("", sample_id=f"alpha {alpha}").program
             rng = np.random.default_rng(seed)
-            levels.append(LevelScores(alpha=alpha, turns=[_turn_scores(turn, rng) for turn in turns_in(trace)]))
+            level = LevelScores(
+                alpha=alpha,
+                turns=[_turn_scores(turn, rng) for turn in turns_in(program.trace)],
+                num_target_tokens=sum(event.get("num_target_tokens", 0) for event in program.trace),
+                ledger=program.ledger.to_json(),
+            )
+            levels.append(level)
         models = [model_name(worker_for(llm.workers, tag)) for tag in (WorkerTag.DRAFT, WorkerTag.TARGET)]
     return ConformalCalibration(
         source=source,
         setting=controller.setting.of_models(*models),
         num_chains=controller.num_chains,
         seed=seed,
-        questions=fingerprints(prompts),
+        questions=fingerprints(read),
         levels=levels,
     )
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from scaffolding_ext import plain_yaml
+from scaffolding_ext.documents import PACKAGED
 from scaffolding_ext.errors import ConfigError, UnknownNameError
 from scaffolding_ext.registry import unknown_name
 from scaffolding_ext.stack.config import StackConfig, validated
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
-_PACKAGED = "configs:"
 
 
 def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
@@ -45,8 +45,8 @@ def packaged_stacks() -> dict[str, Path]:
 
 def _read(source: str | os.PathLike[str]) -> dict[str, Any]:
     name = os.fspath(source)
-    if name.startswith(_PACKAGED):
-        path = _packaged(name.removeprefix(_PACKAGED))
+    if name.startswith(PACKAGED):
+        path = _packaged(name.removeprefix(PACKAGED))
     else:
         path = Path(name)
     try:
@@ -54,7 +54,7 @@ def _read(source: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         message = f"cannot read the stack file {name}: {error}"
         close = difflib.get_close_matches(path.stem, packaged_stacks(), n=1)
-        hint = f" (did you mean {_PACKAGED}{close[0]}?)" if close and isinstance(error, FileNotFoundError) else ""
+        hint = f" (did you mean {PACKAGED}{close[0]}?)" if close and isinstance(error, FileNotFoundError) else ""
         raise ConfigError(message + hint) from error
     if not isinstance(stack, dict):
         raise ConfigError(f"{name} holds no mapping; a stack file has the keys {', '.join(StackConfig.model_fields)}")

@@ -104,6 +104,25 @@ def test_an_online_calibration_warns_of_other_questions(stack):
     assert made.is_foreign("qqqq")
 
 
+def test_an_online_calibration_knows_its_questions_as_a_template_renders_them(stack):
+    rendered = ("--set", "prompt={model: tinylm/target}")
+    made, _ = calibrate(stack, *rendered, "--online", "--limit", "3")
+    at_level = ("--set", "controller.args.coverage=marginal", "--set", "controller.args.alpha=0.4", *rendered)
+    run = ("eval", "--config", stack, *at_level, "--set", "controller.args.calibration=made.json", "--json")
+    known, foreign = call(*run, "--limit", "3"), call(*run, "--limit", "4")
+    assert json.loads(known.output.splitlines()[-1])["summary"]["errors"] == {}  # tests have warnings raised
+    assert json.loads(foreign.output.splitlines()[-1])["summary"]["errors"] == {"CalibrationWarning": 1}
+
+
+def test_the_file_says_what_the_calibration_cost(stack):
+    made, _ = calibrate(stack)
+    (level,) = made.levels
+    taken_over = sum(round(turn.rate * len(turn.scores)) for turn in level.turns[:-1])
+    assert level.num_target_tokens == 3 * taken_over > 0
+    drafted = 5 * sum(len(turn.scores) for turn in level.turns)
+    assert level.ledger["total"]["decoded"] == drafted + level.num_target_tokens
+
+
 def test_other_controllers_are_refused(stack):
     result = call(
         "calibrate", "conformal", "--config", stack, "--output_path", "made.json",

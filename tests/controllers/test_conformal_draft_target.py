@@ -175,11 +175,14 @@ def test_conditional_coverage_scores_all_first_drafts_and_ranks_each_among_the_o
         return drawn[-1]
 
     made = controller(coverage="conditional", num_chains=5, max_turns=2, ties="conservative")
-    result = run(made, target=scored(nll))
+    with pytest.warns(CalibrationWarning, match="coverage 'conditional' holds alpha on the first turn alone"):
+        result = run(made, target=scored(nll))
+    assert [event["what"] for event in events(result, "warning")] == ["calibration"]
     by_chain = {e["chain"]: e["p_value"] for e in events(result, "accept", "take_over") if e["turn"] == 0}
     assert [by_chain[chain] for chain in range(5)] == leave_one_out_p_values([3.0, 1.0, 2.0, 2.0, 9.0]).tolist()
     later = [e for e in events(result, "accept", "take_over") if e["turn"] == 1]
     assert [e["p_value"] for e in later] == pytest.approx([1 / 6] * 5)
+    assert not events(run(controller(coverage="conditional", num_chains=2, max_turns=1)), "warning")
 
 
 def test_a_turn_that_no_calibration_chain_reached_is_decided_by_a_coin_of_the_same_rate() -> None:
