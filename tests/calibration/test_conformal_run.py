@@ -63,6 +63,11 @@ def calibrate(stack, *more):
     return ConformalCalibration.load("made.json"), result.output
 
 
+def errors_in(result):
+    document = next(line for line in result.output.splitlines() if line.startswith("{"))
+    return json.loads(document)["summary"]["errors"]
+
+
 def test_it_leaves_the_scores_of_every_turn_and_what_they_depend_on(stack):
     made, output = calibrate(stack, "--alpha", "0.25", "--seed", "3")
     assert [level.alpha for level in made.levels] == [0.4, 0.25]
@@ -108,10 +113,10 @@ def test_an_online_calibration_knows_its_questions_as_a_template_renders_them(st
     rendered = ("--set", "prompt={model: tinylm/target}")
     made, _ = calibrate(stack, *rendered, "--online", "--limit", "3")
     at_level = ("--set", "controller.args.coverage=marginal", "--set", "controller.args.alpha=0.4", *rendered)
-    run = ("eval", "--config", stack, *at_level, "--set", "controller.args.calibration=made.json", "--json")
-    known, foreign = call(*run, "--limit", "3"), call(*run, "--limit", "4")
-    assert json.loads(known.output.splitlines()[-1])["summary"]["errors"] == {}  # tests have warnings raised
-    assert json.loads(foreign.output.splitlines()[-1])["summary"]["errors"] == {"CalibrationWarning": 1}
+    evaluated = ("eval", "--config", stack, *at_level, "--set", "controller.args.calibration=made.json", "--json")
+    known, foreign = call(*evaluated, "--limit", "3"), call(*evaluated, "--limit", "4")
+    assert errors_in(known) == {}  # tests have warnings raised
+    assert errors_in(foreign) == {"CalibrationWarning": 1}
 
 
 def test_the_file_says_what_the_calibration_cost(stack):
