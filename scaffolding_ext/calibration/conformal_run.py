@@ -60,7 +60,7 @@ def calibrate(
             calibrating.prompting = prompting
             read = [calibrating.task_of(prompt).input_str or "" for prompt in prompts]
             with ScaffoldingLlm(calibrating, llm.workers, seed=seed) as calibrating_llm:
-                program = calibrating_llm.generate("", sample_id=f"alpha {alpha}").program
+                program = calibrating_llm.generate(prompts[0], sample_id=f"alpha {alpha}").program
             rng = np.random.default_rng(seed)
             level = LevelScores(
                 alpha=alpha,
