@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.reward import prepare, score
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler
-from scaffolding_ext.controllers.vote.weights import Weight, weight_from
+from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight, weight_from
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
 from scaffolding_ext.maths.voting import vote
@@ -44,7 +44,8 @@ class MajorityVoteController(BaseController):
             give the same answer.
         weight: What a vote weighs: `"uniform"`, `"mean_logprob"` (the geometric mean of the sampled tokens'
             probabilities), `"confidence"` (DeepConf's lowest group confidence), `"reward"` (the reward controller's
-            score), or a function of the finished sample. The rule sees plain votes.
+            score), or a function of the finished sample. The rule sees the weights; one that
+            cannot read them is refused beside any but `"uniform"`.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
 
     Raises:
@@ -85,6 +86,14 @@ class MajorityVoteController(BaseController):
         self.launch = require.one_of("launch", launch, ("rounds", "at_once"))
         self.weight = weight_from(weight)
         self.reward_controller = reward_controller
+        if self.allocation is not None and not isinstance(self.weight, UniformWeight):
+            reason = self.allocation.refuses_weights(self.weight.most)
+            if reason is not None:
+                raise ConfigError(
+                    f"{type(self.allocation).__name__} {reason}: set it to null to draw all samples, or to a rule that "
+                    "reads weights (AgreementDoubling, Even; Curtailment for 'mean_logprob')",
+                    "allocation",
+                )
 
     def run(
         self,
@@ -115,8 +124,7 @@ class MajorityVoteController(BaseController):
         sampler.look_for_copies()
         counted, rest = sampler.samples[: ballot.num_counted], sampler.samples[ballot.num_counted :]
         num_discarded = sampler.discard(rest)
-        weights = [self.weight(sample) for sample in counted]
-        winner = vote(ballot.classes, weights)
+        winner = vote(ballot.classes, ballot.weights)
         elected = counted[ballot.classes.index(winner)] if winner >= 0 else counted[0]
         record(
             "vote",
@@ -124,7 +132,7 @@ class MajorityVoteController(BaseController):
             num_rounds=ballot.num_rounds,
             answers=[sample.answer for sample in counted],
             classes=ballot.classes,
-            weights=weights,
+            weights=ballot.weights,
             winner=winner,
             num_decoded=[sample.num_decoded for sample in counted],
             num_discarded=num_discarded,
@@ -140,6 +148,7 @@ class _Ballot:
 
     Attributes:
         classes: Class of the answer of each sample counted.
+        weights: What its vote weighs.
         num_wanted: Samples that must have ended before the rule is asked again.
         num_rounds: How often more samples were wanted.
         closed: Whether no more samples are wanted.
@@ -147,6 +156,7 @@ class _Ballot:
 
     def __init__(self, controller: MajorityVoteController, sampler: Sampler, max_samples: int) -> None:
         self.classes: list[int] = []
+        self.weights: list[float] = []
         self.num_rounds = 1
         self.closed = False
         self._controller = controller
@@ -176,12 +186,13 @@ class _Ballot:
 
     def _count_wanted(self) -> ControllerGenerator:
         samples = self._sampler.samples[: self.num_wanted]
+        new = samples[self.num_counted :]
         reward = self._controller.reward_controller
         if reward is not None:
-            new = samples[self.num_counted :]
             scores = yield from score(reward, [sample.task for sample in new])
             for sample, value in zip(new, scores, strict=True):
                 sample.reward = value
+        self.weights += [self._controller.weight(sample) for sample in new]
         self.classes = yield from classify(self._controller, [sample.answer for sample in samples])
         num_more = self._num_more(samples)
         record("allocate", num_samples=len(samples), classes=self.classes, num_more=num_more)
@@ -195,4 +206,6 @@ class _Ballot:
             return self._max_samples - len(samples)
         rewards = [sample.reward for sample in samples if sample.reward is not None]
         lengths = [sample.num_decoded for sample in samples]
-        return rule.num_more(Votes(self.classes, self._max_samples, rewards or None, lengths))
+        weight = self._controller.weight
+        weights = None if isinstance(weight, UniformWeight) else self.weights
+        return rule.num_more(Votes(self.classes, self._max_samples, rewards or None, lengths, weights, weight.most))

@@ -15,7 +15,13 @@ from scaffolding_ext.protocol import GenerationTask
 
 
 class Weight(ABC):
-    """A weight of votes; a plain function of the finished sample does, too, where it needs nothing prepared."""
+    """A weight of votes; a plain function of the finished sample does, too, where it needs nothing prepared.
+
+    Attributes:
+        most: The most that a sample can weigh; infinite where that is not known.
+    """
+
+    most: float = math.inf
 
     def prepare(self, task: GenerationTask) -> None:  # noqa: B027  (most weights need nothing)
         """Have the samples of a task bring what the weight reads."""
@@ -38,6 +44,8 @@ class FunctionWeight(Weight):
 class UniformWeight(Weight):
     """Every vote weighs the same."""
 
+    most = 1.0
+
     def __call__(self, sample: Sample) -> float:
         return 1.0
 
@@ -49,6 +57,8 @@ class MeanLogprobWeight(Weight):
         Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models", table 1 (normalised
         weighted sum).
     """
+
+    most = 1.0
 
     def prepare(self, task: GenerationTask) -> None:
         task.num_logprobs = max(1, task.num_logprobs or 0)

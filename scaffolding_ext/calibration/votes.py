@@ -147,6 +147,10 @@ class CalibratedRule(AllocationRule):
         """Whether its policy needs the samples' rewards."""
         return self.rule.reads_rewards
 
+    def refuses_weights(self, most_weight: float) -> str | None:
+        """As its policy does."""
+        return self.rule.refuses_weights(most_weight)
+
     def observe(self, classes: Sequence[int], max_samples: int) -> Mapping[str, float] | None:
         """The drift of the last votes: distance, p-value and whether to calibrate again; None while too few ended."""
         if len(classes) < self.calibration.knob:

@@ -10,11 +10,14 @@ from scaffolding_ext.controllers.best_of_n import BestOfNController
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.maths.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.maths.allocation.curtailment import Curtailment
+from scaffolding_ext.maths.allocation.doubling import AgreementDoubling
 from scaffolding_ext.maths.allocation.leader_change import LeaderChange
+from scaffolding_ext.maths.allocation.threshold import StaticThreshold
 from scaffolding_ext.tasks import PROBE, Purpose, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 
@@ -159,6 +162,34 @@ def test_weights_decide():
     result = voted(boxed("1", "1", "2", "3"), weight=lambda sample: next(weights))
     assert result.answer == "2"
     assert vote_event(result)["weights"] == [0.1, 0.1, 0.9, 0.1]
+
+
+class Given(Weight):
+    """Four votes of 0.1, and the others 0.9."""
+
+    most = 0.9
+
+    def __call__(self, sample):
+        return 0.1 if sample.index < 4 else 0.9
+
+
+@pytest.mark.parametrize(
+    "allocation", [None, Curtailment(), Curtailment(leap=2.0), AgreementDoubling(agreement=0.6, first=5)]
+)
+def test_a_rule_stops_a_weighted_vote_by_its_weights(allocation):
+    result = voted(boxed(*"111123"), weight=Given(), allocation=allocation, default_sample_num=6)
+    counted = vote_event(result)
+    assert result.answer == "2"
+    assert counted["weights"] == [0.1, 0.1, 0.1, 0.1, 0.9, 0.9][: len(counted["weights"])]
+
+
+@pytest.mark.parametrize(
+    ("weight", "allocation"),
+    [(Given(), "LeaderChange"), (Given(), StaticThreshold()), (lambda sample: 1.0, Curtailment())],
+)
+def test_a_rule_that_cannot_read_the_weights_is_refused(weight, allocation):
+    with pytest.raises(ConfigError, match=r"^allocation: \w+ (counts every vote as 1|stops where no vote to come)"):
+        MajorityVoteController(NATIVE, 6, weight=weight, allocation=allocation)
 
 
 def test_a_weight_that_was_not_brought_is_an_error():

@@ -21,13 +21,13 @@ CONFIDENCES = (0.98, 0.95, 0.9, 0.85, 0.8, 0.7)  # that a calibration tries
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 
 
-def beta_probability(lead: int, runner_up: int) -> float:
+def beta_probability(lead: float, runner_up: float) -> float:
     """P(the leader is likelier than the runner-up), given their votes alone: 1 - I_{1/2}(lead + 1, runner_up + 1)."""
     return 1.0 - float(betainc(lead + 1, runner_up + 1, 0.5))
 
 
 @lru_cache(maxsize=65_536)
-def dirichlet_probability(lead: int, rivals: tuple[int, ...]) -> float:
+def dirichlet_probability(lead: float, rivals: tuple[float, ...]) -> float:
     """P(the leader is the likeliest of the classes seen) under a Dirichlet posterior with a prior of 1 a class.
 
     The shares are independent gamma variables over their sum, so the probability is one integral over the leader's

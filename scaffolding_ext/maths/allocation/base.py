@@ -26,12 +26,16 @@ class Votes:
         max_samples: Most samples in all, at least 1.
         rewards: Reward of each sample, in [0, 1], where there is one.
         lengths: Tokens of each sample, where they are known.
+        weights: What each sample's vote weighs, at least 0; None where all weigh 1.
+        most_weight: The most that a vote can weigh.
     """
 
     classes: Sequence[int]
     max_samples: int
     rewards: Sequence[float] | None = None
     lengths: Sequence[int] | None = None
+    weights: Sequence[float] | None = None
+    most_weight: float = 1.0
 
     @property
     def num_remaining(self) -> int:
@@ -63,6 +67,14 @@ class AllocationRule(ABC):
         """Whether the rule needs the samples' rewards."""
         return False
 
+    def refuses_weights(self, most_weight: float) -> str | None:
+        """Why the rule cannot decide on votes that do not all weigh 1; None where it can.
+
+        Args:
+            most_weight: The most that a vote can weigh; infinite where that is not known.
+        """
+        return "counts every vote as 1"
+
     def settings(self) -> dict[str, Any]:
         """The rule's arguments as JSON and YAML can hold them; the rule can be made of them again."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
@@ -89,9 +101,9 @@ class AllocationRule(ABC):
 
 
 class Rival(NamedTuple):
-    """A class that does not lead: its votes, and whether it would win a tie against the leader."""
+    """A class that does not lead: its votes, by weight, and whether it would win a tie against the leader."""
 
-    num_votes: int
+    num_votes: float
     wins_ties: bool
 
 
@@ -99,26 +111,28 @@ class Standing(NamedTuple):
     """All that a sequential rule may look at.
 
     Attributes:
-        lead: Votes of the leader; 0 without any answer.
+        lead: Votes of the leader, by weight; 0 without any answer.
         rivals: The other classes, most votes first.
         num_samples: Samples drawn, those without an answer included.
         num_remaining: Samples that may still be drawn.
+        most_weight: The most that each of them can weigh.
     """
 
-    lead: int
+    lead: float
     rivals: tuple[Rival, ...]
     num_samples: int
     num_remaining: int
+    most_weight: float = 1.0
 
     @property
-    def runner_up(self) -> int:
+    def runner_up(self) -> float:
         """Votes of the first rival; 0 without one."""
         return self.rivals[0].num_votes if self.rivals else 0
 
     def after(self, num_agreeing: int) -> Standing:
-        """The standing when the next samples all vote for the leader."""
+        """The standing when the next samples all vote for the leader, with all the weight that they can have."""
         return self._replace(
-            lead=self.lead + num_agreeing,
+            lead=self.lead + num_agreeing * self.most_weight,
             num_samples=self.num_samples + num_agreeing,
             num_remaining=self.num_remaining - num_agreeing,
         )
@@ -126,16 +140,18 @@ class Standing(NamedTuple):
 
 def standing_of(votes: Votes) -> Standing:
     """Count a vote; of equals the class that appeared first leads."""
-    counts: dict[int, int] = {}
-    for number in votes.classes:
+    counts: dict[int, float] = {}
+    weights = [1] * len(votes.classes) if votes.weights is None else votes.weights
+    for number, weight in zip(votes.classes, weights, strict=True):
         if number != -1:
-            counts[number] = counts.get(number, 0) + 1
-    leader = vote(votes.classes)
+            counts[number] = counts.get(number, 0) + weight
+    leader = vote(votes.classes, votes.weights)
     order = list(counts)
     rivals = (
         Rival(count, order.index(number) < order.index(leader)) for number, count in counts.items() if number != leader
     )
-    return Standing(counts.get(leader, 0), tuple(sorted(rivals, reverse=True)), len(votes.classes), votes.num_remaining)
+    ranked = tuple(sorted(rivals, reverse=True))
+    return Standing(counts.get(leader, 0), ranked, len(votes.classes), votes.num_remaining, votes.most_weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +184,7 @@ class SequentialRule(AllocationRule):
 
     def _num_more(self, votes: Votes) -> int:
         standing = standing_of(votes)
-        if self.give_up and not standing.lead:
+        if self.give_up and all(number == -1 for number in votes.classes):
             standing = standing._replace(lead=standing.num_samples)
         if standing.lead and self.is_certain(standing):
             return 0

@@ -39,6 +39,9 @@ class Even(AllocationRule):
     def _num_more(self, votes: Votes) -> int:
         return self.num_samples - len(votes.classes)
 
+    def refuses_weights(self, most_weight: float) -> str | None:
+        return None  # it looks at no vote
+
 
 @dataclass(frozen=True, kw_only=True)
 class LengthThreshold(AllocationRule):
@@ -72,3 +75,6 @@ class LengthThreshold(AllocationRule):
             return self.knob - len(votes.classes)
         mean = sum(votes.lengths[: self.knob]) / self.knob
         return 0 if mean <= self.max_mean_length else votes.num_remaining
+
+    def refuses_weights(self, most_weight: float) -> str | None:
+        return None  # it looks at no vote

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from scaffolding_ext.maths.allocation.base import AllocationRule, Rival, SequentialRule, Standing
 from scaffolding_ext.maths.allocation.replay import LabelledVote
@@ -12,6 +13,8 @@ from scaffolding_ext.maths.allocation.replay import LabelledVote
 @dataclass(frozen=True, kw_only=True)
 class Curtailment(SequentialRule):
     """Stops once no class, seen or new, can overtake the leader even if it got every remaining sample.
+
+    Where votes weigh unalike, each remaining sample counts with the most that it can weigh.
 
     Reference:
         Curtailed sampling, as in acceptance sampling: Wald, "Sequential Analysis", 1947.
@@ -24,4 +27,11 @@ class Curtailment(SequentialRule):
     def is_certain(self, standing: Standing) -> bool:
         """Whether the winner of the full vote is known."""
         rivals = (*standing.rivals, Rival(0, False))  # a class not seen yet would come last
-        return all(rival.num_votes + standing.num_remaining + rival.wins_ties <= standing.lead for rival in rivals)
+        further = standing.num_remaining * standing.most_weight
+        return all((rival.num_votes + further, rival.wins_ties) <= (standing.lead, False) for rival in rivals)
+
+    def refuses_weights(self, most_weight: float) -> str | None:
+        unbounded = (
+            "stops where no vote to come can matter, and of these votes nobody knows the most that one can weigh"
+        )
+        return None if isfinite(most_weight) else unbounded

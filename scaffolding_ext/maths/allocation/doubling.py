@@ -12,10 +12,10 @@ from scaffolding_ext.maths.allocation.replay import LabelledVote
 
 @dataclass(frozen=True, kw_only=True)
 class AgreementDoubling(AllocationRule):
-    """Draws `first` samples and as many again at each look, until the leader's share of the answers is enough.
+    """Draws `first` samples and as many again at each look, until the leader's share of the votes is enough.
 
     Args:
-        agreement: Share of the answered samples that must agree, in (0.5, 1].
+        agreement: Share of the votes, by weight, that must agree, in (0.5, 1].
         first: Samples before the first look, at least 1.
 
     Raises:
@@ -40,7 +40,11 @@ class AgreementDoubling(AllocationRule):
         num_drawn = len(votes.classes)
         if num_drawn < self.first:
             return self.first - num_drawn
-        num_answered = sum(number != -1 for number in votes.classes)
-        if num_answered and standing_of(votes).lead / num_answered >= self.agreement:
+        standing = standing_of(votes)
+        cast = standing.lead + sum(rival.num_votes for rival in standing.rivals)
+        if cast and standing.lead / cast >= self.agreement:
             return 0
         return num_drawn
+
+    def refuses_weights(self, most_weight: float) -> str | None:
+        return None  # shares are shares of the weight

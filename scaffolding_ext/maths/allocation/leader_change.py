@@ -26,7 +26,9 @@ MISSES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25)
 
 
 @lru_cache(maxsize=65_536)
-def overtake_probability(lead: int, rival: Rival, num_samples: int, num_remaining: int, concentration: float) -> float:
+def overtake_probability(
+    lead: float, rival: Rival, num_samples: int, num_remaining: int, concentration: float
+) -> float:
     """P(a rival beats the leader once the remaining samples are drawn) under a Polya urn.
 
     The urn holds the leader's votes, the rival's, and a rest: the other samples and `concentration` for answers not

@@ -103,6 +103,20 @@ def test_curtailment_never_changes_the_winner(classes: list[int]) -> None:
     assert vote(classes[:num_samples]) == vote(classes)
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    ballots=st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 8)), min_size=1, max_size=12), leap=st.floats(0, 2)
+)
+def test_curtailment_never_changes_the_winner_of_a_weighted_vote(ballots: list[tuple[int, int]], leap: float) -> None:
+    classes, weights = [number for number, _ in ballots], [weight / 8 for _, weight in ballots]
+    rule, num_drawn, num_more = Curtailment(leap=leap, give_up=True), 0, 1
+    while num_more:
+        seen = Votes(classes[:num_drawn], len(classes), weights=weights[:num_drawn], most_weight=1.0)
+        num_more = rule.num_more(seen)
+        num_drawn += num_more
+    assert vote(classes[:num_drawn], weights[:num_drawn]) == vote(classes, weights)
+
+
 @settings(max_examples=40, deadline=None)
 @given(seen=st.lists(st.integers(0, 2), min_size=1, max_size=5), num_remaining=st.integers(1, 4))
 def test_curtailment_stops_exactly_when_no_continuation_changes_the_winner(seen: list[int], num_remaining: int) -> None:
