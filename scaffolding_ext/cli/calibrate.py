@@ -179,7 +179,7 @@ def conformal(
       scaffolding-ext calibrate conformal --config configs:conformal_draft_target --alpha 0.25 --limit 100 \\
         --output_path runs/conformal.json
       scaffolding-ext eval --config configs:conformal_draft_target \\
-        --set controller.args.coverage=marginal --set controller.args.calibration=runs/conformal.json
+        --set controller.args.calibration=runs/conformal.json
     """
     from scaffolding_ext.calibration.conformal_run import calibrate as run_calibration
     from scaffolding_ext.evaluation.datasets import load_dataset
@@ -198,4 +198,8 @@ def conformal(
         for turn, scored in enumerate(level.turns):
             interval = "" if scored.low is None else f"  ({scored.low:.3f} to {scored.high:.3f})"
             click.echo(f"{level.alpha:<5}  {turn:>4}  {len(scored.scores):>6}  {scored.rate:.3f}{interval}")
+        total = (level.ledger or {}).get("total", {})
+        click.echo(
+            f"{level.alpha:<5}  cost  {level.num_target_tokens} tokens of the target, {total.get('decoded')} in all"
+        )
     click.echo(f"written  {output_path}")

@@ -7,7 +7,10 @@ from click.testing import CliRunner
 
 from scaffolding_ext.calibration.conformal import ConformalCalibration, fingerprint
 from scaffolding_ext.cli.main import main
+from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.maths.conformal_pools import pool_key
+from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.load import load_config
 
 pytestmark = pytest.mark.filterwarnings("ignore:controller.prompting is None")
 
@@ -126,6 +129,16 @@ def test_the_file_says_what_the_calibration_cost(stack):
     assert level.num_target_tokens == 3 * taken_over > 0
     drafted = 5 * sum(len(turn.scores) for turn in level.turns)
     assert level.ledger["total"]["decoded"] == drafted + level.num_target_tokens
+
+
+def test_the_packaged_stack_is_calibrated_on_other_questions_at_every_turn_that_chains_reach():
+    config = load_config("configs:conformal_draft_target")
+    rule = check_stack(config).rule
+    assert (rule.coverage, rule.calibration.source, len(rule.calibration.questions)) == ("marginal", "held_out", 100)
+    assert all(turn.rate == pytest.approx(rule.alpha, abs=0.01) for turn in rule.calibration.levels[0].turns[:9])
+    asked = {sample.prompt for sample in load_dataset(**config.dataset.model_dump())}
+    seen = {sample.prompt for sample in load_dataset("tinylm:held_out", num_samples=100, seed=1)}
+    assert len(asked & seen) <= 1  # short questions may come twice
 
 
 def test_other_controllers_are_refused(stack):

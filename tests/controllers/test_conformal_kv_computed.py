@@ -5,7 +5,7 @@ from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.tasks import Purpose
 
 NUM_PROBLEMS, NUM_CHAINS = 2, 3
-SETTINGS = (f"num_chains={NUM_CHAINS}", "max_turns=4", "alpha=0.4")
+SETTINGS = (f"num_chains={NUM_CHAINS}", "max_turns=4")
 
 
 def test_scoring_rereads_nothing():

@@ -109,7 +109,7 @@ def test_curtailment_never_changes_the_winner(classes: list[int]) -> None:
 )
 def test_curtailment_never_changes_the_winner_of_a_weighted_vote(ballots: list[tuple[int, int]], leap: float) -> None:
     classes, weights = [number for number, _ in ballots], [weight / 8 for _, weight in ballots]
-    rule, num_drawn, num_more = Curtailment(leap=leap, give_up=True), 0, 1
+    rule, num_drawn, num_more = Curtailment(leap=leap), 0, 1
     while num_more:
         seen = Votes(classes[:num_drawn], len(classes), weights=weights[:num_drawn], most_weight=1.0)
         num_more = rule.num_more(seen)
