@@ -79,7 +79,7 @@ class ConformalRule(TakeOverRule):
     def doubt(self, prompt: str, max_turns: int) -> str | None:
         if self.coverage == "conditional" and max_turns > 1:
             return (
-                "coverage 'conditional' holds alpha on the first turn alone, and on later ones the target may take over "
+                "coverage 'conditional' holds alpha on the first turn alone: on later ones the target may take over "
                 "far more chunks (47 % where 25 % was asked for, on the embedded models): choose coverage 'marginal' "
                 "with a calibration, or max_turns 1"
             )

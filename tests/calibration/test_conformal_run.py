@@ -114,7 +114,7 @@ def test_an_online_calibration_warns_of_other_questions(stack):
 
 def test_an_online_calibration_knows_its_questions_as_a_template_renders_them(stack):
     rendered = ("--set", "prompt={model: tinylm/target}")
-    made, _ = calibrate(stack, *rendered, "--online", "--limit", "3")
+    calibrate(stack, *rendered, "--online", "--limit", "3")
     at_level = ("--set", "controller.args.coverage=marginal", "--set", "controller.args.alpha=0.4", *rendered)
     evaluated = ("eval", "--config", stack, *at_level, "--set", "controller.args.calibration=made.json", "--json")
     known, foreign = call(*evaluated, "--limit", "3"), call(*evaluated, "--limit", "4")
