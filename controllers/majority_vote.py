@@ -16,6 +16,7 @@ from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.reward import prepare, score
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler
+from scaffolding_ext.controllers.vote.variety import check_variety
 from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight, weight_from
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
@@ -49,7 +50,7 @@ class MajorityVoteController(BaseController):
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
 
     Raises:
-        ConfigError: An argument is outside its range, or arguments do not go together.
+        ConfigError: An argument is outside its range, arguments do not go together, or samples would all be alike.
     """
 
     required_tags: tuple[WorkerTag, ...] = ()
@@ -75,6 +76,7 @@ class MajorityVoteController(BaseController):
             raise ConfigError("is 'reward', which needs a reward_controller", "weight")
         self.generation_controller = generation_controller
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
+        check_variety(self.default_sample_num, generation_controller=generation_controller)
         if isinstance(allocation, str):
             with require.under("allocation"):
                 allocation = allocation_rules.make(allocation)

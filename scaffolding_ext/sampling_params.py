@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from scaffolding_ext import require, standins
 from scaffolding_ext.errors import ConfigError
@@ -141,17 +141,29 @@ def vary(task: GenerationTask) -> bool:
         ConfigError: Its temperature is 0, at which all samples are alike.
     """
     if task.temperature == 0:
-        raise ConfigError(
-            "is 0, at which all samples of a prompt are alike; leave it out (0.7 is taken), set one above 0, or draw "
-            "one sample",
-            "temperature",
-        )
+        refuse_greedy("temperature")
     if not {"temperature", "top_p", "top_k"}.isdisjoint(notes_of(task).sampling_fields):
         return False
     if task.temperature is not None or task.top_p is not None or task.top_k is not None:
         return False
     task.temperature = SAMPLE_TEMPERATURE
     return True
+
+
+def refuse_greedy(key: str) -> NoReturn:
+    """Refuse a temperature of 0 for one of several samples.
+
+    Args:
+        key: Where it was given.
+
+    Raises:
+        ConfigError: Always.
+    """
+    raise ConfigError(
+        "is 0, at which all samples of a prompt are alike; leave it out (0.7 is taken), set one above 0, or draw one "
+        "sample",
+        key,
+    )
 
 
 def _is_default(task: GenerationTask, name: str) -> bool:

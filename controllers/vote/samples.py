@@ -12,6 +12,7 @@ from typing import Any
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.vote.variety import Variety
 from scaffolding_ext.ledger import Ledger, Meter
 from scaffolding_ext.program import discard, enter_part, next_seed, record
 from scaffolding_ext.protocol import (
@@ -22,9 +23,8 @@ from scaffolding_ext.protocol import (
     current_scope,
 )
 from scaffolding_ext.relay import STOPPED, relay
-from scaffolding_ext.sampling_params import SAMPLE_TEMPERATURE, vary
 from scaffolding_ext.seeds import derive_seed
-from scaffolding_ext.tasks import Purpose, notes_of, purpose_of, set_notes
+from scaffolding_ext.tasks import Purpose, notes_of, set_notes
 
 
 class Sample:
@@ -90,8 +90,7 @@ class Sampler:
         self.controller = controller
         self._task = task
         self._kwargs = dict(kwargs or {})
-        self._must_differ = max_samples > 1
-        self._told_temperature = False
+        self._variety = Variety() if max_samples > 1 else None
         self._seed = next_seed() if task.seed is None else task.seed
         if self._seed is None and not isinstance(controller, BaseController):  # upstream's sets its own on all alike
             self._seed = (getattr(controller, "sampling_params", None) or {}).get("seed")
@@ -121,14 +120,6 @@ class Sampler:
             record("warning", what="samples", reason=reason)
             _log.warning("%s: %d samples, %s", type(self.controller).__name__, len(texts), reason)
 
-    def _vary(self, work: Iterable[Any]) -> None:
-        for task in work:
-            if isinstance(task, GenerationTask) and purpose_of(task).written is Purpose.CHAIN:
-                needed = vary(task)
-                if needed and not self._told_temperature:
-                    self._told_temperature = True
-                    record("sampling", temperature=SAMPLE_TEMPERATURE, reason="nobody says how to sample")
-
     def discard(self, samples: Iterable[Sample]) -> int:
         """Count all that the samples decoded as discarded; returns how many tokens that is."""
         num_tokens = 0
@@ -155,7 +146,7 @@ class Sampler:
         enter_part(sample.ledger)
         work = self.controller.clone().process([sample.task], **self._kwargs)
         meter = Meter(sample.ledger)
-        ended = yield from relay(work, self._vary if self._must_differ else None, meter.count, self._is_stopped)
+        ended = yield from relay(work, self._variety, meter.count, self._is_stopped)
         sample.ended = ended is not STOPPED
         if sample.ended and on_end is not None:
             yield from meter.watch(on_end(sample))

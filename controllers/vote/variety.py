@@ -1,0 +1,53 @@
+"""Several samples of one prompt must differ: a temperature where nobody says how they are drawn, and none at 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from scaffolding_ext.program import record
+from scaffolding_ext.protocol import Controller, GenerationTask
+from scaffolding_ext.sampling_params import SAMPLE_TEMPERATURE, refuse_greedy, vary
+from scaffolding_ext.tasks import Purpose, purpose_of
+
+
+class Variety:
+    """Gives the chains of one request a temperature where they need one, and says so once in the trace."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def __call__(self, work: Iterable[Any]) -> None:
+        """Look at the tasks of a step."""
+        for task in work:
+            if isinstance(task, GenerationTask) and purpose_of(task).written is Purpose.CHAIN:
+                needed = vary(task)
+                if needed and not self._told:
+                    self._told = True
+                    record("sampling", temperature=SAMPLE_TEMPERATURE, reason="nobody says how to sample")
+
+
+def check_variety(num_samples: int, **controllers: Controller) -> None:
+    """Refuse, for more than one sample, controllers whose own sampling parameters say that all are alike.
+
+    Args:
+        num_samples: Samples that a request draws unless it says otherwise.
+        **controllers: What draws them, by the argument that it was given as.
+
+    Raises:
+        ConfigError: A temperature is 0.
+    """
+    for key, params in _sampling(controllers) if num_samples > 1 else ():
+        if params.get("temperature") == 0:
+            refuse_greedy(f"{key}.temperature")
+
+
+def _sampling(controllers: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The sampling parameters of the controllers and of those that draw for them."""
+    for key, controller in controllers.items():
+        yield f"{key}.sampling_params", getattr(controller, "sampling_params", None) or {}
+        inner = {name: getattr(controller, name, None) for name in _DRAWERS}
+        yield from _sampling({f"{key}.{name}": value for name, value in inner.items() if value is not None})
+
+
+_DRAWERS = ("generation_controller", "draft_controller", "target_controller")
