@@ -12,6 +12,7 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.reward import prepare, score
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler
+from scaffolding_ext.controllers.vote.variety import check_variety
 from scaffolding_ext.controllers.vote.weights import Weight, weight_from
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
@@ -33,8 +34,8 @@ class BestOfNController(BaseController):
             sample. Log-probabilities come with the samples, so they ask nothing more of any worker.
 
     Raises:
-        ConfigError: `default_sample_num` is no integer of at least 1, or not one of `reward_controller` and `reward` is
-            given.
+        ConfigError: `default_sample_num` is no integer of at least 1, not one of `reward_controller` and `reward` is
+            given, or samples would all be alike.
     """
 
     required_tags: tuple[WorkerTag, ...] = ()
@@ -56,6 +57,7 @@ class BestOfNController(BaseController):
         self.reward_controller = reward_controller
         self.reward = None if reward is None else weight_from(reward)
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
+        check_variety(self.default_sample_num, generation_controller=generation_controller)
 
     def run(
         self,

@@ -29,6 +29,7 @@ from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRul
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule, take_over_rule
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.on_worker import OnWorker
+from scaffolding_ext.controllers.vote.variety import Variety, check_variety
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.nonconformity import SCORES
 from scaffolding_ext.maths.voting import vote
@@ -51,13 +52,14 @@ class ConformalDraftTargetController(BaseController):
     tokenizer, token ids go between them; else text does.
 
     Args:
-        draft_controller: Drafts a chunk on the worker `draft`; None generates plainly at temperature 0.7.
+        draft_controller: Drafts a chunk on the worker `draft`; None generates plainly at temperature 0.7, which
+            several chains get, too, where another controller sets none.
         target_controller: Writes the target's chunks on the worker `target`; None as for the draft.
         alpha: Share of the chunks that the target takes over; of the conformal rule, like the next two.
         coverage: `"marginal"`, its default, or `"conditional"`.
         calibration: A calibration, or its file; needed for marginal coverage.
         rule: Decides instead of those three: a `ConformalRule` with all its arguments, the name of another rule
-            (`"coin"`, `"ranking"`, `"reflection_words"`), or any `TakeOverRule`.
+            (`"coin"`, `"growing"`, `"ranking"`, `"reflection_words"`), or any `TakeOverRule`.
         draft_tokens: Tokens of a drafted chunk.
         target_tokens: Tokens of a chunk that the target writes.
         num_chains: Chains of a request.
@@ -116,8 +118,11 @@ class ConformalDraftTargetController(BaseController):
         self.max_turns = require.whole("max_turns", max_turns)
         self.max_tokens = require.whole("max_tokens", max_tokens)
         plain = {"temperature": 0.7}
-        self.draft = OnWorker(draft_controller or NativeGenerationController(plain), WorkerTag.DRAFT)
-        self.target = OnWorker(target_controller or NativeGenerationController(plain), WorkerTag.TARGET)
+        draft_controller = draft_controller or NativeGenerationController(plain)
+        target_controller = target_controller or NativeGenerationController(plain)
+        check_variety(self.num_chains, draft_controller=draft_controller, target_controller=target_controller)
+        self.draft = OnWorker(draft_controller, WorkerTag.DRAFT)
+        self.target = OnWorker(target_controller, WorkerTag.TARGET)
         self.setting = DraftTargetSetting(
             draft_model=None,
             target_model=None,
@@ -175,6 +180,7 @@ class ConformalDraftTargetController(BaseController):
             turn += 1
         if going := [chain for chain in chains if chain.exit_reason is None]:
             yield side_by_side([self._run_chain(c, rule, rngs[c.index], decisions.get(c.index)) for c in going])
+        rule.answered()
         yield from self._vote(task, chains, rule.figures())
 
     def open_chains(self, task: GenerationTask, *, scores: bool = True) -> list[DraftTargetChain]:
@@ -182,6 +188,7 @@ class ConformalDraftTargetController(BaseController):
         family = prompt_family()
         reserved = longest_len(family.close, family.close_closed) + self.answer_sampling_params["max_tokens"]
         wanted = self.max_tokens if task.max_tokens is None else min(task.max_tokens, self.max_tokens)
+        variety = Variety() if self.num_chains > 1 else None
         max_tokens = min(self.budget_within_context(tag, task, wanted, reserved) for tag in self.required_tags)
         return [
             DraftTargetChain(
@@ -195,6 +202,7 @@ class ConformalDraftTargetController(BaseController):
                 max_tokens=max_tokens,
                 keeps_rejected=self.setting.on_reject == "continue",
                 shares_tokens=self._shares_tokens,
+                variety=variety,
             )
             for index in range(self.num_chains)
         ]

@@ -22,7 +22,7 @@ from scaffolding_ext.maths.voting import filtered_weights, vote
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Worker
-from scaffolding_ext.sampling_params import checked_sampling_params, set_sampling_params
+from scaffolding_ext.sampling_params import checked_sampling_params, refuse_greedy, set_sampling_params
 from scaffolding_ext.worker_tags import WorkerTag, worker_for
 
 _CONFIDENCE = "lowest_group_confidence"  # key of a trace's customized_result_fields
@@ -82,6 +82,8 @@ class DeepConfController(BaseController):
         self.trace_controller = _TraceController(
             group_size, top_k, check_every, max_tokens, answer_tokens, sampling_params, family
         )
+        if self.default_sample_num > 1 and self.trace_controller.sampling_params.get("temperature") == 0:
+            refuse_greedy("sampling_params.temperature")
 
     def run(self, task: GenerationTask, sample_num: int | None = None, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt.

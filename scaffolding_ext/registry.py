@@ -221,6 +221,7 @@ take_over_rules = Registry(
     "take-over rule",
     {
         "conformal": "scaffolding_ext.controllers.draft_target.conformal_rule:ConformalRule",
+        "growing": "scaffolding_ext.controllers.draft_target.growing_rule:GrowingRule",
         "coin": "scaffolding_ext.controllers.draft_target.baselines:Coin",
         "ranking": "scaffolding_ext.controllers.draft_target.baselines:Ranking",
         "reflection_words": "scaffolding_ext.controllers.draft_target.baselines:ReflectionWords",

@@ -10,12 +10,14 @@ from scaffolding_ext.controllers.base import decode
 from scaffolding_ext.controllers.chain import Prefix, asked_answer, asking, continuation
 from scaffolding_ext.controllers.chain.chunk_text import ChunkText
 from scaffolding_ext.controllers.on_worker import OnWorker, on_worker
+from scaffolding_ext.controllers.vote.variety import Variety
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.ledger import Ledger, Meter
 from scaffolding_ext.maths.nonconformity import NonconformityScore
 from scaffolding_ext.program import discard, elapsed, record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.relay import relay
 from scaffolding_ext.sampling_params import inherit_sampling_params
 from scaffolding_ext.tasks import (
     CHAIN,
@@ -69,6 +71,7 @@ class DraftTargetChain:
         max_tokens: Tokens of the chain.
         keeps_rejected: Whether a rejected chunk stays and the target goes on behind it; else it is written anew.
         shares_tokens: Whether both models have one tokenizer.
+        variety: Sees to it that this chain and others differ; None where there is no other.
 
     Attributes:
         index: As given.
@@ -96,6 +99,7 @@ class DraftTargetChain:
         max_tokens: int,
         keeps_rejected: bool,
         shares_tokens: bool,
+        variety: Variety | None = None,
     ) -> None:
         self.index = index
         self.turn = 0
@@ -110,6 +114,7 @@ class DraftTargetChain:
         self._draft, self._target, self._score = draft.clone(), target.clone(), score
         self._draft_tokens, self._target_tokens, self._max_tokens = draft_tokens, target_tokens, max_tokens
         self._keeps_rejected = keeps_rejected
+        self._variety = variety
         self._text = ChunkText()
         self._priority = 0.0
         self._ids: list[int] | None = [] if shares_tokens and prompt.input_tokens is not None else None
@@ -210,7 +215,7 @@ class DraftTargetChain:
         set_notes(task, notes)
         inherit_sampling_params(task, self._prompt, self.index, self.turn, writer.tag.value)
         spent = Ledger()
-        yield from Meter(spent).watch(writer.process([task]))
+        yield from Meter(spent).watch(relay(writer.process([task]), before=self._variety))
         chunk_text = output_of(task)
         own_reason = task.customized_result_fields.get("exit_reason")
         ended = own_reason not in _STOPPED_BY_MODEL or finish_reason_of(task) not in (None, "length")

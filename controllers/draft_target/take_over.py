@@ -77,6 +77,9 @@ class TakeOverRule(ABC):
             A `Decision` for each chain, as the generator's return value.
         """
 
+    def answered(self) -> None:  # noqa: B027  # most rules keep nothing
+        """Told that all chains of the rule's request have ended well."""
+
     def figures(self) -> dict[str, Any]:
         """What the rule has to say of all its decisions so far, for the trace."""
         return {}

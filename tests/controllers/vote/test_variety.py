@@ -4,9 +4,14 @@ import logging
 
 import pytest
 
+from scaffolding_ext.controllers.best_of_n import BestOfNController
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.deepconf import DeepConfController
+from scaffolding_ext.controllers.draft_target.baselines import Coin
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.sampling_params import SAMPLE_TEMPERATURE
@@ -14,6 +19,7 @@ from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.worker_tags import WorkerTag
 
 PLAIN = {"max_tokens": 20}
+GREEDY = NativeGenerationController(PLAIN | {"temperature": 0.0})
 
 
 def run(controller, respond=None, **request):
@@ -63,11 +69,46 @@ def test_one_sample_is_drawn_as_the_worker_draws():
     assert temperatures(worker) == {None}
 
 
-@pytest.mark.parametrize("where", ["controller", "request"])
-def test_several_greedy_samples_are_refused(where):
-    params, request = ({"temperature": 0.0}, {}) if where == "controller" else ({}, {"temperature": 0.0})
+@pytest.mark.parametrize("request_sets", [{"temperature": 0.0}, {"sample_num": 4}])
+def test_several_greedy_samples_are_refused(request_sets):
+    """Either the request brings the temperature, or the number of samples."""
+    samples, params = (4, PLAIN) if "temperature" in request_sets else (1, PLAIN | {"temperature": 0.0})
     with pytest.raises(ConfigError, match=r"temperature.*all samples of a prompt are alike"):
-        run(MajorityVoteController(NativeGenerationController(PLAIN | params), 4), **request)
+        run(MajorityVoteController(NativeGenerationController(params), samples), **request_sets)
+
+
+@pytest.mark.parametrize(
+    ("build", "key"),
+    [
+        (lambda: MajorityVoteController(GREEDY, 4), "generation_controller"),
+        (lambda: BestOfNController(GREEDY, RewardController(), 4), "generation_controller"),
+        (lambda: MajorityVoteController(MajorityVoteController(GREEDY, 1), 2), "generation_controller.generation_cont"),
+        (lambda: MajorityVoteController(DynasorCoTController(sampling_params={"temperature": 0.0}), 2), "generation"),
+        (lambda: ConformalDraftTargetController(GREEDY, rule="coin", num_chains=2), "draft_controller"),
+        (lambda: ConformalDraftTargetController(None, GREEDY, rule="coin", num_chains=2), "target_controller"),
+        (lambda: DeepConfController(4, sampling_params={"temperature": 0}), "sampling_params.temperature"),
+    ],
+)
+def test_several_greedy_samples_are_refused_when_the_stack_is_built(build, key):
+    with pytest.raises(ConfigError, match="all samples of a prompt are alike") as caught:
+        build()
+    assert caught.value.key.startswith(key)
+
+
+@pytest.mark.parametrize(("num_chains", "drawn_at"), [(2, SAMPLE_TEMPERATURE), (1, None)])
+def test_chains_of_draft_and_target_differ_whoever_drafts(num_chains, drawn_at):
+    plain = NativeGenerationController(PLAIN)
+    rule = Coin(rate=0.5)
+    made = ConformalDraftTargetController(plain, plain, rule=rule, num_chains=num_chains, max_turns=8, draft_tokens=4)
+    workers = {tag: ScriptedWorker(lambda task: "think " * 9) for tag in (WorkerTag.DRAFT, WorkerTag.TARGET)}
+    with ScaffoldingLlm(made, workers, seed=0) as llm:
+        result = llm.generate("p")
+        if num_chains > 1:
+            with pytest.raises(ConfigError, match="all samples of a prompt are alike"):
+                llm.generate("p", temperature=0.0)
+    for worker in workers.values():
+        assert {task.temperature for task in worker.tasks if "boxed" not in task.input_str} == {drawn_at}
+    assert len(events(result, "sampling")) == (num_chains > 1)
 
 
 def test_one_greedy_sample_is_not_refused():

@@ -1,0 +1,95 @@
+"""The conformal rule whose pools grow question by question while a batch runs, so that no calibration is paid for."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
+from scaffolding_ext.maths.conformal_pools import ScorePool
+from scaffolding_ext.protocol import ControllerGenerator
+
+
+class _Pools:
+    """The scores of the last questions, a pool a turn; all requests share it."""
+
+    def __init__(self, most_questions: int) -> None:
+        self._most_questions = most_questions
+        self._questions: deque[list[tuple[int, float]]] = deque()
+        self._turns: dict[int, ScorePool] = {}
+        self._num_questions: dict[int, int] = {}
+
+    def at(self, turn: int) -> tuple[ScorePool, int]:
+        """The pool of a turn, and how many questions its scores are from."""
+        return self._turns.setdefault(turn, ScorePool()), self._num_questions.get(turn, 0)
+
+    def join(self, scores: list[tuple[int, float]]) -> None:
+        """Put an answered question's scores in, each with its turn, and forget the oldest question where too many."""
+        self._questions.append(scores)
+        self._count(scores, 1)
+        for turn, score in scores:
+            self.at(turn)[0].add(score)
+        if len(self._questions) > self._most_questions:
+            oldest = self._questions.popleft()
+            self._count(oldest, -1)
+            for turn, score in oldest:
+                self._turns[turn].remove(score)
+
+    def _count(self, scores: list[tuple[int, float]], step: int) -> None:
+        for turn in {turn for turn, _ in scores}:
+            self._num_questions[turn] = self._num_questions.get(turn, 0) + step
+
+
+class GrowingRule(TakeOverRule):
+    """Ranks a chunk among those of its turn in the questions that were answered before, at a rate near alpha.
+
+    Until enough questions have reached a turn, a coin of probability alpha decides there. Decisions depend on the order
+    in which requests end. On the first turn, where requests come one after the other, each decision is a take-over with
+    probability alpha as far as questions are exchangeable, up to one part in the number of questions; at later turns,
+    and where requests run side by side, only about that: docs/conformal.md.
+
+    Args:
+        alpha: Share of the chunks that the target takes over, in [0, 1].
+        min_questions: Questions whose scores a turn needs before it ranks, at least 1.
+        most_questions: Questions that are remembered; the oldest are forgotten, and with them the chains that lived
+            under coins.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+    """
+
+    def __init__(self, alpha: float = 0.25, min_questions: int = 8, most_questions: int = 200) -> None:
+        self.alpha = require.number("alpha", alpha, least=0, most=1)
+        self.min_questions = require.whole("min_questions", min_questions)
+        self._pools = _Pools(require.whole("most_questions", most_questions, least=self.min_questions))
+        self._scores: list[tuple[int, float]] = []  # of a request
+
+    def for_request(self) -> GrowingRule:
+        twin = copy.copy(self)
+        twin._scores = []
+        return twin
+
+    def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
+        yield from ()
+        return [self._decided(chain, rng) for chain, rng in zip(chains, rngs, strict=True)]
+
+    def answered(self) -> None:
+        self._pools.join(self._scores)
+
+    def _decided(self, chain: DraftTargetChain, rng: np.random.Generator) -> Decision:
+        assert chain.score is not None, "chunks are scored"
+        self._scores.append((chain.turn, chain.score))
+        pool, num_questions = self._pools.at(chain.turn)
+        if num_questions < self.min_questions:
+            pool = _NO_SCORES  # whose p-value is uniform: a coin
+        p_value = pool.p_value(chain.score, "random", rng)
+        figures = {"p_value": p_value, "alpha": self.alpha, "num_calibration": len(pool)}
+        return Decision(p_value <= self.alpha, figures, priority=p_value)
+
+
+_NO_SCORES = ScorePool()
