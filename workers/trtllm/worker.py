@@ -262,6 +262,8 @@ class TRTLLMWorker(ChatWorker):
         write_back_verify(task, lowered)
         return TaskStatus.SUCCESS
 
+    engine_needs = staticmethod(EngineNeeds.of_arguments)
+    memory_shares = staticmethod(Share.by_device)
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
         **ChatWorker.task_handlers,
         GenerationTask: _generate,

@@ -8,8 +8,10 @@ import contextlib
 import io
 import json
 import sys
+import warnings
 from pathlib import Path
 
+from scaffolding_ext.calibration.votes import CalibrationWarning
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain import AnswerProbe
@@ -292,6 +294,7 @@ def budgeted(host):
         return "7}" if task.input_str.endswith("{") else "d" * 9  # cut at the chunk
 
     worker = Watched(ScriptedWorker(respond, before=hold_the_second_turns_first), max_calls=1)
+    warnings.simplefilter("ignore", CalibrationWarning)  # of the second turn, whose rate is no matter here
     controller = ConformalDraftTargetController(
         alpha=0.5, coverage="conditional", num_chains=num_chains, max_turns=2, draft_tokens=4, target_tokens=4
     )
