@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -33,6 +34,28 @@ def how_to_load(folder: str, model: str, trust_remote_code: bool = False) -> dic
     if os.path.lexists(folder) or folder.count("/") > 1 or folder.startswith((".", "/", "~")):
         raise ConfigError(f"is {_shown(model)}, {_NEITHER}: there is no such folder; {_REMEDY}", "model")
     return {**options, "local_files_only": _from_the_cache_alone(folder)}
+
+
+def refuse_own_tokenizer(folder: str, model: str) -> None:
+    """Refuse a folder whose tokenizer is code of its own: without it, transformers would take another for it.
+
+    Raises:
+        ConfigError: The tokenizer's class is among the model's files, and transformers has none of that name.
+    """
+    import transformers
+
+    try:
+        with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+    except (OSError, ValueError, RecursionError):  # transformers says what is wrong with it
+        return
+    name = str(config.get("tokenizer_class")) if isinstance(config, dict) else ""
+    if name and config.get("auto_map") and not hasattr(transformers, name):
+        raise ConfigError(
+            f"is {model!r}, whose tokenizer {name!r} is Python code of its own: read it, and set trust_remote_code to "
+            "true if it may run",
+            "model",
+        )
 
 
 def _from_the_cache_alone(name: str) -> bool:

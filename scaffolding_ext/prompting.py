@@ -11,7 +11,7 @@ import pkgutil
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
-from scaffolding_ext.model_files import how_to_load
+from scaffolding_ext.model_files import how_to_load, refuse_own_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.tasks import output_of
 
@@ -108,6 +108,8 @@ def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTok
         from transformers import AutoTokenizer
     except ImportError as error:
         raise MissingDependencyError("transformers", "hf") from error
+    if not trust_remote_code:
+        refuse_own_tokenizer(folder, model)
     tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     if not tokenizer.is_fast:
         raise ConfigError(f"the tokenizer of {model!r} has no fast (Rust) version, which this package needs")

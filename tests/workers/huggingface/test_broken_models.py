@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from scaffolding_ext.errors import ConfigError  # noqa: E402
-from scaffolding_ext.prompting import Prompting, model_folder  # noqa: E402
+from scaffolding_ext.prompting import Prompting, load_tokenizer, model_folder  # noqa: E402
 from scaffolding_ext.stack.build import check_stack  # noqa: E402
 from scaffolding_ext.stack.load import load_config  # noqa: E402
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker  # noqa: E402
@@ -90,6 +90,7 @@ def test_a_model_with_code_of_its_own_is_refused_and_nothing_asks(
     (folder / "own.py").write_text(CODE)
     assert "which brings Python code of its own: read it, and set trust_remote_code to true" in refusal(folder)
     edit(folder / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", None]})
+    load_tokenizer.cache_clear()  # the folder's first one was sound
     with pytest.raises(ConfigError, match="trust_remote_code"):
         Prompting.for_model(str(folder))
     assert "y/N" not in capfd.readouterr().out
