@@ -16,6 +16,7 @@ def test_every_score_has_its_figure_here() -> None:
     assert EXPECTED.keys() == SCORES.keys()
 
 
+@pytest.mark.filterwarnings("ignore:the take-over rule. coverage 'conditional'")
 @pytest.mark.parametrize("name", SCORES)
 def test_a_chunk_is_ranked_by_the_score_that_is_named(name: str) -> None:
     draft = ScriptedWorker(lambda task: "7}" if task.input_str.endswith("{") else "d" * 100)

@@ -65,6 +65,7 @@ CONTROLLERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the take-over rule. coverage 'conditional'")
 @pytest.mark.parametrize("check", CONTROLLER_CHECKS)
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_contract(name, check):

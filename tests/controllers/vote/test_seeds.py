@@ -96,6 +96,7 @@ CASES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the take-over rule. coverage 'conditional'")
 @pytest.mark.parametrize("name", CASES)
 def test_no_two_samples_share_a_seed_that_was_set_for_all(name: str) -> None:
     num_expected, make = CASES[name]
