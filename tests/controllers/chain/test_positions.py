@@ -9,9 +9,11 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
+TELLS_LOAD = ("seconds", "num_decoded", "num_discarded")  # how far a stream ran ahead depends on what runs beside
+
 
 def run(num_problems, concurrency):
-    """Text, answer and trace of each problem, so many at once."""
+    """Text, answer and trace (but for what it says of the lead) of each problem, so many at once."""
     controller = DynasorCoTController(
         max_tokens=30, certainty_threshold=2, chunk_size=8, probe=AnswerProbe(4), sampling_params={"temperature": 0.7}
     )
@@ -24,7 +26,11 @@ def run(num_problems, concurrency):
         (
             result.outputs[0].text,
             result.answer,
-            [{key: value for key, value in event.items() if key != "seconds"} for event in result.program.trace],
+            [
+                {key: value for key, value in event.items() if key not in TELLS_LOAD}
+                for event in result.program.trace
+                if event["event"] not in ("paused", "late")
+            ],
         )
         for result in results
     ]
