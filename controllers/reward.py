@@ -17,10 +17,8 @@ from scaffolding_ext.lowering import lower_verify, write_back_verify
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily, Prompting
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask
-from scaffolding_ext.tasks import VERIFY, VerifyTask, output_of, set_purpose
+from scaffolding_ext.tasks import REWARD, VERIFY, VerifyTask, output_of, set_purpose
 from scaffolding_ext.worker_tags import WorkerTag
-
-REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask
 
 
 def prepare(controller: Controller | None, task: GenerationTask) -> None:

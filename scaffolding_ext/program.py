@@ -155,6 +155,11 @@ class Program:
         self._meter = Meter(self.ledger)
 
     @property
+    def number(self) -> int:
+        """Its place among the programs of the process: the lower, the older."""
+        return int(self.id.rpartition("-")[2])
+
+    @property
     def trace(self) -> list[dict[str, Any]]:
         """The decisions in order, each a JSON-serialisable dict with `event`, `branch` and `seconds`."""
         if self._trace is None:

@@ -15,6 +15,7 @@ from scaffolding_ext.protocol import GenerationTask, Task
 
 CONTINUED_TURNS = "continued turns"  # in a worker's `refused`, beside the names of task types: see `set_turn_start`
 _NOTES = "scaffolding_ext"  # key of custom_input_params
+REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask
 PAUSED = "paused"  # finish reason of a stream that its worker ended because nobody had asked for more
 
 

@@ -19,10 +19,12 @@ from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.tasks import token_counts_of
 from scaffolding_ext.testing.http import HttpAnswer
+from scaffolding_ext.testing.releases import Release
 from scaffolding_ext.testing.shapes import Shape, Told, num_logprobs, usage
 
 FAULTS = ("429", "500", "503", "401", "reset", "reset_mid_stream", "slow", "garbage", "early", "late")
 _WAIT_SECONDS = 30.0
+_VOCABULARY = 512  # tokens
 _SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "min_tokens", "ignore_eos")
 _OWNERS = {"trtllm": "tensorrt_llm", "vllm": "vllm", "llama_cpp": "llamacpp", "llama_cpp_python": "me"}
 
@@ -49,9 +51,9 @@ class OpenAIServer:
     Args:
         worker: Does the work; it stays its owner's to shut down.
         model: The name that it serves it under.
-        flavor: Whose answers it gives: `"vllm"`, `"trtllm"` (token ids in place of text, on request), `"llama_cpp"`
-            (log-probabilities in the shape of chat completions, no scores), `"llama_cpp_python"` (no token ids): both
-            with what the real ones get wrong.
+        flavor: Whose answers it gives, and whose refusals: `"vllm"`, `"sglang"`, `"trtllm"` (token ids in place of
+            text, on request), `"llama_cpp"` (log-probabilities in the shape of chat completions, no scores),
+            `"llama_cpp_python"` (no token ids): these two with what the real ones get wrong.
         fault: Gets the number of the request (from 0) and the request, and says how it is to be answered wrongly: one
             of `FAULTS`, or None. `"early"` and `"late"` shift the scores of a prompt by one token.
         allowed: Fields that a request may have; others are refused with status 400. None allows all.
@@ -60,6 +62,11 @@ class OpenAIServer:
         keeps_turns_open: Whether a chat goes on with an unfinished assistant turn.
         max_model_len: What it says of its context.
         bos: Token that it puts before every text.
+        is_older: Whether it lacks what its kind has had since 2026; see `testing.releases`.
+        reasons: Whether a reasoning parser tells a chat's thinking apart.
+        by_priority: Whether it schedules by priority: vLLM refuses one otherwise.
+        head: Scores of each of a prompt's tokens, of a reward model behind trtllm-serve; None is a model that
+            generates, with a logit for each token of its vocabulary.
 
     Attributes:
         requests: All requests, in order of arrival.
@@ -82,6 +89,10 @@ class OpenAIServer:
         keeps_turns_open: bool = True,
         max_model_len: int | None = None,
         bos: int | None = None,
+        is_older: bool = False,
+        reasons: bool = False,
+        by_priority: bool = False,
+        head: Callable[[list[int]], list[list[float]]] | None = None,
     ) -> None:
         self.fault = fault
         self.requests: list[Request] = []
@@ -93,7 +104,9 @@ class OpenAIServer:
         self._model = model
         self._flavor = flavor
         self._allowed = allowed
-        self._shape = Shape(flavor, encode, decode, keeps_turns_open, bos)
+        self._release = Release(flavor, is_older, reasons, by_priority)
+        self._shape = Shape(self._release, encode, decode, keeps_turns_open, bos)
+        self._head = head or (lambda ids: [[0.0] * _VOCABULARY] * len(ids))
         self._max_model_len = max_model_len
         self._loop = asyncio.new_event_loop()
         self._stopped = threading.Semaphore(0)
@@ -199,6 +212,9 @@ class OpenAIServer:
         if unknown:
             return await answer.refuse(400, f"extra fields not permitted: {', '.join(sorted(unknown))}")
         try:
+            self._release.check(request.body)
+            if request.body.get("return_context_logits"):
+                return await answer.json(self._shape.logits(request.body, self._head))
             if request.body.get("echo"):
                 scored = self._shape.scored(request.body)
                 await self._worker.run_task(scored)
@@ -214,6 +230,7 @@ class OpenAIServer:
         if body.get("detokenize") is False:  # as trtllm-serve: what has no text has no stop strings
             fields.pop("stop", None)
         prompt, wanted = self._shape.prompt(body), num_logprobs(body)
+        wanted = _VOCABULARY if self._release.given_tokens(body) else wanted
         if not body.get("stream"):
             task = GenerationTask(**prompt, **fields, num_logprobs=wanted)
             await self._worker.run_task(task)

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.tasks import ScoreTask, TokenCounts, token_counts_of
+from scaffolding_ext.testing.releases import Release
 
+_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _UNREADABLE = "\ufffd"  # ends decoded text whose last character is not whole
 
 
@@ -20,18 +22,20 @@ class Told(NamedTuple):
 
     Attributes:
         num_ids: Token ids.
-        num_characters: Characters of its text.
+        num_characters: Characters of its text; where a reasoning parser reads it, of what follows the thinking.
+        num_thinking: Characters of the thinking that such a one has told apart.
     """
 
     num_ids: int = 0
     num_characters: int = 0
+    num_thinking: int = 0
 
 
 class Shape:
     """Reads requests and writes answers as one kind of server.
 
     Args:
-        flavor: Its kind, as `OpenAIServer` has it.
+        release: Which server it is.
         encode: Token ids of a text, for what only takes text.
         decode: Text of token ids, for the llama.cpp shapes.
         keeps_turns_open: Whether a chat goes on with an unfinished assistant turn.
@@ -40,13 +44,14 @@ class Shape:
 
     def __init__(
         self,
-        flavor: str,
+        release: Release,
         encode: Callable[[str], list[int]],
         decode: Callable[[list[int]], str],
         keeps_turns_open: bool,
         bos: int | None,
     ) -> None:
-        self._flavor = flavor
+        self._release = release
+        self._flavor = release.flavor
         self._encode = encode
         self._decode = decode
         self._keeps_turns_open = keeps_turns_open
@@ -88,11 +93,14 @@ class Shape:
         if fault == "late":
             values = [None, values[1], *values[1:-1]]
         counts = usage(token_counts_of(task))
+        num_drawn = body["max_tokens"]
         if self._flavor == "llama_cpp_python":  # draws one token at least, and takes 0 for no limit
-            counts["completion_tokens"] = num_drawn = body["max_tokens"] or 64
+            num_drawn = num_drawn or 64
             # Without a token that it adds itself, it tells of each token how likely the model held it behind itself.
-            late: list[float | None] = [None, -9.0, *values[1:-1]]
-            values = [None, *values[2:], *([-1.0] * num_drawn)] if self._first else late
+            values = [None, *values[2:]] if self._first else [None, -9.0, *values[1:-1]]
+        if num_drawn:
+            counts["completion_tokens"] = num_drawn
+            values += [-1.0] * num_drawn
         logprobs = {"token_logprobs": values, "tokens": [f"token_id:{token}" for token in ids], "top_logprobs": None}
         choice = {"index": 0, "text": "", "logprobs": logprobs, "finish_reason": "length"}
         return {"object": "text_completion", "choices": [choice], "usage": counts}
@@ -102,26 +110,48 @@ class Shape:
         ids, text = task.output_tokens or [], task.output_str or ""
         if self._flavor == "llama_cpp" and body.get("stream"):
             ids, text = self._whole_characters(ids, text)
-        told_now = Told(len(ids), len(text))
+        field = self._release.thinking_field(body)
+        thinking, text = ("", text) if field is None else _taken_apart(text)
+        told_now = Told(len(ids), len(text), len(thinking))
         ids, text, steps = ids[told.num_ids :], text[told.num_characters :], (task.logprobs or [])[told.num_ids :]
         choice: dict[str, Any] = {"index": 0, "finish_reason": task.finish_reason}
         if self._flavor == "llama_cpp" and num_logprobs(body):
             choice["logprobs"] = {"content": self._entries(ids, steps, body)}
-        elif num_logprobs(body):
-            choice["logprobs"] = {
-                "token_logprobs": [step[token].logprob for token, step in zip(ids, steps, strict=True)],
-                "tokens": [f"token_id:{token}" if body.get("return_tokens_as_token_ids") else "?" for token in ids],
-                "top_logprobs": [{f"token_id:{name}": top.logprob for name, top in step.items()} for step in steps],
-            }
-        if (body.get("return_token_ids") and self._flavor == "vllm") or body.get("detokenize") is False:
+        elif num_logprobs(body) and steps:
+            choice["logprobs"] = self._logprobs(ids, steps, body)
+        if self._release.gives_ids(body):
             choice["token_ids"] = ids
         text = "" if body.get("detokenize") is False else text
         if "messages" not in body:
             return choice | {"text": text}, told_now
         if not told.num_characters:
             text = self._told_again(body) + text
+        told_apart = {} if field is None else {field: thinking[told.num_thinking :] or None}
         name = "delta" if body.get("stream") else "message"
-        return choice | {name: {"role": "assistant", "content": text}}, told_now
+        return choice | {name: {"role": "assistant", "content": text, **told_apart}}, told_now
+
+    def _logprobs(self, ids: list[int], steps: list[dict[int, Any]], body: Mapping[str, Any]) -> dict[str, Any]:
+        """Log-probabilities of completions, or of chats: those list the drawn token first, and are cut behind that."""
+        given, most = self._release.given_tokens(body), num_logprobs(body)
+        by_ids = self._release.names_tokens_by_ids(body)
+        told = []
+        for token, step in zip(ids, steps, strict=True):
+            tops = [name for name in (given or step) if name != token]
+            tops = [token, *sorted(tops, key=lambda name, step=step: -step[name].logprob)]  # type: ignore[misc]
+            tops = tops if given or "messages" not in body else tops[:most]
+            told.append([(f"token_id:{name}" if by_ids else self._decode([name]), step[name].logprob) for name in tops])
+        if "messages" not in body:
+            drawn, values = zip(*(tops[0] for tops in told), strict=True)
+            return {"tokens": drawn, "token_logprobs": values, "top_logprobs": [dict(tops) for tops in told]}
+        entries = [[{"token": name, "logprob": value} for name, value in tops] for tops in told]
+        return {"content": [{**tops[0], "top_logprobs": tops} for tops in entries]}
+
+    def logits(self, body: Mapping[str, Any], head: Callable[[list[int]], list[list[float]]]) -> dict[str, Any]:
+        """What trtllm-serve says of a prompt's logits: nothing is decoded, and nothing is text."""
+        fields = self._given(body["prompt"])
+        ids = fields.get("input_tokens") or self._encode(fields["input_str"])
+        choice = {"index": 0, "text": "", "context_logits": head(ids), "finish_reason": "length"}
+        return {"object": "text_completion", "choices": [choice], "usage": usage(TokenCounts(0, len(ids)))}
 
     def _whole_characters(self, ids: list[int], text: str) -> tuple[list[int], str]:
         """Without the tokens at the end that make no whole character yet."""
@@ -150,6 +180,15 @@ class Shape:
             return ""
         is_told_not_to = body.get("stream") and body.get("continue_final_message")
         return "" if is_told_not_to else str(body["messages"][-1]["content"])
+
+
+def _taken_apart(text: str) -> tuple[str, str]:
+    """Thinking and the rest, without their marks; what may be the beginning of one is held back."""
+    thinking, _, rest = text.removeprefix(_THINK_OPEN).partition(_THINK_CLOSE)
+    for mark in (_THINK_OPEN, _THINK_CLOSE):
+        num_held = next((end for end in range(len(mark) - 1, 0, -1) if text.endswith(mark[:end])), 0)
+        thinking = thinking if rest or not num_held else thinking.removesuffix(mark[:num_held])
+    return thinking, rest
 
 
 def num_logprobs(body: Mapping[str, Any]) -> int | None:

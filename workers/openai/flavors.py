@@ -5,7 +5,7 @@ One table is all that tells servers apart: a request holds nothing that its serv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -46,10 +46,16 @@ class Flavor(NamedTuple):
         chat_fields: Task fields that it takes beside the others in chat requests.
         chat_neutral: Sent with every chat request, so that its answer is the model's whole text.
         takes_ids: Whether a prompt may be token ids; else they go as the text that gives them.
-        draws_for_scores: Tokens that it must be asked to draw when it scores a prompt: 0 stands for no limit there.
+        draws_for_scores: Tokens that it must be asked to draw when it scores a prompt, where 0 is refused or no limit.
         loses_ids: Whether it leaves out the ids of tokens that end inside a character.
         streamed_for: Request fields with which a whole answer is wrong, and one in pieces is right.
-        urgent: Request fields that put a request before others, where the server schedules by priority.
+        chat_ids: Whether a chat's answer has token ids, too, in streams as well.
+        priority: The `priority` of a place in the queue (-1 before all others, then 0, 1, ...: the lower, the sooner),
+            where the server schedules by it; None leaves it to the server.
+        takes_salt: Whether it takes `cache_salt` on completions, and on chat.
+        verdict_field: Request field for the tokens whose log-probabilities are told, likely or not; releases that lack
+            it ignore it, and tell the likeliest.
+        logits_field: Request field for the logits of a prompt, which are a reward model's scores.
         ask_plain_text: Request fields that make it tokenise a text without adding special tokens; None where it cannot.
     """
 
@@ -71,7 +77,11 @@ class Flavor(NamedTuple):
     draws_for_scores: int = 0
     loses_ids: bool = False
     streamed_for: tuple[str, ...] = ()
-    urgent: Mapping[str, Any] = MappingProxyType({})
+    chat_ids: bool = True
+    priority: Callable[[int], float | None] | None = None
+    takes_salt: tuple[bool, bool] = (False, False)
+    verdict_field: str | None = None
+    logits_field: str | None = None
     ask_plain_text: Mapping[str, Any] | None = None
 
 
@@ -88,7 +98,9 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 "vllm",
                 ("top_k", "min_tokens", "ignore_eos"),
                 neutral={"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1},
-                urgent={"priority": -1},  # the lowest first; all others have 0
+                priority=lambda place: place,  # the lowest first; whoever says nothing has 0
+                takes_salt=(True, True),
+                verdict_field="logprob_token_ids",
                 ask_plain_text={"add_special_tokens": False},
                 ask_ids={"return_token_ids": True},
                 ask_logprob_ids={"return_tokens_as_token_ids": True},
@@ -102,8 +114,15 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 "sglang",
                 ("top_k", "min_tokens", "ignore_eos"),
                 neutral={"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1},
-                urgent={"priority": 1},  # the highest first
+                # The highest first. It throws running requests out for one that is far above them: two levels alone.
+                priority=lambda place: 1 if place < 0 else None,
+                takes_salt=(True, True),
+                ask_ids={"return_token_ids": True},
+                max_num_logprobs=1,
+                chat_ids=False,
+                chat_neutral={"separate_reasoning": False},
                 scores=True,
+                draws_for_scores=1,
                 continue_turn={"continue_final_message": True},
                 chat_fields=("reasoning_effort",),
             ),
@@ -116,6 +135,10 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 ask_ids={"detokenize": False},
                 ask_text=False,
                 max_num_logprobs=1,
+                chat_ids=False,
+                priority=lambda place: 1.0 if place < 0 else 0.5 / (1 + place / 1024),  # the highest first, 0.5 unsaid
+                takes_salt=(False, True),
+                logits_field="return_context_logits",
             ),
             Flavor(
                 "llama_cpp",

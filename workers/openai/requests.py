@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
+from scaffolding_ext.program import current_program, record
 from scaffolding_ext.prompting import load_tokenizer
-from scaffolding_ext.protocol import ChatTask, GenerationTask
-from scaffolding_ext.tasks import is_urgent, notes_of
+from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
+from scaffolding_ext.tasks import VerifyTask, is_urgent, notes_of
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.stops import StopStrings
@@ -41,7 +42,7 @@ class RequestBodies:
         max_seq_len: Prompt and generated tokens at most, or None where nobody says.
         chat: Whether requests go to `/chat/completions`.
         compact: Whether a prompt of token ids goes as text where that is shorter and certain to give the same ids.
-        prioritize: Whether the server is told of tasks that others wait for.
+        prioritize: Whether the server is told which tasks go before others.
 
     Raises:
         ConfigError: The server has no priorities.
@@ -57,7 +58,7 @@ class RequestBodies:
         compact: bool = False,
         prioritize: bool = False,
     ) -> None:
-        if prioritize and not flavor.urgent:
+        if prioritize and flavor.priority is None:
             raise ConfigError(f"is True, but servers of flavor {flavor.name!r} take no priority", "prioritize")
         self.flavor = flavor
         self._model = model
@@ -65,15 +66,29 @@ class RequestBodies:
         self.reader = TaskReader(_Tokenizer(tokenizer), _MAX_VOCAB, max_seq_len)
         self._chat = chat
         self._compact = compact
-        self._urgent = flavor.urgent if prioritize else {}
+        self._prioritize = prioritize
         fields = {*COMMON_FIELDS, *flavor.fields, *(flavor.chat_fields if chat else ())}
         self._forwarded = tuple(sorted(fields))
         self._refused = tuple(sorted(NEUTRAL.keys() - fields - {"num_logprobs"}))
 
     @property
     def gives_ids(self) -> bool:
-        """Whether answers come with token ids: without text beside them, only where a tokenizer makes text of them."""
-        return self.flavor.ask_ids is not None and (self.flavor.ask_text or not self._chat)
+        """Whether answers come with token ids."""
+        return self.flavor.ask_ids is not None and (self.flavor.chat_ids or not self._chat)
+
+    @property
+    def max_num_logprobs(self) -> int:
+        """Most alternatives a token that a task may ask for.
+
+        A chat's list is cut where it should end, and begins with the token that was drawn: one more is asked for.
+        """
+        return max(0, self.flavor.max_num_logprobs - self._chat) if self.gives_ids else 0
+
+    @property
+    def unserved(self) -> frozenset[str]:
+        """Task types that servers of this kind know nothing of on this endpoint."""
+        fields = {"VerifyTask": self.flavor.verdict_field, "RewardTask": self.flavor.logits_field}
+        return frozenset(name for name, field in fields.items() if field is None or self._chat)
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids of a text."""
@@ -106,8 +121,7 @@ class RequestBodies:
         if self.gives_ids:
             body.update(self.flavor.ask_ids or {})
         body.update(self._logprobs(task))
-        if is_urgent(task):
-            body.update(self._urgent)
+        body.update(self._hints(task))
         if stream:
             body["stream_options"] = {"include_usage": True}
         return body
@@ -130,14 +144,31 @@ class RequestBodies:
         """Whether an answer must be asked for in pieces to be right, or to be ended here."""
         return bool(body.keys() & {*self.flavor.streamed_for}) or self.stops(task) is not None
 
-    def echo(self, prompt: list[int]) -> dict[str, Any]:
-        """The body of a request for the log-probabilities of a prompt's own tokens.
+    def verdict(self, piece: GenerationTask, task: VerifyTask) -> dict[str, Any]:
+        """The body of a piece of a lowered task, with the log-probabilities of both words, likely or not."""
+        return {**self.generation(piece, stream=False), str(self.flavor.verdict_field): [task.yes_token, task.no_token]}
+
+    def logits(self, task: RewardTask) -> dict[str, Any]:
+        """The body of a request for a reward model's scores of each token.
+
+        Raises:
+            InvalidTaskError: There is no prompt.
+        """
+        prompt = task.input_str if task.input_tokens is None else self.reader.checked(task.input_tokens, "input_tokens")
+        if not prompt:
+            raise InvalidTaskError("input_tokens is None and input_str is None or empty; give a text to be scored")
+        fixed = {"model": self._model, "max_tokens": 1, str(self.flavor.logits_field): True}
+        return {**fixed, "prompt": prompt, **self._hints(task)}
+
+    def echo(self, prompt: list[int], task: Task | None = None) -> dict[str, Any]:
+        """The body of a request for the log-probabilities of a prompt's own tokens, for a task where there is one.
 
         Raises:
             InvalidTaskError: The server takes text alone, and none gives these ids.
         """
         fixed = {"echo": True, "max_tokens": self.flavor.draws_for_scores, "logprobs": 1, "temperature": 0.0}
-        return {"model": self._model, "prompt": self._sent(prompt, None), **fixed}
+        hints = {} if task is None else self._hints(task)
+        return {"model": self._model, "prompt": self._sent(prompt, None), **fixed, **hints}
 
     def num_hidden(self, prompt: list[int]) -> int:
         """Tokens at a prompt's beginning that the server adds itself, and tells nothing of."""
@@ -158,6 +189,25 @@ class RequestBodies:
             f"servers of flavor {self.flavor.name!r} take prompts as text, and no text gives the {len(ids)} ids of "
             "this one: a text is not always read as the tokens that it was drawn in"
         )
+
+    def _hints(self, task: Task) -> dict[str, Any]:
+        """What helps the server to order requests, and to keep apart what shares no KV.
+
+        What others wait for goes first, then what belongs to older programs: so the requests of one stay together.
+        """
+        fields: dict[str, Any] = {}
+        salt = (task.custom_input_params or {}).get("cache_salt")
+        if salt is not None and self.flavor.takes_salt[self._chat]:
+            fields["cache_salt"] = salt
+        elif salt is not None:
+            reason = f"servers of flavor {self.flavor.name!r} take none on this endpoint"
+            record("lowered", what="cache_salt", reason=reason)
+        if self._prioritize and self.flavor.priority is not None:
+            program = current_program()
+            place = -1 if is_urgent(task) else 0 if program is None else program.number
+            priority = self.flavor.priority(place) if place else None
+            fields |= {} if priority is None else {"priority": priority}
+        return fields
 
     def _prompt(self, task: GenerationTask) -> dict[str, Any]:
         if self._chat:
@@ -207,14 +257,13 @@ class RequestBodies:
         wanted = integer("num_logprobs", task.num_logprobs, 0, 0)
         if not wanted:
             return {}
-        most = self.flavor.max_num_logprobs if self.gives_ids else 0
-        if wanted > most:
+        if wanted > self.max_num_logprobs:
             raise InvalidTaskError(
                 f"num_logprobs is {wanted}; servers of flavor {self.flavor.name!r} tell the ids of "
-                f"{most or 'none'} on this endpoint"
+                f"{self.max_num_logprobs or 'none'} on this endpoint"
             )
         if self._chat:
-            return {"logprobs": True, "top_logprobs": wanted, **self.flavor.ask_logprob_ids}
+            return {"logprobs": True, "top_logprobs": wanted + 1, **self.flavor.ask_logprob_ids}
         return {self.flavor.logprobs_field: wanted, **self.flavor.ask_logprob_ids}
 
 

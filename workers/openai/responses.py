@@ -11,6 +11,8 @@ from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.task_fields import TokenLogprob
 
 _ID = "token_id:"  # how a token is written that stands for its id
+_THINK_CLOSE = "</think>"  # a reasoning parser keeps it for itself
+_THINKING = ("reasoning", "reasoning_content")  # vLLM renamed it; SGLang and trtllm-serve have the older name
 _FAILED = ("abort", "error", "content_filter")
 Steps = list[dict[int, TokenLogprob]]
 
@@ -19,11 +21,12 @@ class Piece(NamedTuple):
     """A whole answer, or one piece of a stream.
 
     Attributes:
-        text: Its text.
+        text: Its text; of a chat behind a reasoning parser, what follows the thinking.
         token_ids: Its token ids, or None where the server gives none.
         logprobs: For each token id, the reported ones; empty where none were asked for.
         finish_reason: `"stop"` or `"length"` in the last piece with text.
         token_texts: The text of each token, as its log-probability's entry has it; empty where there are none.
+        thinking: What the server's reasoning parser has told apart, without its marks.
     """
 
     text: str
@@ -31,6 +34,23 @@ class Piece(NamedTuple):
     logprobs: Steps
     finish_reason: str | None
     token_texts: Sequence[str] = ()
+    thinking: str = ""
+
+
+class WholeText:
+    """Puts a text together again that a server's reasoning parser took apart: the thinking, its end, and the rest."""
+
+    def __init__(self) -> None:
+        self._in_thinking = False
+
+    def add(self, piece: Piece) -> str:
+        """What the model wrote of a piece."""
+        self._in_thinking = self._in_thinking or bool(piece.thinking)
+        if not piece.text:
+            return piece.thinking
+        end = _THINK_CLOSE if self._in_thinking else ""
+        self._in_thinking = False
+        return piece.thinking + end + piece.text
 
 
 def read_piece(choice: Any, flavor: Flavor) -> Piece:
@@ -40,6 +60,7 @@ def read_piece(choice: Any, flavor: Flavor) -> Piece:
         EngineError: The server gave up, or left out what it was asked for.
     """
     message = getattr(choice, "message", None) or getattr(choice, "delta", None)
+    thinking = next((found for name in _THINKING if (found := getattr(message, name, None))), "")
     text = getattr(choice if message is None else message, "content" if message is not None else "text", None) or ""
     reported = getattr(choice, "logprobs", None)
     ids = getattr(choice, "token_ids", None)
@@ -51,7 +72,7 @@ def read_piece(choice: Any, flavor: Flavor) -> Piece:
         raise EngineError(f"the server ended the request with finish_reason {reason!r}")
     steps = [] if ids is None or reported is None else _steps(reported, ids)
     texts = [str(_of(entry, "token") or "") for entry in _content(reported) or ()]
-    return Piece(str(text), ids, steps, reason if reason in (None, "length") else "stop", texts)
+    return Piece(str(text), ids, steps, reason if reason in (None, "length") else "stop", texts, str(thinking))
 
 
 def token_counts(usage: Any, num_output_tokens: int) -> TokenCounts:
@@ -108,10 +129,17 @@ def _reported_ids(reported: Any) -> list[int] | None:
     """The ids of the tokens by their log-probabilities' entries, where those name them."""
     content = _content(reported)
     if content is not None:
-        ids = [_of(entry, "id") for entry in content]
+        ids = [_id_of(entry) for entry in content]
     else:
         ids = [_named_id(token) for token in getattr(reported, "tokens", None) or ()]
-    return None if not ids or None in ids else ids
+    known = [token for token in ids if token is not None]
+    return known if known and len(known) == len(ids) else None
+
+
+def _id_of(entry: Any) -> int | None:
+    """The id of an entry in the shape of chat completions: llama-server has it beside the text, vLLM in its place."""
+    number = _of(entry, "id")
+    return _named_id(str(_of(entry, "token"))) if number is None else int(number)
 
 
 def _named_id(token: str) -> int | None:
@@ -124,7 +152,7 @@ def _steps(reported: Any, ids: list[int]) -> Steps:
     content = _content(reported)
     if content is not None:
         return [
-            _step([(_of(top, "id"), _of(top, "logprob")) for top in _of(entry, "top_logprobs") or ()], token, entry)
+            _step([(_id_of(top), _of(top, "logprob")) for top in _of(entry, "top_logprobs") or ()], token, entry)
             for token, entry in zip(ids, content, strict=False)
         ]
     values = getattr(reported, "token_logprobs", None) or ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.tasks import TokenCounts
+from scaffolding_ext.tasks import ScoreTask, TokenCounts
 from scaffolding_ext.workers.openai.connection import Connection, Reply
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import prompt_scores, token_counts
@@ -23,7 +23,9 @@ class Scores(NamedTuple):
     counts: TokenCounts
 
 
-async def scores_of(connection: Connection, bodies: RequestBodies, prompt: list[int], start: int) -> Reply[Scores]:
+async def scores_of(
+    connection: Connection, bodies: RequestBodies, prompt: list[int], start: int, task: ScoreTask | None = None
+) -> Reply[Scores]:
     """Score the tokens of a prompt from one on.
 
     Args:
@@ -31,6 +33,7 @@ async def scores_of(connection: Connection, bodies: RequestBodies, prompt: list[
         bodies: Makes the request.
         prompt: Its token ids.
         start: Index of the first token that is scored.
+        task: Whose scores they are; None for nobody's.
 
     Raises:
         EngineError: The server failed, or told too little.
@@ -48,4 +51,4 @@ async def scores_of(connection: Connection, bodies: RequestBodies, prompt: list[
         counts = token_counts(getattr(reply, "usage", None), 0)
         return Scores([value for value in values[start:] if value is not None], counts._replace(decoded=0))
 
-    return await connection.complete("completions", bodies.echo(prompt), read)
+    return await connection.complete("completions", bodies.echo(prompt, task), read)

@@ -1,22 +1,71 @@
-"""Finds out what a server does right: the scores of a prompt, and going on with an unfinished turn."""
+"""Finds out what a server does right: ids and log-probabilities, scores of a prompt, unfinished turns, rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError, WorkerError
-from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol import GenerationTask, RewardTask
 from scaffolding_ext.tasks import CONTINUED_TURNS, set_turn_start
 from scaffolding_ext.workers.openai.connection import Connection
+from scaffolding_ext.workers.openai.flavors import Flavor
+from scaffolding_ext.workers.openai.judging import last_logits
 from scaffolding_ext.workers.openai.requests import RequestBodies
+from scaffolding_ext.workers.openai.responses import Piece, read_piece
 from scaffolding_ext.workers.openai.scores import scores_of
 
 _PROMPT = "Start with 5. Add 3 to it, and then take half of the sum, which is"
 _WORDS = " one two three four five six seven eight nine ten"
 _NUM_TOKENS = 8
 _NUM_TRIALS = 3
+_UNTESTED = "only with flavor='auto' a server is asked whether its model is one that scores"
 _TOLERANCE = 0.1  # nats: half-precision kernels differ by less between decoding and prefilling, neighbours by more
+
+
+class Proven(NamedTuple):
+    """What a release of a kind of server gives.
+
+    Attributes:
+        flavor: Its kind, without what this release lacks.
+        refused: What that is, and why.
+    """
+
+    flavor: Flavor
+    refused: Mapping[str, str]
+
+
+async def proven(connection: Connection, flavor: Flavor, model: str) -> Proven:
+    """Ask for one token with its id and its log-probability, which not all releases give.
+
+    Args:
+        connection: To the server.
+        flavor: Its kind.
+        model: The server's name for the model.
+    """
+    if flavor.ask_ids is None or flavor.loses_ids:  # the first token may be one whose id is lost
+        return Proven(flavor, {})
+    refused = {}
+    plain = {"model": model, "prompt": _PROMPT, "max_tokens": 1, "temperature": 0.0, **flavor.ask_ids}
+    asked = {**plain, flavor.logprobs_field: 1, **flavor.ask_logprob_ids}
+    piece = await _piece(connection, flavor, asked)
+    if not isinstance(piece, Piece) or not piece.logprobs:
+        refused["num_logprobs"] = piece if isinstance(piece, str) else "the server tells none beside token ids"
+        flavor = flavor._replace(max_num_logprobs=0)
+        piece = await _piece(connection, flavor, plain)
+    if not isinstance(piece, Piece) or not piece.token_ids:
+        flavor = flavor._replace(ask_ids=None)
+        refused["StreamGenerationTask"] = piece if isinstance(piece, str) else "this release gives no token ids"
+    return Proven(flavor, refused)
+
+
+async def _piece(connection: Connection, flavor: Flavor, body: Mapping[str, Any]) -> Piece | str:
+    """What the server answers, or why it does not."""
+    try:
+        reply = await connection.complete("completions", body, lambda reply: read_piece(_choice(reply), flavor))
+    except WorkerError as error:
+        return str(error)
+    return reply.value
 
 
 def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: bool) -> dict[str, str]:
@@ -42,6 +91,9 @@ def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: 
         else ("ScoreTask", refused_scores, flavor.scores)
     )
     reason = connection.run_blocking(test, connection, bodies) if tested or not claimed else None
+    if "RewardTask" not in bodies.unserved:
+        no_rewards = connection.run_blocking(refused_rewards, connection, bodies) if tested else _UNTESTED
+        refused |= {"RewardTask": no_rewards} if no_rewards else {}
     return refused | ({name: reason} if reason else {})
 
 
@@ -83,6 +135,20 @@ async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | N
         if min(early, late) <= _TOLERANCE < in_place:
             found = f"they come one token too {'early' if early <= late else 'late'}"
     return found
+
+
+async def refused_rewards(connection: Connection, bodies: RequestBodies) -> str | None:
+    """Why the server gives no rewards, or None where its model scores what it reads.
+
+    It is asked for the logits of a text of one token: a reward model has one or two for it, any other its vocabulary.
+    """
+    try:
+        logits = (await connection.complete("completions", bodies.logits(RewardTask(input_str="1")), last_logits)).value
+    except WorkerError as error:
+        return f"the server failed when it was asked for the logits of a prompt: {error}"
+    if len(logits) <= 2:
+        return None
+    return f"the server's model generates ({len(logits)} logits a token), and scores nothing"
 
 
 async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | None:

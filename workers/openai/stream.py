@@ -11,7 +11,7 @@ from scaffolding_ext.tasks import PAUSED, TokenCounts
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds
-from scaffolding_ext.workers.openai.responses import Piece, Steps, read_piece, token_counts
+from scaffolding_ext.workers.openai.responses import Piece, Steps, WholeText, read_piece, token_counts
 from scaffolding_ext.workers.openai.stops import StopStrings
 from scaffolding_ext.workers.streaming import NEVER
 
@@ -45,7 +45,7 @@ def read_answer(reply: Any, flavor: Flavor, expects_ids: bool, lost_ids: LostIds
     _check_ids(piece, expects_ids)
     counts = token_counts(getattr(reply, "usage", None), len(piece.token_ids or ()))
     piece = piece if lost_ids is None else lost_ids.ended(piece, counts.decoded)
-    return Answer(piece.text, piece.token_ids, piece.logprobs, piece.finish_reason or "stop", counts)
+    return Answer(WholeText().add(piece), piece.token_ids, piece.logprobs, piece.finish_reason or "stop", counts)
 
 
 class StreamReader:
@@ -86,6 +86,7 @@ class StreamReader:
         self._stops = stops
         self._is_cut = False
         self._texts: list[str] = []
+        self._whole = WholeText()
         self._ids: list[int] | None = [] if expects_ids else None
         self._logprobs: Steps = []
         self._finish_reason: str | None = None
@@ -149,11 +150,11 @@ class StreamReader:
             piece = read_piece(choice, self._flavor)
             piece = piece if self._lost_ids is None else self._lost_ids.restored(piece)
             _check_ids(piece, self._expects_ids)
-            self._texts.append(piece.text)
+            self._texts.append(self._whole.add(piece))
             if self._ids is not None:
                 self._ids += piece.token_ids or ()
             self._logprobs += piece.logprobs
-            self._num_received += bool(piece.text) if piece.token_ids is None else len(piece.token_ids)
+            self._num_received += bool(self._texts[-1]) if piece.token_ids is None else len(piece.token_ids)
             self._finish_reason = piece.finish_reason or self._finish_reason
             self._cut(len(piece.token_ids or ()))
 
@@ -172,8 +173,8 @@ class StreamReader:
 
 
 def _check_ids(piece: Piece, expects_ids: bool) -> None:
-    if expects_ids and piece.text and piece.token_ids is None:
+    if expects_ids and (piece.text or piece.thinking) and piece.token_ids is None:
         raise EngineError(
-            "the server gives no token ids, which its flavor's servers give: it may be an older release; name another "
-            "flavor, such as 'openai'"
+            "the server gives no token ids, which its flavor's servers give: it may be an older release; take "
+            "flavor='auto', which finds that out, or name another, such as 'openai'"
         )

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import load_tokenizer
-from scaffolding_ext.protocol import (
-    GenerationTask,
-    StreamGenerationTask,
-    TaskStatus,
-)
-from scaffolding_ext.tasks import ScoreTask, set_token_counts
+from scaffolding_ext.protocol import GenerationTask, RewardTask, StreamGenerationTask, TaskStatus
+from scaffolding_ext.tasks import ScoreTask, VerifyTask, set_token_counts
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.openai.arguments import DEFAULT_KEY, api_key, check_arguments
 from scaffolding_ext.workers.openai.circuit import Circuit
 from scaffolding_ext.workers.openai.connection import Connection
+from scaffolding_ext.workers.openai.filling import fill
 from scaffolding_ext.workers.openai.flavors import described, flavor_named
+from scaffolding_ext.workers.openai.judging import reward, verify
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.scores import scores_of
-from scaffolding_ext.workers.openai.self_test import refusals, refused_scores
+from scaffolding_ext.workers.openai.self_test import proven, refusals, refused_scores
 from scaffolding_ext.workers.openai.stream import Answer, StreamReader, read_answer
 from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scaffolding_ext.standins import TaskHandler
 
 _log = logging.getLogger(__name__)
@@ -139,15 +139,18 @@ class OpenAIWorker(ChatWorker):
                 served = described(self._connection.run_blocking(self._connection.models), model, base_url)
                 named, max_seq_len = served.flavor, max_seq_len or served.max_seq_len
             self._path = "chat" if endpoint == "chat" else "completions"
+            lacking: Mapping[str, str] = {}
+            if served is not None and self._path != "chat":
+                named, lacking = self._connection.run_blocking(proven, self._connection, named, model)
             self.flavor = named.name
             self.model = None if endpoint == "chat" else tokenizer or model
             self.max_seq_len = max_seq_len
             self._bodies = RequestBodies(
                 named, model, tokenizer or model, max_seq_len, self._path == "chat", compact_prompts, prioritize
             )
-            self.max_num_logprobs = named.max_num_logprobs if self._bodies.gives_ids else 0
+            self.max_num_logprobs = self._bodies.max_num_logprobs
             self._streams: OpenStreams[StreamReader] = OpenStreams(self._cancel)
-            self._refuse_what_fails(tested=served is not None)
+            self._refuse_what_fails(lacking, tested=served is not None)
         except BaseException:
             self._connection.close()
             raise
@@ -170,12 +173,13 @@ class OpenAIWorker(ChatWorker):
         """Cancel the streams that a request or branch has left open."""
         await self._streams.end(scope_id)
 
-    def _refuse_what_fails(self, tested: bool) -> None:
+    def _refuse_what_fails(self, lacking: Mapping[str, str], tested: bool) -> None:
         """Find out what the server cannot do, and take the task types that need it out of `task_handlers`."""
-        self.refused = refusals(self._connection, self._bodies, self._path == "chat", tested)
+        self.refused = {**refusals(self._connection, self._bodies, self._path == "chat", tested), **lacking}
         self._scores_tested = tested
         served = type(self).task_handlers
-        handlers = {kind: served[kind] for kind in served if kind.__name__ not in self.refused}
+        unserved = self.refused.keys() | self._bodies.unserved
+        handlers = {kind: served[kind] for kind in served if kind.__name__ not in unserved}
         self.task_handlers = handlers  # type: ignore[misc]  # read from the instance, see `BaseWorker`
         for name, reason in self.refused.items():
             _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
@@ -275,10 +279,19 @@ class OpenAIWorker(ChatWorker):
             if reason is not None:
                 raise EngineError(f"{self._connection.base_url} cannot serve a ScoreTask: {reason}")
             self._scores_tested = True
-        reply = await self._connection.run(scores_of, self._connection, self._bodies, scored.token_ids, scored.start)
+        asked = (self._bodies, scored.token_ids, scored.start, task)
+        reply = await self._connection.run(scores_of, self._connection, *asked)
         _record_retries(reply.num_retries)
         task.logprobs, counts = reply.value
         set_token_counts(task, counts)
+        return TaskStatus.SUCCESS
+
+    async def _verify(self, task: VerifyTask) -> TaskStatus:
+        await self._connection.run(verify, self._connection, self._bodies, task)
+        return TaskStatus.SUCCESS
+
+    async def _reward(self, task: RewardTask) -> TaskStatus:
+        await self._connection.run(reward, self._connection, self._bodies, task)
         return TaskStatus.SUCCESS
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
@@ -286,24 +299,12 @@ class OpenAIWorker(ChatWorker):
         GenerationTask: _generate,
         StreamGenerationTask: _stream,
         ScoreTask: _score,
+        VerifyTask: _verify,
+        RewardTask: _reward,
     }
 
     def _fill(self, task: GenerationTask, answer: Answer, started_at: float) -> None:
-        """Write into the task what the server has answered so far."""
-        ids = answer.token_ids
-        shown = ids is not None and not self._bodies.flavor.ask_text
-        task.output_str = self._bodies.decode(ids) if ids is not None and shown else answer.text
-        if (stops := self._bodies.stops(task)) is not None:
-            task.output_str = stops.before(task.output_str)
-        task.output_tokens = ids
-        task.finish_reason = answer.finish_reason
-        if task.num_logprobs:
-            task.logprobs = answer.logprobs
-        set_token_counts(task, answer.counts)
-        if hasattr(task, "ttft_s"):  # younger than 1.2
-            task.latency_s = time.monotonic() - started_at
-            task.usage_prompt_tokens = answer.counts.prefilled + answer.counts.reused
-            task.usage_completion_tokens = answer.counts.decoded
+        fill(task, answer, self._bodies, time.monotonic() - started_at)
 
 
 def _record_retries(num_retries: int) -> None:

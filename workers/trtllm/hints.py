@@ -75,6 +75,6 @@ def _hierarchy(release: Release) -> dict[str, Any]:
         return {}
     if "agent_hierarchy" not in inspect.signature(kind).parameters:
         return {}
-    number = int(program.id.rpartition("-")[2])
-    branches = () if scope is None else scope.branch_path
-    return {"scheduling_params": kind(agent_hierarchy=[("request", number), *(("branch", each) for each in branches)])}
+    above = () if scope is None else scope.branch_path
+    hierarchy = [("request", program.number), *(("branch", each) for each in above)]
+    return {"scheduling_params": kind(agent_hierarchy=hierarchy)}

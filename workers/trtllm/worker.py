@@ -20,6 +20,7 @@ from scaffolding_ext.tasks import (
     VerifyTask,
 )
 from scaffolding_ext.workers.chat import ChatWorker
+from scaffolding_ext.workers.pieces import check_verdicts, run_pieces
 from scaffolding_ext.workers.streaming import OpenStreams, furthest, is_over, next_len, show
 from scaffolding_ext.workers.task_reading import TaskReader
 from scaffolding_ext.workers.trtllm.arguments import Share
@@ -27,7 +28,6 @@ from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 from scaffolding_ext.workers.trtllm.loading import adopt, load
-from scaffolding_ext.workers.trtllm.pieces import check_verdicts, run_pieces
 from scaffolding_ext.workers.trtllm.retention import branch_scores, retention_config
 
 if TYPE_CHECKING:

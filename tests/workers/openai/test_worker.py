@@ -493,10 +493,11 @@ def test_a_stream_to_a_caller_is_never_given_up():
         assert server.num_stopped == 0
 
 
-@pytest.mark.parametrize(("flavor", "urgent"), [("vllm", -1), ("sglang", 1)])
+@pytest.mark.parametrize(("flavor", "urgent"), [("vllm", -1), ("sglang", 1), ("trtllm", 1.0)])
 def test_the_server_is_told_of_what_others_wait_for_where_that_is_asked(flavor, urgent):
     def priorities(**options):
-        with serving(flavor=flavor, **options) as (server, worker):
+        served = {"flavor": flavor, "by_priority": True}
+        with serving(flavor=flavor, tokenizer="tinylm/draft", server_options=served, **options) as (server, worker):
             probe = generation()
             set_purpose(probe, PROBE)
             run(worker, probe, generation())
@@ -507,6 +508,6 @@ def test_the_server_is_told_of_what_others_wait_for_where_that_is_asked(flavor, 
 
 
 def test_a_server_without_priorities_is_told_of_none():
-    with pytest.raises(ConfigError, match="'trtllm' take no priority") as caught:
-        OpenAIWorker("http://127.0.0.1:1/v1", "m", flavor="trtllm", prioritize=True)
+    with pytest.raises(ConfigError, match="'llama_cpp' take no priority") as caught:
+        OpenAIWorker("http://127.0.0.1:1/v1", "m", flavor="llama_cpp", prioritize=True)
     assert caught.value.key == "prioritize"

@@ -1,0 +1,42 @@
+"""Writes into a task what a server has answered so far."""
+
+from __future__ import annotations
+
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.tasks import set_token_counts
+from scaffolding_ext.workers.openai.requests import RequestBodies
+from scaffolding_ext.workers.openai.stream import Answer
+
+
+def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: float) -> None:
+    """Write an answer into its task.
+
+    Args:
+        task: Gets text, ids, log-probabilities, counts and times.
+        answer: What the server has said.
+        bodies: What made the request.
+        seconds: Since it was sent.
+
+    Raises:
+        EngineError: Log-probabilities were asked for, and some tokens lack theirs.
+    """
+    ids = answer.token_ids
+    shown = ids is not None and not bodies.flavor.ask_text
+    task.output_str = bodies.decode(ids) if ids is not None and shown else answer.text
+    if (stops := bodies.stops(task)) is not None:
+        task.output_str = stops.before(task.output_str)
+    task.output_tokens = ids
+    task.finish_reason = answer.finish_reason
+    set_token_counts(task, answer.counts)
+    if hasattr(task, "ttft_s"):  # younger than 1.2
+        task.latency_s = seconds
+        task.usage_prompt_tokens = answer.counts.prefilled + answer.counts.reused
+        task.usage_completion_tokens = answer.counts.decoded
+    if task.num_logprobs:
+        task.logprobs = answer.logprobs
+        if len(answer.logprobs) != len(ids or ()):
+            raise EngineError(
+                f"the server tells the log-probabilities of {len(answer.logprobs)} of {len(ids or ())} tokens, though "
+                f"num_logprobs is {task.num_logprobs}: it may be an older release; flavor='auto' finds that out"
+            )

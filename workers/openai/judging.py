@@ -1,0 +1,70 @@
+"""Verdicts and rewards: P(yes) by the log-probabilities of two words, a reward model's scores by its logits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from scaffolding_ext.errors import EngineError, InvalidTaskError
+from scaffolding_ext.lowering import lower_verify, write_back_verify
+from scaffolding_ext.protocol import GenerationTask, RewardTask
+from scaffolding_ext.tasks import REWARD, VerifyTask, set_token_counts
+from scaffolding_ext.workers.openai.connection import Connection
+from scaffolding_ext.workers.openai.requests import RequestBodies
+from scaffolding_ext.workers.openai.responses import token_counts
+from scaffolding_ext.workers.openai.stream import read_answer
+from scaffolding_ext.workers.pieces import run_pieces
+
+
+async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask) -> None:
+    """Ask for P(yes) of each branch: exactly, where the release tells the log-probabilities of tokens that it is given.
+
+    Raises:
+        EngineError: The server failed, or told too little.
+        InvalidTaskError: The task cannot be served.
+    """
+    if task.max_layer is not None:
+        raise InvalidTaskError(f"max_layer is {task.max_layer}; a server reads its last layer: leave None")
+    bodies.reader.verified(task)
+
+    async def ask(piece: GenerationTask) -> None:
+        body = bodies.verdict(piece, task)
+        reply = await connection.complete("completions", body, lambda reply: read_answer(reply, bodies.flavor, True))
+        piece.logprobs, piece.output_tokens = reply.value.logprobs, reply.value.token_ids
+        set_token_counts(piece, reply.value.counts)
+
+    pieces = lower_verify(task)
+    await run_pieces(task, pieces, [ask(piece) for piece in pieces], decodes=False)
+    write_back_verify(task, pieces)
+
+
+async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask) -> None:
+    """Leave a reward model's score of a text in the task's outputs; of two classes, the second's probability.
+
+    Raises:
+        EngineError: The server failed, or its model is none that scores.
+        InvalidTaskError: There is no text.
+    """
+
+    def read(reply: Any) -> tuple[list[float], Any]:
+        return last_logits(reply), getattr(reply, "usage", None)
+
+    reply = await connection.complete("completions", bodies.logits(task), read)
+    logits, usage = reply.value
+    if len(logits) > 2:
+        raise EngineError(f"the server gives {len(logits)} logits a token: its model generates, and scores nothing")
+    score = logits[0] if len(logits) == 1 else 1.0 / (1.0 + math.exp(min(logits[0] - logits[1], 700.0)))
+    task.custom_output_params = {**(task.custom_output_params or {}), REWARD: score}
+    set_token_counts(task, token_counts(usage, 0)._replace(decoded=0))
+
+
+def last_logits(reply: Any) -> list[float]:
+    """The logits of a prompt's last token, or of the whole prompt where the model gives but those.
+
+    Raises:
+        EngineError: The server gave none.
+    """
+    logits = getattr(reply.choices[0], "context_logits", None)
+    if not logits:
+        raise EngineError("the server was asked for the logits of a prompt and gave none")
+    return [float(value) for value in (logits[-1] if isinstance(logits[-1], list) else logits)]
