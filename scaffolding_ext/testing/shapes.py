@@ -101,6 +101,8 @@ class Shape:
         if num_drawn:
             counts["completion_tokens"] = num_drawn
             values += [-1.0] * num_drawn
+        if self._flavor == "llama_cpp_python" and not self._first:
+            values.pop()  # it has one row of values for each token that was read, and nobody read the last
         logprobs = {"token_logprobs": values, "tokens": [f"token_id:{token}" for token in ids], "top_logprobs": None}
         choice = {"index": 0, "text": "", "logprobs": logprobs, "finish_reason": "length"}
         return {"object": "text_completion", "choices": [choice], "usage": counts}

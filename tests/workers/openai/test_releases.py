@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("torch")
 
-from scaffolding_ext.controllers.deepconf import _token_confidence
+from scaffolding_ext.controllers.deepconf import DeepConfController, _token_confidence
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
 from scaffolding_ext.program import Program, enter_program
@@ -155,6 +155,13 @@ def test_more_alternatives_than_a_chat_tells_are_refused_by_name(model: Any) -> 
         assert worker.max_num_logprobs == 19
         with pytest.raises(InvalidTaskError, match=r"num_logprobs is 20; .*tell the ids of 19"):
             run(worker, GenerationTask(input_str="Start with 5.", max_tokens=2, num_logprobs=20))
+
+
+def test_deepconf_is_told_at_build_how_many_alternatives_a_chat_has(model: Any) -> None:
+    with serving(model, "vllm", endpoint="chat") as (_, worker):
+        with pytest.raises(ConfigError, match=r"OpenAIWorker reports .* at most 19 tokens .* reads 20: .* top_k=19"):
+            DeepConfController(2).bind({"generation": worker})
+        DeepConfController(2, top_k=19).bind({"generation": worker})
 
 
 @pytest.mark.parametrize("is_older", [False, True])
