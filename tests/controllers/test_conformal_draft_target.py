@@ -82,14 +82,10 @@ def run(made, draft=None, target=None, prompt="question", **kwargs):
         return llm.generate(prompt, sample_id="sample", **kwargs)
 
 
-def events(result, *names):
-    return [event for event in result.program.trace if event["event"] in names]
-
-
 NINE = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
 
 
-def test_a_chunk_stands_or_is_written_anew_by_the_rank_of_its_score_in_its_turns_pool() -> None:
+def test_a_chunk_stands_or_is_written_anew_by_the_rank_of_its_score_in_its_turns_pool(events) -> None:
     pools = (NINE, [score + 100 for score in NINE], NINE)
     result = run(controller(*pools, max_turns=3), target=scored(lambda task: 6.5))
     # 6.5 is above all but three of nine: p = 4 / 10. At turn 1 it is below all.
@@ -124,7 +120,7 @@ def test_each_model_reads_the_chain_so_far_and_the_target_scores_the_chunk_behin
     assert [(t.input_str, t.max_tokens) for t in target.tasks if not isinstance(t, ScoreTask)] == [("question", 6)]
 
 
-def test_a_chain_ends_at_an_answer_at_the_models_end_and_at_its_budget() -> None:
+def test_a_chain_ends_at_an_answer_at_the_models_end_and_at_its_budget(events) -> None:
     boxed = ScriptedWorker(lambda task: "so \\boxed{3} and on and on")
     result = run(controller(NINE, draft_tokens=20, calibration=calibration(NINE, draft_tokens=20)), boxed)
     assert (result.answer, result.exit_reason) == ("3", "answer")
@@ -135,14 +131,14 @@ def test_a_chain_ends_at_an_answer_at_the_models_end_and_at_its_budget() -> None
     assert [event["turn"] for event in events(result, "accept")] == [0, 1]
 
 
-def test_a_chain_that_drafts_nothing_has_ended_and_nothing_is_decided() -> None:
+def test_a_chain_that_drafts_nothing_has_ended_and_nothing_is_decided(events) -> None:
     silent = ScriptedWorker(lambda task: "5}" if task.input_str.endswith("{") else "")
     result = run(controller(NINE), silent)
     assert not events(result, "accept", "take_over")
     assert (result.answer, result.exit_reason) == ("5", "end")
 
 
-def test_an_accepted_chain_goes_on_while_another_still_drafts() -> None:
+def test_an_accepted_chain_goes_on_while_another_still_drafts(events) -> None:
     """The first draft to arrive is held until the other chain has been scored three times."""
     released = asyncio.Event()
     held = []
@@ -166,7 +162,7 @@ def test_an_accepted_chain_goes_on_while_another_still_drafts() -> None:
     assert len(events(result, "accept")) == 6
 
 
-def test_conditional_coverage_scores_all_first_drafts_and_ranks_each_among_the_others() -> None:
+def test_conditional_coverage_scores_all_first_drafts_and_ranks_each_among_the_others(events) -> None:
     nlls = iter([3.0, 1.0, 2.0, 2.0, 9.0])
     drawn = []
 
@@ -185,7 +181,7 @@ def test_conditional_coverage_scores_all_first_drafts_and_ranks_each_among_the_o
     assert not events(run(controller(coverage="conditional", num_chains=2, max_turns=1)), "warning")
 
 
-def test_a_turn_that_no_calibration_chain_reached_is_decided_by_a_coin_of_the_same_rate() -> None:
+def test_a_turn_that_no_calibration_chain_reached_is_decided_by_a_coin_of_the_same_rate(events) -> None:
     """3,000 decisions; 4 binomial standard errors."""
     made = controller(NINE, max_turns=300, num_chains=10, ties="random", max_tokens=10**6)
     decisions = [e for e in events(run(made), "accept", "take_over") if e["turn"]]
@@ -194,7 +190,7 @@ def test_a_turn_that_no_calibration_chain_reached_is_decided_by_a_coin_of_the_sa
     assert rate == pytest.approx(0.4, abs=4 * (0.24 / len(decisions)) ** 0.5)
 
 
-def test_the_rate_is_alpha_where_the_scores_are_exchangeable() -> None:
+def test_the_rate_is_alpha_where_the_scores_are_exchangeable(events) -> None:
     """2,000 chunks against 999 calibration scores of their law; both draws scatter, by 4 standard errors together."""
     rng = np.random.default_rng(1)
     pool = rng.gamma(2.0, 1.0, 999).tolist()
@@ -204,7 +200,7 @@ def test_the_rate_is_alpha_where_the_scores_are_exchangeable() -> None:
     assert rate == pytest.approx(0.4, abs=4 * (0.24 / 2_000 + 0.24 / 1_000) ** 0.5)
 
 
-def test_the_adaptive_level_keeps_the_rate_under_drift_and_tells_its_regret() -> None:
+def test_the_adaptive_level_keeps_the_rate_under_drift_and_tells_its_regret(events) -> None:
     made = controller(NINE, num_chains=500, max_turns=1, adaptive_step=0.05)
     result = run(made, target=scored(lambda task: 50.0))  # stranger than any calibration score
     rate = np.mean([event["event"] == "take_over" for event in events(result, "accept", "take_over")])
@@ -214,7 +210,7 @@ def test_the_adaptive_level_keeps_the_rate_under_drift_and_tells_its_regret() ->
     assert figures["regret"] < 10
 
 
-def test_chains_vote_and_the_output_is_the_first_of_the_winners() -> None:
+def test_chains_vote_and_the_output_is_the_first_of_the_winners(events) -> None:
     answers = iter("122")
     draft = ScriptedWorker(lambda task: f"\\boxed{{{next(answers)}}}")
     made = controller(NINE, num_chains=3, draft_tokens=20, calibration=calibration(NINE, draft_tokens=20), alpha=0.4)
@@ -264,7 +260,7 @@ class Every(TakeOverRule):
         return [Decision(True, {"num_decided": len(chains)}) for _ in chains]
 
 
-def test_any_rule_decides_and_in_step_all_chunks_of_a_turn_together() -> None:
+def test_any_rule_decides_and_in_step_all_chunks_of_a_turn_together(events) -> None:
     target = scored(lambda task: 0.0)
     made = controller(rule=Every(), calibration=None, num_chains=3, max_turns=3)
     decisions = events(run(made, target=target), "accept", "take_over")
@@ -292,7 +288,7 @@ class AcceptsInStep(InStep):
         return [Decision(False, {}) for _ in chains]
 
 
-def test_in_step_a_chain_that_has_ended_has_its_answer_while_others_go_on() -> None:
+def test_in_step_a_chain_that_has_ended_has_its_answer_while_others_go_on(events) -> None:
     replies = iter(["so \\boxed{3}"])  # of the first chain; the other drafts on
     draft = ScriptedWorker(lambda task: "7}" if task.input_str.endswith("{") else next(replies, "d" * 20))
     settings = {"draft_tokens": 12, "num_chains": 2, "max_turns": 3}
@@ -362,7 +358,7 @@ def test_models_with_different_chat_templates_are_refused_unless_they_are_to_sha
     assert run(controller(NINE, shares_prompt=True), draft, target).answer == "7"
 
 
-def test_dynasor_drafts_and_a_chunk_that_its_budget_cuts_off_is_no_end() -> None:
+def test_dynasor_drafts_and_a_chunk_that_its_budget_cuts_off_is_no_end(events) -> None:
     """Its probes agree in the second chunk, on 7; in the first there is room for one probe."""
     draft = ScriptedWorker(lambda task: "7}" if task.input_str.endswith("{") else "d" * 100)
     dynasor = DynasorCoTController(chunk_size=3, certainty_threshold=2, mode="chunk", overlap=False)
@@ -383,7 +379,7 @@ def test_dynasor_drafts_and_a_chunk_that_its_budget_cuts_off_is_no_end() -> None
     assert [event["turn"] for event in events(result, "accept")] == [0]
 
 
-def test_it_draws_the_samples_of_a_vote() -> None:
+def test_it_draws_the_samples_of_a_vote(events) -> None:
     """Each sample is a draft/target run of its own, with its own chains and its own decisions."""
     target = scored(lambda task: 20.0 if task.input_str == "question" else 0.0)  # first chunks are rejected
     made = MajorityVoteController(controller(NINE, num_chains=2, max_turns=2), 3, allocation=None)
@@ -399,7 +395,7 @@ def test_it_draws_the_samples_of_a_vote() -> None:
     )
 
 
-def test_the_target_serves_few_calls_at_once_and_the_strangest_chains_first() -> None:
+def test_the_target_serves_few_calls_at_once_and_the_strangest_chains_first(events) -> None:
     """Twelve chains, one call at a time: what waits comes by p-value, and the trace says that it waited."""
     nlls = iter(range(12))
     target = BudgetedWorker(scored(lambda task: float(next(nlls, 0.0))), max_calls=1)
@@ -534,7 +530,7 @@ def test_a_worker_that_cannot_score_is_refused() -> None:
         run(controller(NINE), target=Mute("T"))
 
 
-def test_questions_that_an_online_calibration_did_not_see_are_told_in_the_trace() -> None:
+def test_questions_that_an_online_calibration_did_not_see_are_told_in_the_trace(events) -> None:
     online = calibration(NINE, source="online", prompts=("question",))
     assert not events(run(controller(calibration=online)), "warning")
     with pytest.warns(CalibrationWarning, match="for other questions than this one"):

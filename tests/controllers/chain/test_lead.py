@@ -38,13 +38,7 @@ def answered(worker, controller, num_problems=3):
         return [llm.generate(prompt, sample_id=prompt) for prompt in prompts]
 
 
-def events(result, *names):
-    """What the trace says under these names, but for the time of it."""
-    found = [event for event in result.program.trace if event["event"] in names]
-    return [{key: value for key, value in event.items() if key != "seconds"} for event in found]
-
-
-def test_over_http_a_late_probe_ends_the_stream_and_a_second_one_makes_chunks_of_it(engine):
+def test_over_http_a_late_probe_ends_the_stream_and_a_second_one_makes_chunks_of_it(engine, events):
     with OpenAIServer(engine, MODEL) as server:
 
         class LateProbes(OpenAIWorker):
@@ -72,7 +66,7 @@ def test_over_http_a_late_probe_ends_the_stream_and_a_second_one_makes_chunks_of
 
 
 @pytest.mark.parametrize("max_lead", [None, 5])
-def test_a_stream_rests_where_its_lead_ends_and_the_trace_says_so(max_lead):
+def test_a_stream_rests_where_its_lead_ends_and_the_trace_says_so(max_lead, events):
     ahead = []
 
     class LateProbes(HuggingFaceWorker):

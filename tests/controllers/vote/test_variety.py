@@ -32,10 +32,6 @@ def temperatures(worker):
     return {task.temperature for task in worker.tasks}
 
 
-def events(result, name):
-    return [event for event in result.program.trace if event["event"] == name]
-
-
 @pytest.mark.parametrize(
     ("set_by_controller", "set_by_request", "expected"),
     [
@@ -48,7 +44,7 @@ def events(result, name):
     ],
 )
 def test_samples_have_the_temperature_that_was_set_or_else_one_at_which_they_differ(
-    set_by_controller, set_by_request, expected
+    set_by_controller, set_by_request, expected, events
 ):
     vote = MajorityVoteController(NativeGenerationController(PLAIN | set_by_controller), 4, allocation=None)
     result, worker = run(vote, **set_by_request)
@@ -96,7 +92,7 @@ def test_several_greedy_samples_are_refused_when_the_stack_is_built(build, key):
 
 
 @pytest.mark.parametrize(("num_chains", "drawn_at"), [(2, SAMPLE_TEMPERATURE), (1, None)])
-def test_chains_of_draft_and_target_differ_whoever_drafts(num_chains, drawn_at):
+def test_chains_of_draft_and_target_differ_whoever_drafts(num_chains, drawn_at, events):
     plain = NativeGenerationController(PLAIN)
     rule = Coin(rate=0.5)
     made = ConformalDraftTargetController(plain, plain, rule=rule, num_chains=num_chains, max_turns=8, draft_tokens=4)
@@ -117,7 +113,7 @@ def test_one_greedy_sample_is_not_refused():
 
 
 @pytest.mark.parametrize(("texts", "told"), [(["a", "a", "a"], True), (["a", "a", "b"], False)])
-def test_a_vote_of_copies_says_so(texts, told, caplog):
+def test_a_vote_of_copies_says_so(texts, told, caplog, events):
     replies = iter(texts)
     with caplog.at_level(logging.WARNING):
         result, _ = run(

@@ -1,0 +1,171 @@
+"""Asking a chain for its answer, closing it, and concluding a request with it."""
+
+import contextvars
+from typing import ClassVar
+
+import pytest
+
+from scaffolding_ext.controllers.chain import (
+    ChunkChain,
+    Prefix,
+    StreamChain,
+    asked_answer,
+    asking,
+    close_with,
+    conclude,
+    continuation,
+)
+from scaffolding_ext.program import Program, enter_program
+from scaffolding_ext.prompting import Prompting, family_named
+from scaffolding_ext.protocol import GenerationTask, Worker
+from scaffolding_ext.tasks import PROBE, Purpose, purpose_of
+from scaffolding_ext.testing import ScriptedWorker
+
+FAMILY = family_named("tinylm")
+PROMPT_IDS = [7, 8, 9]
+TOKENIZER = Prompting.for_model("tinylm/draft")
+
+
+def test_a_continuation_sends_ids_where_all_are_known_and_text_always(prompt, inside):
+    prompting = Prompting.for_model("tinylm/draft")
+    program = Program(seed=1)
+    program.prompting = prompting
+    prefix = Prefix(2, "ab", [97, 98])
+
+    def sent(task=None, at=prefix, suffix="{"):
+        made = inside(program, continuation, task or prompt(), at, 5, suffix)
+        return made.input_str, made.input_tokens
+
+    assert sent() == ("Q: ab{", [*PROMPT_IDS, 97, 98, *prompting.encode("{")])
+    assert sent(suffix="") == ("Q: ab", [*PROMPT_IDS, 97, 98])
+    assert sent(prompt(input_tokens=None)) == ("Q: ab{", None)
+    assert sent(at=Prefix(2, "ab", None)) == ("Q: ab{", None)
+    assert sent(prompt(input_str=None)) == (None, [*PROMPT_IDS, 97, 98, *prompting.encode("{")])
+    unprompted = continuation(prompt(), prefix, 5, "{")
+    assert (unprompted.input_str, unprompted.input_tokens) == ("Q: ab{", None)
+
+
+def test_asking_honours_every_sampling_field_and_draws_a_seed(prompt, inside):
+    program = Program(seed=1)
+    params = {"max_tokens": 4, "temperature": 0.0, "top_p": 0.5, "top_k": 3, "stop": ["}"]}
+    task = inside(program, asking, prompt(), Prefix(0, "", []), FAMILY.probe, params)
+    assert {name: getattr(task, name) for name in params} == params
+    assert task.seed == Program(seed=1).next_seed()
+    assert purpose_of(task) == PROBE
+
+
+@pytest.mark.parametrize(("response", "answer"), [("5} so", "5"), ("}", None), ("5", None), ("", None)])
+def test_the_answer_that_was_asked_for(response, answer):
+    assert asked_answer(GenerationTask(output_str=response)) == answer
+
+
+@pytest.mark.parametrize("token_ids", [[97, 98, 1, 2], None])
+def test_closing_writes_prefix_and_answer(token_ids, prompt, inside):
+    program = Program()
+    program.prompting = Prompting.for_model("tinylm/draft")
+    task = prompt()
+    inside(program, close_with, task, Prefix(2, "ab", token_ids), FAMILY.close, "5", FAMILY, "certain")
+    ending = "</think>\nThe answer is \\boxed{5}."
+    assert task.output_str == "ab" + ending
+    assert task.output_tokens == (token_ids and [97, 98, *program.prompting.encode(ending)])
+    assert task.customized_result_fields["answer"] == "5"
+    assert task.customized_result_fields["exit_reason"] == "certain"
+
+
+@pytest.fixture
+def concluded(prompt, run):
+    """Finds what `conclude` writes for a chain that was grown so far (else to its end), the trace, and the ledger."""
+
+    def find(reply, budget=100, answer="4} and", position=None, make_chain=ChunkChain, **options):
+        program, task = Program(), prompt()
+        worker = ScriptedWorker(lambda asked: answer if purpose_of(asked) == PROBE else reply)
+
+        def request():
+            chain = make_chain(task, budget, {})
+            yield from chain.grow(budget if position is None else position)
+            yield from conclude(task, chain, FAMILY, {"max_tokens": 9}, **options)
+
+        def drive():
+            enter_program(program)
+            run(worker, program.meter(request()))
+
+        contextvars.copy_context().run(drive)
+        fields = task.customized_result_fields
+        result = (task.output_str, fields["answer"], fields["exit_reason"])
+        return result, [event["event"] for event in program.trace], program.ledger.by_purpose
+
+    return find
+
+
+THOUGHT = "so it is \\boxed{9}."
+
+
+@pytest.mark.parametrize("make_chain", [ChunkChain, StreamChain])
+@pytest.mark.parametrize(
+    ("reply", "options", "output", "answer", "reason"),
+    [
+        (THOUGHT, {}, THOUGHT, "9", "end"),
+        ("done</think>" + THOUGHT, {}, "done</think>" + THOUGHT, "9", "end"),
+        ("no idea", {}, "no idea" + FAMILY.close + "4" + FAMILY.answer_end, "4", "end"),
+        ("no idea", {"insist_on_answer": False}, "no idea", None, "end"),
+        ("no</think> idea", {}, "no</think> idea" + FAMILY.close_closed + "4" + FAMILY.answer_end, "4", "end"),
+        ("no idea", {"answer": "none"}, "no idea", None, "end"),
+        # at its budget, and left for a reason
+        (THOUGHT, {"budget": 5}, THOUGHT[:5] + FAMILY.close + "4" + FAMILY.answer_end, "4", "length"),
+        (THOUGHT * 2, {"budget": len(THOUGHT)}, THOUGHT + FAMILY.close + "4" + FAMILY.answer_end, "4", "length"),
+        (
+            THOUGHT,
+            {"position": 5, "exit_reason": "bored"},
+            THOUGHT[:5] + FAMILY.close + "4" + FAMILY.answer_end,
+            "4",
+            "bored",
+        ),
+        ("</think>" + THOUGHT * 2, {"position": 26, "exit_reason": "x"}, "</think>" + THOUGHT[:18], "9", "x"),
+    ],
+)
+def test_a_chain_is_concluded_with_its_own_answer_or_one_that_is_asked_for(
+    make_chain, reply, options, output, answer, reason, concluded
+):
+    written, events, ledger = concluded(reply, make_chain=make_chain, **options)
+    assert written == (output, answer, reason)
+    asked = answer == "4" or options.get("answer") == "none"
+    assert events == (["end", "force"] if asked else ["end"])
+    assert Purpose.DISCARDED not in ledger
+    assert (Purpose.PROBE in ledger) is asked
+
+
+def test_the_token_that_ended_a_chain_is_not_read_again_when_it_is_asked(prompt, run):
+    """Some engines hand over the token that ends a text; behind it a model would begin another text."""
+    program, sent = Program(), []
+    end_id = TOKENIZER.encode("<|end|>")[-1]
+    ids = TOKENIZER.encode("no idea")
+
+    class Ending(Worker):
+        async def _generate(self, task):
+            sent.append(task)
+            probing = purpose_of(task) == PROBE
+            task.output_tokens = TOKENIZER.encode("4}") if probing else [*ids, end_id]
+            task.output_str = "4}" if probing else "no idea"
+            task.finish_reason = "stop"
+
+        task_handlers: ClassVar = {GenerationTask: _generate}
+
+    task = prompt()
+
+    def request():
+        chain = ChunkChain(task, 100, {})
+        yield from chain.grow(100)
+        yield from conclude(task, chain, FAMILY, {"max_tokens": 9})
+
+    def drive():
+        program.prompting = TOKENIZER
+        enter_program(program)
+        run(Ending(), program.meter(request()))
+
+    contextvars.copy_context().run(drive)
+    close = TOKENIZER.encode(FAMILY.close)
+    assert sent[1].input_tokens == PROMPT_IDS + ids + close
+    ending = FAMILY.close + "4" + FAMILY.answer_end
+    assert task.output_str == "no idea" + ending
+    assert task.output_tokens == ids + TOKENIZER.encode(ending)
+    assert program.ledger.by_purpose[Purpose.DISCARDED].decoded == 1
