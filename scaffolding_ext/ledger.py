@@ -5,7 +5,7 @@ A `Meter` watches the tasks that pass, under either host; nobody else counts tok
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from scaffolding_ext.protocol import ControllerGenerator, Task
@@ -87,12 +87,20 @@ class Meter:
 
     Args:
         ledger: Where tokens are counted.
+        elapsed: Seconds since the request began; None measures no times.
+
+    Attributes:
+        seconds: How long the request waited for the tasks of each purpose, by its name, what ran side by side added
+            up; `first_token` is when the first token was there, where a worker tells.
     """
 
-    __slots__ = ("_counted", "_is_closed", "_ledger")
+    __slots__ = ("_began", "_counted", "_elapsed", "_is_closed", "_ledger", "seconds")
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, elapsed: Callable[[], float] | None = None) -> None:
         self._ledger = ledger
+        self._elapsed = elapsed
+        self._began: dict[int, float] = {}
+        self.seconds: dict[str, float] = {}
         self._counted: dict[int, tuple[Task, TaskCost]] = {}
         self._is_closed = False
 
@@ -102,7 +110,25 @@ class Meter:
         Returns:
             A generator with the same yields and the same return value.
         """
-        return relay(generator, after=self.count, is_stopped=lambda: self._is_closed)
+        start, end = (None, self.count) if self._elapsed is None else (self._start, self._end)
+        return relay(generator, start, end, lambda: self._is_closed)
+
+    def _start(self, work: Any) -> None:
+        if self._elapsed is not None:
+            self._began[id(work)] = self._elapsed()
+
+    def _end(self, work: Any) -> None:
+        self.count(work)
+        began = self._began.pop(id(work), None)
+        if began is None or self._elapsed is None or not isinstance(work, (list, tuple)):
+            return
+        tasks = [task for task in work if isinstance(task, Task)]
+        seconds = self._elapsed() - began
+        for name in {str(purpose_of(task).written) for task in tasks}:
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        firsts = [] if "first_token" in self.seconds else [getattr(task, "ttft_s", None) for task in tasks]
+        if known := [first for first in firsts if first is not None]:
+            self.seconds["first_token"] = began + min(known)
 
     def close(self) -> None:
         """Forget the streams that were counted part by part, and end what is still watched at its next step.

@@ -152,7 +152,7 @@ class Program:
         self._clock = clock
         self._started = clock()
         self._num_draws: dict[tuple[int, ...], int] = {}
-        self._meter = Meter(self.ledger)
+        self._meter = Meter(self.ledger, self.elapsed)
 
     @property
     def number(self) -> int:
@@ -165,6 +165,11 @@ class Program:
         if self._trace is None:
             self._trace = []
         return self._trace
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """How long the request waited for the tasks of each purpose, and when its first token came; see `Meter`."""
+        return {name: round(seconds, 6) for name, seconds in self._meter.seconds.items()}
 
     def next_seed(self) -> int | None:
         """The next seed for the branch that asks, or None where the program has no seed.

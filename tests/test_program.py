@@ -291,6 +291,22 @@ def test_a_failing_task_is_counted_for_what_it_cost():
     assert program.ledger.total == TokenCounts(3, 1)
 
 
+def test_waiting_is_timed_by_purpose():
+    clock = FakeClock()
+    program = Program(clock=clock)
+    chain, probe = generation(TokenCounts(3, 1)), generation(TokenCounts(1), PROBE)
+    work = program.meter(iter([[chain, probe], [probe], "odd"]))
+    next(work)
+    clock.advance(2.0)
+    chain.ttft_s = 0.5
+    next(work)
+    assert program.seconds == {"chain": 2.0, "probe": 2.0, "first_token": 0.5}
+    clock.advance(1.0)
+    probe.ttft_s = 0.1
+    list(work)
+    assert program.seconds == {"chain": 2.0, "probe": 3.0, "first_token": 0.5}
+
+
 def test_return_value_error_and_close_pass_through():
     closed = []
 

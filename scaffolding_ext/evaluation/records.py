@@ -39,10 +39,12 @@ class Record:
         verdict: How it was compared: `"equal"`, `"different"`, `"undetermined"`, or None without an answer.
         exit_reason: Why the controller stopped, where it says so.
         ledger: `Ledger.to_json()`; of a failed request what it had cost by then.
-        seconds: Wall-clock times: `total` is from submission to the end.
+        seconds: Wall-clock times: `total` is from submission to the end; the others are `Program.seconds`.
         seed: The request's own seed, or None.
         trace: The controller's decisions.
         error: Why the request failed, or None.
+        prompt: The question; None in records of older runs.
+        kind: What sort of question it is, or None.
     """
 
     id: str
@@ -59,6 +61,8 @@ class Record:
     seed: int | None
     trace: list[dict[str, Any]]
     error: RecordError | None
+    prompt: str | None = None
+    kind: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold."""

@@ -143,10 +143,12 @@ async def _run(
         verdict=None if scored is None else scored.verdict,
         exit_reason=result.exit_reason,
         ledger=result.program.ledger.to_json(),
-        seconds={"total": seconds},
+        seconds={"total": seconds, **result.program.seconds},
         seed=result.program.seed,
         trace=list(result.program.trace),
         error=None if error is None else RecordError(type(error).__name__, str(error)),
+        prompt=sample.prompt,
+        kind=sample.kind,
     )
 
 

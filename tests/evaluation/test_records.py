@@ -42,6 +42,8 @@ def make(**changes: Any) -> Record:
         "seed": 2**62,
         "trace": [{"event": "stop", "branch": [0], "seconds": 0.1, "answer": "42"}],
         "error": None,
+        "prompt": "What is 6 times 7?",
+        "kind": "product",
     }
     return Record(**fields | changes)
 
@@ -116,6 +118,11 @@ def test_a_full_disk_is_an_error_and_leaves_whole_records(tmp_path: Path) -> Non
     assert path.read_text() == text + "\n"
 
 
+def test_records_of_older_runs_have_no_prompt() -> None:
+    old = {name: value for name, value in make().to_json().items() if name not in ("prompt", "kind")}
+    assert Record.from_json(old) == make(prompt=None, kind=None)
+
+
 def test_the_prompt_hash_tells_prompts_apart() -> None:
     assert prompt_hash("a") == prompt_hash("a") != prompt_hash("b")
 
@@ -137,8 +144,9 @@ def test_records_fit_the_schema(validator: Any, record: Record) -> None:
 
 
 def test_the_schema_has_the_records_fields(validator: Any) -> None:
-    names = [field.name for field in dataclasses.fields(Record)]
-    assert list(validator.schema["properties"]) == names == validator.schema["required"]
+    fields = dataclasses.fields(Record)
+    assert list(validator.schema["properties"]) == [field.name for field in fields]
+    assert validator.schema["required"] == [field.name for field in fields if field.default is dataclasses.MISSING]
 
 
 @pytest.mark.parametrize(

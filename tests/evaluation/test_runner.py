@@ -53,6 +53,7 @@ def test_a_record_holds_everything_that_a_request_came_to() -> None:
         seed=again.program.seed,
         trace=[],
         error=None,
+        prompt="say 7",
     )
     assert record.ledger["total"]["decoded"] == len("\\boxed{7}")
 
@@ -148,7 +149,7 @@ def test_no_more_requests_are_in_flight_than_the_host_runs() -> None:
 
     with host(ScriptedWorker(said, before=before), max_parallel_requests=1) as llm:
         records = evaluate(llm, samples(1, 2, 3), clock=clock)
-    assert [record.seconds for record in records] == [{"total": 1.0}] * 3
+    assert [record.seconds["total"] for record in records] == [1.0] * 3
 
 
 def test_an_error_in_the_callback_ends_the_run_and_its_requests() -> None:
