@@ -44,8 +44,13 @@ SLOW = (
     "studies.demo",
     "studies.dynasor",
     "studies.load",
+    "engines.huggingface_bandwidth",
+    "engines.huggingface_soak",
     "engines.openai_parity",
+    "engines.openai_soak",
+    "engines.orchestration",
     "studies.tinylm",
+    "studies.voting",
 )
 
 
