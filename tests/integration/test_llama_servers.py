@@ -283,6 +283,17 @@ def test_dynasor_cot_gives_the_same(server: Any, reference: Worker, endpoint: An
         assert [output.text for output in there] == [output.text for output in here]
 
 
+def test_beside_others_it_decodes_no_more_than_alone(worker: Worker) -> None:
+    """With 64 chains on four slots: a stream that runs ahead while its probe waits is ended, and goes on later."""
+
+    def num_decoded(at_once: int) -> list[int]:
+        with ScaffoldingLlm(dynasor(), {"generation": worker}, at_once, seed=3) as llm:
+            results = llm.generate([problem.question for problem in problems(64)])
+        return [result.program.ledger.total.decoded for result in results]
+
+    assert sum(num_decoded(64)) <= 1.15 * sum(num_decoded(1))
+
+
 def test_a_vote_of_four(worker: Worker) -> None:
     outputs = solves(worker, vote)
     right = [output.answer == problem.answer for output, problem in zip(outputs, problems(6), strict=True)]
