@@ -2,22 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
+from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.controllers.chain.continuation import continuation
 from scaffolding_ext.protocol import GenerationTask, Task
+from scaffolding_ext.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.tasks import CHAIN, CHAIN_START, cost_of, finish_reason_of, output_of, set_purpose
 
 
+class Chunk(NamedTuple):
+    """What was written at one go.
+
+    Attributes:
+        text: As its worker decoded it.
+        token_ids: Its ids; None where the worker gives none, or who goes on behind it would not understand them.
+        num_tokens: Tokens that reach the chain if the chunk is kept.
+        num_generated: Tokens that the worker is known to have generated for it.
+        finish_reason: Why it ended the chain; `"length"` where the chain goes on.
+        logprobs: For each of its tokens, where they were asked for.
+    """
+
+    text: str
+    token_ids: list[int] | None
+    num_tokens: int
+    num_generated: int
+    finish_reason: str
+    logprobs: Sequence[Any] = ()
+
+    def without_end(self) -> Chunk:
+        """The chunk as another can go on behind it: open, and without the token that ended it."""
+        ids = self.token_ids
+        if self.finish_reason != "length" and ids:
+            ids = without_end_token(ids)
+        return self._replace(token_ids=ids, finish_reason="length")
+
+
 class ChunkChain(Chain):
-    """Plain generation tasks, one a chunk; token ids are carried on, so that no text is tokenised twice."""
+    """Plain generation tasks, one a chunk; token ids are carried on, so that no text is tokenised twice.
+
+    Args:
+        prompt: As for every chain.
+        max_tokens: As for every chain.
+        sampling_params: As for every chain.
+        carries_ids: Off, the chain is carried on as text: who reads it knows other ids.
+    """
 
     runs_on = False
 
-    def __init__(self, prompt: GenerationTask, max_tokens: int, sampling_params: dict[str, Any]) -> None:
+    def __init__(
+        self, prompt: GenerationTask, max_tokens: int, sampling_params: dict[str, Any], carries_ids: bool = True
+    ) -> None:
         super().__init__(prompt, max_tokens, sampling_params)
-        self._ids: list[int] | None = []
+        self._ids: list[int] | None = [] if carries_ids else None
         self._logprobs: list[Any] = []
         self._num_generated = 0
         self._chunk: GenerationTask | None = None
@@ -35,33 +74,49 @@ class ChunkChain(Chain):
         asked = min(num_tokens, self.max_tokens) - self._num_tokens
         if self.ended or asked < 1:
             return []
-        self._chunk = continuation(self.prompt, self.prefix, asked)
-        set_purpose(self._chunk, CHAIN if self._num_tokens else CHAIN_START)
-        self._configure(self._chunk, self._num_tokens)
+        self._chunk = self.next_chunk(asked, *([self._num_tokens] if self._num_tokens else []))
+        apply_sampling_params(self._chunk, self._sampling_params)
         return [self._chunk]
 
     def absorb(self) -> None:
-        chunk, self._chunk = self._chunk, None
-        if chunk is None:
+        task, self._chunk = self._chunk, None
+        if task is None:
             return
-        text = output_of(chunk)
-        asked = chunk.max_tokens or 0
-        produced = asked if chunk.output_tokens is None else len(chunk.output_tokens)
-        cost = cost_of(chunk)
-        if cost is not None:  # the ledger knows of no others either
-            self._num_generated += cost.written.decoded + cost.written.reused
-        self._num_tokens += produced
-        if chunk.output_tokens is None:
-            self._ids = None
-        elif self._ids is not None:
-            self._ids += chunk.output_tokens
-        self._logprobs += chunk.logprobs or ()
-        holds_stop_string = self._text.add(text, chunk.output_tokens, chunk.stop)
-        reason = finish_reason_of(chunk) or "length"  # without token ids either, all that was asked for is assumed
-        if reason == "length" and (holds_stop_string or produced < asked):
+        text, ids, asked = output_of(task), task.output_tokens, task.max_tokens or 0
+        produced = asked if ids is None else len(ids)
+        cost = cost_of(task)  # where it is not known, the ledger knows of no tokens either
+        generated = 0 if cost is None else cost.written.decoded + cost.written.reused
+        reason = finish_reason_of(task) or "length"  # without token ids either, all that was asked for is assumed
+        if reason == "length" and produced < asked:
             reason = "stop"
-        self.ended = reason != "length" or self._num_tokens >= self.max_tokens
-        self.finish_reason = reason if self.ended else None
+        self.keep(Chunk(text, ids, produced, generated, reason, task.logprobs or ()), task.stop)
 
     def stop(self) -> list[Task]:
         return []
+
+    def next_chunk(self, max_tokens: int, *part: int | str) -> GenerationTask:
+        """A task that writes on behind the chain, with the prompt's own sampling fields.
+
+        Args:
+            max_tokens: Tokens of the chunk.
+            part: Which chunk it is, so that it draws from a seed of its own; without it, it has the prompt's.
+        """
+        task = continuation(self.prompt, self.prefix, max_tokens)
+        set_purpose(task, CHAIN if self._num_tokens else CHAIN_START)
+        inherit_sampling_params(task, self.prompt, *part)
+        return task
+
+    def keep(self, chunk: Chunk, stop: str | list[str] | None) -> None:
+        """Make a chunk part of the chain, and see whether that ends it: by itself, by a stop string, at its budget."""
+        self._num_generated += chunk.num_generated
+        self._num_tokens += chunk.num_tokens
+        if chunk.token_ids is None:
+            self._ids = None
+        elif self._ids is not None:
+            self._ids += chunk.token_ids
+        self._logprobs += chunk.logprobs
+        reason = chunk.finish_reason
+        if self._text.add(chunk.text, chunk.token_ids, stop) and reason == "length":
+            reason = "stop"
+        self.ended = reason != "length" or self._num_tokens >= self.max_tokens
+        self.finish_reason = reason if self.ended else None

@@ -71,3 +71,8 @@ def is_text_of(token_ids: list[int], text: str, whole: bool = True) -> bool:
         return False
     ours, theirs = decoded.replace(_SPLIT, ""), text.replace(_SPLIT, "")
     return ours == theirs if whole else ours.startswith(theirs)
+
+
+def without_end_token(token_ids: list[int]) -> list[int]:
+    """The ids of an ended text without the token that ended it, which some workers hand over: it has no text."""
+    return token_ids[:-1] if decode(token_ids[-1:]) == "" else token_ids

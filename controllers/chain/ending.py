@@ -8,6 +8,7 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import decode, encode, finish
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
+from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
@@ -81,7 +82,6 @@ def _without_end(prefix: Prefix) -> Prefix:
     ids = prefix.token_ids
     if not ids:
         return prefix
-    if decode(ids[-1:]) == "":
-        ids = ids[:-1]
+    ids = without_end_token(ids)
     text = decode(ids)
     return Prefix(len(ids), prefix.text, ids if text is None or text == prefix.text else None)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import decode
-from scaffolding_ext.controllers.chain import Prefix, asked_answer, asking, continuation
-from scaffolding_ext.controllers.chain.chunk_text import ChunkText
+from scaffolding_ext.controllers.chain import asked_answer, asking
+from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
 from scaffolding_ext.controllers.on_worker import OnWorker, on_worker
 from scaffolding_ext.controllers.vote.variety import Variety
 from scaffolding_ext.errors import NoOutputError
@@ -18,40 +17,11 @@ from scaffolding_ext.program import discard, elapsed, record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.relay import relay
-from scaffolding_ext.sampling_params import inherit_sampling_params
-from scaffolding_ext.tasks import (
-    CHAIN,
-    CHAIN_START,
-    Purpose,
-    ScoreTask,
-    finish_reason_of,
-    notes_of,
-    output_of,
-    set_notes,
-    set_priority,
-)
+from scaffolding_ext.tasks import Purpose, ScoreTask, finish_reason_of, notes_of, output_of, set_notes, set_priority
 from scaffolding_ext.worker_tags import WorkerTag
 
 _BOX = re.compile(r"\\boxed\s*\{")
 _STOPPED_BY_MODEL = (None, "length", "end")  # exit reasons after which the finish reason says whether the chain ended
-
-
-class Chunk(NamedTuple):
-    """What one model wrote at one turn.
-
-    Attributes:
-        text: As its worker decoded it.
-        token_ids: Its ids; None where the worker gives none, or the other model would not understand them.
-        num_tokens: Tokens that reach the chain if the chunk is kept.
-        num_decoded: Tokens that the worker is known to have decoded.
-        ended: Whether its writer ended the chain.
-    """
-
-    text: str
-    token_ids: list[int] | None
-    num_tokens: int
-    num_decoded: int
-    ended: bool
 
 
 class DraftTargetChain:
@@ -103,7 +73,6 @@ class DraftTargetChain:
     ) -> None:
         self.index = index
         self.turn = 0
-        self.num_tokens = 0
         self.exit_reason: str | None = None
         self.draft_chunk: Chunk | None = None
         self.score: float | None = None
@@ -112,21 +81,25 @@ class DraftTargetChain:
         self.accepted_scores: list[float] = []
         self._prompt = prompt
         self._draft, self._target, self._score = draft.clone(), target.clone(), score
-        self._draft_tokens, self._target_tokens, self._max_tokens = draft_tokens, target_tokens, max_tokens
+        self._draft_tokens, self._target_tokens = draft_tokens, target_tokens
         self._keeps_rejected = keeps_rejected
         self._variety = variety
-        self._text = ChunkText()
+        self._written = ChunkChain(prompt, max_tokens, {}, shares_tokens and prompt.input_tokens is not None)
+        self._closing = ""
         self._priority = 0.0
-        self._ids: list[int] | None = [] if shares_tokens and prompt.input_tokens is not None else None
 
     @property
     def text(self) -> str:
-        return self._text.text
+        return self._written.text + self._closing
+
+    @property
+    def num_tokens(self) -> int:
+        return self._written.num_tokens
 
     @property
     def token_ids(self) -> list[int] | None:
-        """The ids of the chain; None where it is handed on as text."""
-        return None if self._ids is None else list(self._ids)
+        """The ids of the chain; None where it is handed on as text, or was closed."""
+        return None if self._closing else self._written.prefix.token_ids
 
     @property
     def wrote_something(self) -> bool:
@@ -171,10 +144,10 @@ class DraftTargetChain:
                 self.accepted_scores.append(self.score)
             return 0
         if self._keeps_rejected:
-            self._keep(self._without_end(chunk))
+            self._keep(chunk.without_end())
         else:
-            discard(Purpose.CHAIN, chunk.num_decoded)
-        if self.exit_reason is not None or self.num_tokens >= self._max_tokens:
+            discard(Purpose.CHAIN, chunk.num_generated)
+        if self.exit_reason is not None or self.num_tokens >= self._written.max_tokens:
             return 0
         written = yield from self._write(self._target, self._target_tokens)
         self._keep(written)
@@ -194,45 +167,42 @@ class DraftTargetChain:
         self.answer = extract(self.text)
         if self.answer is None:
             close = family.close_closed if family.think_close in self.text else family.close
-            prefix = Prefix(self.num_tokens, self.text, None if self.exit_reason == "end" else self.token_ids)
+            prefix = self._written.prefix
+            if self.exit_reason == "end":
+                prefix = prefix._replace(token_ids=None)
             forced = asking(self._prompt, prefix, close, sampling_params)
             yield from on_worker([[forced]], WorkerTag.DRAFT)
             self.answer = asked_answer(forced)
             if self.answer is not None:
-                self._text.text += close + self.answer + family.answer_end
-                self._ids = None
+                self._closing = close + self.answer + family.answer_end
         record("end", chain=self.index, turns=self.turn, reason=self.exit_reason, answer=self.answer)
 
     def _write(self, writer: OnWorker, max_tokens: int) -> ControllerGenerator:
         """Have a model write the next chunk, which it returns."""
-        asked = max(1, min(max_tokens, self._max_tokens - self.num_tokens))
-        task = continuation(self._prompt, Prefix(self.num_tokens, self.text, self._ids), asked)
-        notes = notes_of(task)._replace(
-            purpose=CHAIN if self.num_tokens else CHAIN_START,
-            priority=self._priority if writer is self._target else 0.0,
-            is_chunk=True,
-        )
-        set_notes(task, notes)
-        inherit_sampling_params(task, self._prompt, self.index, self.turn, writer.tag.value)
+        asked = max(1, min(max_tokens, self._written.max_tokens - self.num_tokens))
+        task = self._written.next_chunk(asked, self.index, self.turn, writer.tag.value)
+        priority = self._priority if writer is self._target else 0.0
+        set_notes(task, notes_of(task)._replace(priority=priority, is_chunk=True))
         spent = Ledger()
         yield from Meter(spent).watch(relay(writer.process([task]), before=self._variety))
-        chunk_text = output_of(task)
-        own_reason = task.customized_result_fields.get("exit_reason")
-        ended = own_reason not in _STOPPED_BY_MODEL or finish_reason_of(task) not in (None, "length")
-        if self._ids is None:
-            chunk_text = chunk_text.rstrip("\ufffd")  # half a character, which the other model could not read
-        num_tokens = asked if task.output_tokens is None else len(task.output_tokens)
-        token_ids = None if self._ids is None else task.output_tokens
+        text, ids = output_of(task), task.output_tokens
+        num_tokens = asked if ids is None else len(ids)
+        reason = finish_reason_of(task) or "length"
+        if reason == "length" and task.customized_result_fields.get("exit_reason") not in _STOPPED_BY_MODEL:
+            reason = "stop"
+        if self._written.prefix.token_ids is None:
+            text, ids = text.rstrip("\ufffd"), None  # half a character, which the other model could not read
         decoded = spent.by_purpose.get(Purpose.CHAIN)
-        return Chunk(chunk_text, token_ids, num_tokens, 0 if decoded is None else decoded.decoded, ended)
+        return Chunk(text, ids, num_tokens, 0 if decoded is None else decoded.decoded, reason)
 
     def _scored(self, chunk: Chunk, score: NonconformityScore) -> ControllerGenerator:
         """Have the target score a chunk behind the chain so far, and return its nonconformity."""
-        if self._ids is None or chunk.token_ids is None:
+        ids = self._written.prefix.token_ids
+        if ids is None or chunk.token_ids is None:
             history = (self._prompt.input_str or "") + self.text
             task = ScoreTask(worker_tag=WorkerTag.TARGET, input_str=history, continuation_str=chunk.text)
         else:
-            history_ids = (self._prompt.input_tokens or []) + self._ids
+            history_ids = (self._prompt.input_tokens or []) + ids
             task = ScoreTask(worker_tag=WorkerTag.TARGET, input_tokens=history_ids, continuation_tokens=chunk.token_ids)
         set_priority(task, self._priority)
         yield [task]
@@ -242,19 +212,10 @@ class DraftTargetChain:
 
     def _keep(self, chunk: Chunk) -> None:
         """Make a chunk part of the chain, and see whether that ends it."""
-        self.num_tokens += chunk.num_tokens
-        self._ids = None if self._ids is None or chunk.token_ids is None else self._ids + chunk.token_ids
-        stopped = self._text.add(chunk.text, chunk.token_ids, self._prompt.stop)
-        if chunk.ended or stopped:
+        self._written.keep(chunk, self._prompt.stop)
+        if self._written.ended and self._written.finish_reason != "length":
             self.exit_reason = "end"
         elif _BOX.search(self.text) and extract(self.text) is not None:
             self.exit_reason = "answer"
-        elif self.num_tokens >= self._max_tokens:
+        elif self._written.ended:
             self.exit_reason = "length"
-
-    def _without_end(self, chunk: Chunk) -> Chunk:
-        """The chunk as the target can go on behind it: open, and without the token that ended it."""
-        ids = chunk.token_ids
-        if chunk.ended and ids and not decode(ids[-1:]):
-            ids = ids[:-1]
-        return chunk._replace(token_ids=ids, ended=False)
