@@ -27,7 +27,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.relay import relay
-from scaffolding_ext.tasks import CONTINUED_TURNS
+from scaffolding_ext.tasks import CONTINUED_TURNS, TokenCounts
 from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 
 _CONTAINERS = frozenset({tuple, list, dict})
@@ -46,6 +46,8 @@ class BaseController(Controller):
         registries: By argument, where the types of components are found that are no controllers: a rule, for instance.
         longest_request: Most tokens behind the prompt that one of its requests reads and writes, as far as its
             arguments say; None where they do not.
+        calibration_cost: Tokens that were spent on a calibration of its own, before any request; None where there is
+            none, or nothing says how many.
         continues_answers: Whether it has workers go on with an unfinished answer, which not every chat server can.
         prompting: Of the outermost controller of a stack: applied to the prompt when a request starts. Where it was
             never set, our host takes that of the generation worker's model; None sends prompts as they are.
@@ -56,6 +58,7 @@ class BaseController(Controller):
     required_tasks: tuple[type[Task], ...] = ()
     registries: ClassVar[Mapping[str, Registry]] = {}
     longest_request: int | None = None
+    calibration_cost: TokenCounts | None = None
     continues_answers: bool = False
     prompting: Prompting | None = None
 

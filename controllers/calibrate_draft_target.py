@@ -7,6 +7,7 @@ among them, and taken over where its p-value says so.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -43,6 +44,13 @@ def turns_in(trace: Sequence[Mapping[str, Any]]) -> list[CalibrationTurn]:
     return [CalibrationTurn(*(event[name] for name in CalibrationTurn._fields)) for event in events]
 
 
+class CalibratingRule(ConformalRule):
+    """Of calibration chains, which are ranked among each other: it promises nothing that could be in doubt."""
+
+    def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
+        return None
+
+
 class CalibrateDraftTargetController(BaseController):
     """Runs the chains of many questions in step and records their scores.
 
@@ -60,7 +68,9 @@ class CalibrateDraftTargetController(BaseController):
         super().__init__()
         if not isinstance(controller.rule, ConformalRule):
             raise ConfigError(f"is a {type(controller.rule).__name__}; a ConformalRule alone is calibrated", "rule")
-        self.controller, self.rule = controller, controller.rule
+        self.rule = CalibratingRule(controller.rule.alpha, "conditional", ties=controller.rule.ties)
+        self.controller = copy.copy(controller)
+        self.controller.rule = self.rule
         self.prompts = list(prompts)
         self.num_turns = num_turns or controller.max_turns
 

@@ -132,6 +132,7 @@ class ConformalDraftTargetController(BaseController):
             score=require.one_of("score", score, SCORES),
         )
         self.rule.check(self.setting)
+        self.calibration_cost = self.rule.calibration_cost
         self.shares_prompt = shares_prompt
         self.aggregator = aggregator_from(aggregator)
         self._shares_tokens = False
@@ -160,13 +161,19 @@ class ConformalDraftTargetController(BaseController):
             )
         tokenizers = [getattr(worker, "tokenizer_fingerprint", None) for worker in (draft, target)]
         self._shares_tokens = tokenizers[0] is not None and tokenizers[0] == tokenizers[1]
+        self._warn(self.rule.doubt(self.max_turns))
+
+    def _warn(self, doubt: str | None) -> None:
+        if doubt is not None:
+            warnings.warn(f"the take-over rule: {doubt}", CalibrationWarning, stacklevel=3)
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt; keyword arguments are sampling fields of this request, of both models."""
         set_sampling_params(task, sampling_params)
-        if (reason := self.rule.doubt(task.input_str or "", self.max_turns)) is not None:
-            record("warning", what="calibration", reason=reason)
-            warnings.warn(f"the take-over rule: {reason}", CalibrationWarning, stacklevel=2)
+        if (doubt := self.rule.doubt(self.max_turns, task.input_str or "")) is not None:
+            record("warning", what="calibration", reason=doubt)
+            if self.rule.doubt(self.max_turns) is None:  # else it was said when the stack was built
+                self._warn(doubt)
         rule = self.rule.for_request()
         chains = self.open_chains(task, scores=rule.scores_chunks)
         rngs = [np.random.default_rng(next_seed()) for _ in chains]

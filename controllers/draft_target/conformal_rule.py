@@ -66,6 +66,7 @@ class ConformalRule(TakeOverRule):
             calibration = ConformalCalibration.load(calibration)
         self.calibration = calibration if coverage == "marginal" else None
         self._pools = {} if self.calibration is None else self.calibration.pools(alpha)
+        self.calibration_cost = None if self.calibration is None else self.calibration.level(alpha).cost
         self._own = _NO_SCORES  # of a request, where coverage is conditional
         self._adaptive: AdaptiveLevel | None = None
         if adaptive_step is not None:
@@ -76,15 +77,16 @@ class ConformalRule(TakeOverRule):
         if self.calibration is not None:
             self.calibration.check(setting)
 
-    def doubt(self, prompt: str, max_turns: int) -> str | None:
+    def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
         if self.coverage == "conditional" and max_turns > 1:
             return (
                 "coverage 'conditional' holds alpha on the first turn alone: on later ones the target may take over "
                 "far more chunks (47 % where 25 % was asked for, on the embedded models): choose coverage 'marginal' "
                 "with a calibration, or max_turns 1"
             )
-        is_foreign = self.calibration is not None and self.calibration.is_foreign(prompt)
-        return "the calibration was made online, for other questions than this one" if is_foreign else None
+        if self.calibration is not None and prompt is not None and self.calibration.is_foreign(prompt):
+            return "the calibration was made online, for other questions than this one"
+        return None
 
     def for_request(self) -> ConformalRule:
         return self if self.coverage == "marginal" else copy.copy(self)

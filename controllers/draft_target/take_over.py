@@ -13,6 +13,7 @@ from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.registry import take_over_rules
+from scaffolding_ext.tasks import TokenCounts
 
 
 class Decision(NamedTuple):
@@ -34,9 +35,12 @@ class TakeOverRule(ABC):
 
     Attributes:
         scores_chunks: Whether the target scores every chunk before its decision; else `chain.score` stays None.
+        calibration_cost: Tokens that were spent on its calibration, before any request; None where there is none, or
+            nothing says how many.
     """
 
     scores_chunks: bool = True
+    calibration_cost: TokenCounts | None = None
 
     def check(self, setting: DraftTargetSetting) -> None:  # noqa: B027  # most rules hold for any setting
         """Refuse models, chunk lengths, a policy or a score that the rule does not hold for.
@@ -45,12 +49,12 @@ class TakeOverRule(ABC):
             ConfigError: It does not hold for the setting.
         """
 
-    def doubt(self, prompt: str, max_turns: int) -> str | None:
-        """Why what the rule promises does not hold for a request, for a warning; None where it does.
+    def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
+        """Why what the rule promises does not hold, for a warning; None where it does.
 
         Args:
-            prompt: As the models read it.
             max_turns: Chunks that a chain may draft.
+            prompt: Of a request, as the models read it; None asks before any, when the stack is built.
         """
         return None
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from scaffolding_ext.documents import decoded, located, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.conformal_pools import PoolKey, ScorePool, TurnPools, pool_key
+from scaffolding_ext.tasks import TokenCounts
 
 OnReject = Literal["resample", "continue"]
 Source = Literal["online", "held_out"]
@@ -75,6 +76,12 @@ class LevelScores(_Frozen):
     turns: list[TurnScores]
     num_target_tokens: int | None = None
     ledger: dict[str, Any] | None = None
+
+    @property
+    def cost(self) -> TokenCounts | None:
+        """All their tokens; None in files that do not say."""
+        total = (self.ledger or {}).get("total")
+        return TokenCounts(**total) if total else None
 
 
 class ConformalCalibration(_Frozen):

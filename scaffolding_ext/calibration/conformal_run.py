@@ -13,7 +13,12 @@ from scaffolding_ext.calibration.conformal import (
     TurnScores,
     fingerprints,
 )
-from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController, CalibrationTurn, turns_in
+from scaffolding_ext.controllers.calibrate_draft_target import (
+    CalibrateDraftTargetController,
+    CalibratingRule,
+    CalibrationTurn,
+    turns_in,
+)
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController, model_name
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -85,7 +90,7 @@ def _uncalibrated(config: StackConfig, alpha: float) -> StackConfig:
     given = config.controller.args
     own = given["rule"].get("args", {}) if isinstance(given.get("rule"), Mapping) else {}
     ties = {"ties": own["ties"]} if "ties" in own else {}
-    rule = {"type": "conformal", "args": {"alpha": alpha, "coverage": "conditional", **ties}}
+    rule = CalibratingRule(alpha, "conditional", **ties)
     args = {key: value for key, value in given.items() if key not in ("alpha", "coverage", "calibration")}
     component = ComponentConfig(type=config.controller.type, args=args | {"rule": rule})
     return config.model_copy(update={"controller": component})

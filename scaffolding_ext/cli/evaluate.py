@@ -85,6 +85,7 @@ def evaluate(
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --output_path runs/dynasor
     """
     from scaffolding_ext.documents import write_text
+    from scaffolding_ext.evaluation.calibration_cost import calibration_cost
     from scaffolding_ext.evaluation.datasets import load_dataset
     from scaffolding_ext.evaluation.report import summarize
     from scaffolding_ext.evaluation.run_folder import SUMMARY, claimed
@@ -96,7 +97,7 @@ def evaluate(
         config, data = config_with_dataset(source, dataset, [*overrides, *given_here], skip_bad_rows)
         if config.seed is None:
             config = config.model_copy(update={"seed": 0})  # a run that can be repeated
-        check_stack(config)
+        controller = check_stack(config)
         samples = load_dataset(**data.model_dump(), limit=limit)
         check_size(len(samples), epochs)
         document: dict[str, Any] = {
@@ -112,7 +113,7 @@ def evaluate(
             click.echo(json.dumps(document | {"config": config.model_dump()}) if as_json else plan)
             return
         records = _run(config, samples, epochs, request_timeout, output_path)
-        summary = summarize(records)
+        summary = summarize(records, calibration_cost(controller))
         failed = next((record for record in records if record.error is not None), None)
         first_error = None if failed is None or failed.error is None else f"{failed.id}: {failed.error.message}"
         document |= {"summary": summary.to_json(), "first_error": first_error}
@@ -164,6 +165,9 @@ def _show(name: str, summary: Summary, first_error: str | None) -> None:
     console.print(comparison_table({name: summary}))
     decoded = {purpose: counts["decoded"] for purpose, counts in summary.mean_tokens_by_purpose.items()}
     console.print(f"decoded tokens a sample: {_counted(decoded)}")
+    if summary.calibration_tokens is not None:
+        spread = f"{summary.mean_calibration_tokens:.6g} decoded a sample of this run, not in the figures above"
+        console.print(f"calibration tokens, spent before: {_counted(summary.calibration_tokens)}; {spread}")
     console.print(f"exit reasons: {_counted(summary.exit_reasons)}")
     console.print(f"no answer: {summary.num_unanswered}; undetermined answers: {summary.num_undetermined}")
     console.print(f"errors: {_counted(summary.errors)}" + (f"; the first, {first_error}" if first_error else ""))

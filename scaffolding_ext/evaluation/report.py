@@ -13,7 +13,7 @@ from rich.table import Table
 
 from scaffolding_ext.evaluation.records import Record
 from scaffolding_ext.maths.statistics import Interval, wilson_interval
-from scaffolding_ext.tasks import Purpose
+from scaffolding_ext.tasks import Purpose, TokenCounts
 
 _MOST_DISCARDED = 0.1  # share of the decoded tokens; above it a run is warned about
 _COUNTS = ("decoded", "prefilled", "reused")
@@ -42,6 +42,8 @@ class Summary:
         mean_seconds: Wall-clock time a sample, from submission to its end.
         exit_reasons: How many samples finished for each reason; samples that name none count under `"unknown"`.
         errors: How many samples failed with each type of error.
+        calibration_tokens: Tokens that the stack's calibrations had cost before the run, decoded, prefilled and reused;
+            no other figure holds them. None where there are none, or nothing says how many.
     """
 
     num_samples: int
@@ -60,6 +62,14 @@ class Summary:
     mean_seconds: float | None
     exit_reasons: dict[str, int]
     errors: dict[str, int]
+    calibration_tokens: dict[str, int] | None = None
+
+    @property
+    def mean_calibration_tokens(self) -> float:
+        """Decoded tokens of the calibrations, spread over the run's samples; 0 where there are none."""
+        if self.calibration_tokens is None or not self.num_samples:
+            return 0.0
+        return self.calibration_tokens["decoded"] / self.num_samples
 
     @property
     def discarded_share(self) -> float:
@@ -84,8 +94,13 @@ class Summary:
         return {name: value._asdict() if isinstance(value, Interval) else value for name, value in fields.items()}
 
 
-def summarize(records: Sequence[Record]) -> Summary:
-    """Sum a run's records up."""
+def summarize(records: Sequence[Record], calibration_cost: TokenCounts | None = None) -> Summary:
+    """Sum a run's records up.
+
+    Args:
+        records: Of the run.
+        calibration_cost: What `calibration_cost.calibration_cost` says of the run's controller.
+    """
     finished = [record for record in records if record.error is None]
     num_correct = sum(record.correct for record in finished)
     totals = [record.ledger["total"] for record in records]
@@ -107,6 +122,7 @@ def summarize(records: Sequence[Record]) -> Summary:
         mean_seconds=_mean([record.seconds["total"] for record in records]),
         exit_reasons=dict(Counter(record.exit_reason or "unknown" for record in finished).most_common()),
         errors=dict(Counter(record.error.type for record in records if record.error is not None).most_common()),
+        calibration_tokens=None if calibration_cost is None else calibration_cost._asdict(),
     )
 
 
@@ -114,17 +130,20 @@ def comparison_table(runs: Mapping[str, Summary]) -> Table:
     """A table with one line a run, token figures a sample; what a run saves is in decoded tokens against the first.
 
     The 95 % Wilson interval stands beside the percentage of right answers; failed samples are wrong there. Where a run
-    has any, a column more gives the percentage without them.
+    has any, a column more gives the percentage without them. Where one was calibrated, a column more spreads the tokens
+    that were decoded for it over the run's samples; what is saved is then net of them.
     """
     any_failed = any(run.num_failed for run in runs.values())
-    columns = ("run", "n", "failed", "correct %", *(["of finished"] if any_failed else []))
-    table = Table(*columns, "decoded", "discarded", "saved", "computed", "seconds", box=SIMPLE_HEAD, pad_edge=False)
+    any_calibrated = any(run.calibration_tokens for run in runs.values())
+    columns = ("run", "n", "failed", "correct %", *(["of finished"] if any_failed else []), "decoded", "discarded")
+    columns += (*(["calibration"] if any_calibrated else []), "saved", "computed", "seconds")
+    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    baseline = next(iter(runs.values())).mean_decoded_tokens if runs else None
+    baseline = _with_calibration(next(iter(runs.values()))) if runs else None
     for index, (name, run) in enumerate(runs.items()):
         decoded = run.mean_decoded_tokens
-        saved = 1 - decoded / baseline if index and baseline and decoded is not None else None
+        saved = 1 - _with_calibration(run) / baseline if index and baseline and decoded is not None else None
         table.add_row(
             name,
             str(run.num_samples),
@@ -133,11 +152,16 @@ def comparison_table(runs: Mapping[str, Summary]) -> Table:
             *([_shown_percentage(run.accuracy_of_finished, run.accuracy_of_finished_interval)] if any_failed else []),
             _shown(decoded, ".1f"),
             _shown(run.discarded_share, ".1%"),
+            *([_shown(run.mean_calibration_tokens, ".1f")] if any_calibrated else []),
             _shown(saved, ".1%"),
             _shown(run.mean_computed_tokens, ".1f"),
             _shown(run.mean_seconds, ".3f"),
         )
     return table
+
+
+def _with_calibration(run: Summary) -> float:
+    return (run.mean_decoded_tokens or 0.0) + run.mean_calibration_tokens
 
 
 def _mean(values: Sequence[float]) -> float | None:

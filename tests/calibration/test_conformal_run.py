@@ -1,12 +1,17 @@
 """`calibrate conformal`: chains on scripted workers, the file that they leave, and a run that uses it."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.calibration.conformal import ConformalCalibration, fingerprint
 from scaffolding_ext.cli.main import main
+from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
+from scaffolding_ext.controllers.majority_vote import MajorityVoteController
+from scaffolding_ext.evaluation.calibration_cost import calibration_cost
 from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.maths.conformal_pools import pool_key
 from scaffolding_ext.stack.build import check_stack
@@ -130,6 +135,29 @@ def test_the_file_says_what_the_calibration_cost(stack):
     assert level.num_target_tokens == 3 * taken_over > 0
     drafted = 5 * sum(len(turn.scores) for turn in level.turns)
     assert level.ledger["total"]["decoded"] == drafted + level.num_target_tokens
+
+
+def test_a_run_counts_what_its_calibration_cost(stack):
+    made, _ = calibrate(stack, "--alpha", "0.25")
+    marginal = ("--set", "controller.args.coverage=marginal", "--set", "controller.args.calibration=made.json")
+    evaluated = ("eval", "--config", stack, *marginal, "--set", "controller.args.alpha=0.4", "--output_path", "run")
+    shown = call(*evaluated).output
+    cost = made.level(0.4).ledger["total"]
+    summary = json.loads(Path("run", "summary.json").read_text())["summary"]
+    assert summary["calibration_tokens"] == cost
+    assert f"calibration tokens, spent before: decoded {cost['decoded']}, " in shown
+    assert f"{cost['decoded'] / 6:.6g} decoded a sample of this run" in shown
+
+
+def test_the_cost_of_a_calibration_is_found_in_sub_controllers_too(stack):
+    made, _ = calibrate(stack)
+    inner = ConformalDraftTargetController(alpha=0.4, calibration=made, draft_tokens=5, target_tokens=3)
+    cost = made.levels[0].cost
+    assert cost.decoded > 0
+    assert calibration_cost(MajorityVoteController(inner, 2)) == calibration_cost(inner) == cost
+    assert calibration_cost(ConformalDraftTargetController(rule="coin")) is None
+    silent = made.model_copy(update={"levels": [made.levels[0].model_copy(update={"ledger": None})]})
+    assert ConformalRule(0.4, calibration=silent).calibration_cost is None
 
 
 def test_the_packaged_stack_is_calibrated_on_other_questions_at_every_turn_that_chains_reach():

@@ -181,6 +181,16 @@ def test_conditional_coverage_scores_all_first_drafts_and_ranks_each_among_the_o
     assert not events(run(controller(coverage="conditional", num_chains=2, max_turns=1)), "warning")
 
 
+def test_conditional_coverage_beyond_a_turn_is_warned_of_once_a_stack_and_told_in_every_trace(events) -> None:
+    made = controller(coverage="conditional", num_chains=2, max_turns=2)
+    with pytest.warns(CalibrationWarning) as warned:
+        llm = ScaffoldingLlm(made, {"draft": drafting(), "target": scored(lambda task: 1.0)}, seed=0)
+        with llm:
+            results = [llm.generate(prompt) for prompt in ("one", "two", "three")]
+    assert len(warned) == 1
+    assert [len(events(result, "warning")) for result in results] == [1, 1, 1]
+
+
 def test_a_turn_that_no_calibration_chain_reached_is_decided_by_a_coin_of_the_same_rate(events) -> None:
     """3,000 decisions; 4 binomial standard errors."""
     made = controller(NINE, max_turns=300, num_chains=10, ties="random", max_tokens=10**6)

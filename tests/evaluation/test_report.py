@@ -12,7 +12,7 @@ from scaffolding_ext.evaluation.records import Record, RecordError
 from scaffolding_ext.evaluation.report import Summary, comparison_table, summarize
 from scaffolding_ext.ledger import Ledger
 from scaffolding_ext.maths.statistics import wilson_interval
-from scaffolding_ext.tasks import Purpose
+from scaffolding_ext.tasks import Purpose, TokenCounts
 
 
 def make(correct: bool = True, decoded: int = 10, probe: int = 0, **changes: Any) -> Record:
@@ -115,6 +115,18 @@ def test_the_table_shows_savings_against_the_first_run() -> None:
     base, quick = shown(runs)
     assert base == ["base", "1", "0", "100.0", "(20.7-100.0)", "100.0", "0.0%", "-", "103.0", "2.000"]
     assert quick == ["quick", "2", "0", "50.0", "(9.5-90.5)", "50.0", "0.0%", "50.0%", "53.0", "2.000"]
+
+
+def test_what_a_calibration_cost_is_spread_over_the_runs_samples_and_taken_off_what_it_saves() -> None:
+    runs = {
+        "base": summarize([make(True, 100)]),
+        "quick": summarize([make(True, 60), make(False, 40)], TokenCounts(decoded=50, prefilled=8)),
+    }
+    assert runs["quick"].to_json()["calibration_tokens"] == {"decoded": 50, "prefilled": 8, "reused": 0}
+    assert (runs["quick"].mean_calibration_tokens, runs["base"].calibration_tokens) == (25.0, None)
+    base, quick = shown(runs)
+    assert base[5:9] == ["100.0", "0.0%", "0.0", "-"]
+    assert quick[5:9] == ["50.0", "0.0%", "25.0", "25.0%"]
 
 
 def test_the_table_of_no_runs_is_empty() -> None:
