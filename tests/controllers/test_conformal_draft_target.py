@@ -183,10 +183,9 @@ def test_conditional_coverage_scores_all_first_drafts_and_ranks_each_among_the_o
 
 def test_conditional_coverage_beyond_a_turn_is_warned_of_once_a_stack_and_told_in_every_trace(events) -> None:
     made = controller(coverage="conditional", num_chains=2, max_turns=2)
-    with pytest.warns(CalibrationWarning) as warned:
-        llm = ScaffoldingLlm(made, {"draft": drafting(), "target": scored(lambda task: 1.0)}, seed=0)
-        with llm:
-            results = [llm.generate(prompt) for prompt in ("one", "two", "three")]
+    workers = {"draft": drafting(), "target": scored(lambda task: 1.0)}
+    with pytest.warns(CalibrationWarning) as warned, ScaffoldingLlm(made, workers, seed=0) as llm:
+        results = [llm.generate(prompt) for prompt in ("one", "two", "three")]
     assert len(warned) == 1
     assert [len(events(result, "warning")) for result in results] == [1, 1, 1]
 
