@@ -66,6 +66,7 @@ class BaseController(Controller):
         super().__init__()
         self._capabilities: dict[str, Capabilities] = {}
         self._foreign_keys: dict[str, Any] = {}
+        self._said: set[str] = set()  # one for all clones
 
     def clone(self) -> BaseController:
         """A copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
@@ -80,6 +81,12 @@ class BaseController(Controller):
                 twin.__dict__[name] = value.clone()
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
+
+    def first_to_say(self, what: str) -> bool:
+        """Whether neither this controller nor a clone of it has said something: requests of one stack share a log."""
+        is_first = what not in self._said
+        self._said.add(what)
+        return is_first
 
     def own_requests(self) -> Mapping[WorkerTag, Requests]:
         """What this controller itself sends, by tag; override it where the workers are not all sent the same."""

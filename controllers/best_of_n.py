@@ -80,7 +80,7 @@ class BestOfNController(BaseController):
             self.reward.prepare(task)
         sampler = Sampler(self.generation_controller, task, num, {**(generation_kwargs or {}), **sampling_params})
         yield sampler.start(num)
-        sampler.look_for_copies()
+        sampler.look_for_copies(self)
         samples = sampler.samples
         if self.reward_controller is not None:
             scores = yield from score(self.reward_controller, [sample.task for sample in samples])

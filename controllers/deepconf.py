@@ -113,7 +113,7 @@ class DeepConfController(BaseController):
             if len(samples) == num or agree:
                 break
             yield sampler.start(min(self.warm_up_sample_num, num - len(samples)))
-        sampler.look_for_copies()
+        sampler.look_for_copies(self)
         num_discarded = sampler.discard(sample for sample in samples if _is_unsure(sample))
         record(
             "vote",

@@ -123,7 +123,7 @@ class MajorityVoteController(BaseController):
         while not ballot.closed:
             yield sampler.start(ballot.num_wanted - len(sampler.samples))
             yield from ballot.count()
-        sampler.look_for_copies()
+        sampler.look_for_copies(self)
         counted, rest = sampler.samples[: ballot.num_counted], sampler.samples[ballot.num_counted :]
         num_discarded = sampler.discard(rest)
         winner = vote(ballot.classes, ballot.weights)

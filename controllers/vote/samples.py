@@ -112,13 +112,18 @@ class Sampler:
         process.branch_paths = [(*path, sample.index) for sample in new]  # so that a branch is a sample in every round
         return process
 
-    def look_for_copies(self) -> None:
-        """Say in log and trace where all ended samples are one text: such a vote costs much and says nothing."""
+    def look_for_copies(self, controller: BaseController) -> None:
+        """Say in the trace where all ended samples are one text, since such a vote costs much and says nothing.
+
+        Args:
+            controller: Holds the vote; of all its requests the first says so in the log, too.
+        """
         texts = [sample.task.output_str for sample in self.samples if sample.ended]
         if len(texts) > 1 and len(set(texts)) == 1:
             reason = "all samples are the same text: set a temperature, and let each have a seed of its own"
             record("warning", what="samples", reason=reason)
-            _log.warning("%s: %d samples, %s", type(self.controller).__name__, len(texts), reason)
+            if controller.first_to_say(reason):
+                _log.warning("%s: %d samples, %s", type(self.controller).__name__, len(texts), reason)
 
     def discard(self, samples: Iterable[Sample]) -> int:
         """Count all that the samples decoded as discarded; returns how many tokens that is."""

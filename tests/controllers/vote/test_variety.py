@@ -121,3 +121,13 @@ def test_a_vote_of_copies_says_so(texts, told, caplog, events):
         )
     assert ("the same text" in caplog.text) == told
     assert bool(events(result, "warning")) == told
+
+
+def test_the_log_tells_of_copies_once_a_controller_and_each_trace_of_its_own(caplog, events):
+    workers = {WorkerTag.GENERATION: ScriptedWorker(lambda task: "a")}
+    made = [MajorityVoteController(NativeGenerationController(PLAIN), 3, allocation=None) for _ in range(2)]
+    for num_votes, controller in enumerate(made, start=1):
+        with ScaffoldingLlm(controller, workers, seed=0) as llm, caplog.at_level(logging.WARNING):
+            results = llm.generate(["p", "q", "r"])
+        assert [len(events(result, "warning")) for result in results] == [1, 1, 1]
+        assert caplog.text.count("the same text") == num_votes
