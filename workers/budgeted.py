@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
-
-from sortedcontainers import SortedList
 
 from scaffolding_ext import require
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import StreamGenerationTask, Task, TaskStatus, Worker
 from scaffolding_ext.tasks import notes_of
 from scaffolding_ext.worker import WrappingWorker
+from scaffolding_ext.workers.waiting_line import WaitingLine
 
 
 class _Waiting(NamedTuple):
-    """A task that waits: its priority, the tokens that it will hold, and what is set when it has its place."""
+    """A task that waits: the tokens that it will hold, and what is set when it has its place."""
 
-    priority: float
     num_tokens: int
     admitted: asyncio.Future[None]
 
@@ -71,16 +68,13 @@ class BudgetedWorker(WrappingWorker):
         self.num_calls = self.most_calls = self.most_tokens = 0
         self._num_tokens = 0
         self._clock = clock
-        self._waiting: dict[int, _Waiting] = {}  # by arrival, the earliest first
-        self._by_priority = SortedList()  # (priority, arrival) of each
-        self._arrivals = itertools.count()
-        self._num_left = 0  # tasks that wait no more
+        self._line: WaitingLine[_Waiting] = WaitingLine(self.patience)
         self._lock = threading.Lock()  # hosts have event loops of their own
 
     @property
     def num_waiting(self) -> int:
         """Tasks that wait."""
-        return len(self._waiting)
+        return len(self._line)
 
     async def _hand_on(self, task: Any) -> TaskStatus | None:
         num_tokens = tokens_held(task)
@@ -96,19 +90,16 @@ class BudgetedWorker(WrappingWorker):
 
     async def _wait(self, task: Task, num_tokens: int) -> None:
         """Until the task has its place in the budget."""
-        admitted = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(num_tokens, asyncio.get_running_loop().create_future())
         with self._lock:
-            arrival = next(self._arrivals)
-            waiting = _Waiting(notes_of(task).priority, num_tokens, admitted)
-            self._waiting[arrival] = waiting
-            self._by_priority.add((waiting.priority, arrival))
+            self._line.add(waiting, notes_of(task).priority)
             self._admit()
         try:
-            await admitted
+            await waiting.admitted
         except asyncio.CancelledError:
             with self._lock:
-                if arrival in self._waiting:
-                    self._leave(arrival)
+                if waiting in self._line:
+                    self._line.remove(waiting)
                 else:  # its place was taken already
                     self._give_back(num_tokens)
                 self._admit()
@@ -116,26 +107,13 @@ class BudgetedWorker(WrappingWorker):
 
     def _admit(self) -> None:
         """Give places to those that wait, as long as the next of them fits."""
-        while self._waiting and self._fits(self._waiting[arrival := self._next()].num_tokens):
-            _, num_tokens, admitted = self._leave(arrival)
+        while self._line and self._fits((first := self._line[0]).num_tokens):
+            self._line.remove(first)
             self.num_calls += 1
-            self._num_tokens += num_tokens
+            self._num_tokens += first.num_tokens
             self.most_calls = max(self.most_calls, self.num_calls)
             self.most_tokens = max(self.most_tokens, self._num_tokens)
-            admitted.get_loop().call_soon_threadsafe(_let_go, admitted)
-
-    def _next(self) -> int:
-        """The arrival of the task to be served next: the earliest if it was overtaken too often, else by priority."""
-        earliest = next(iter(self._waiting))
-        num_overtaken = self._num_left - earliest  # all before it have left, and these came behind it
-        _, first = self._by_priority[0]
-        return earliest if num_overtaken >= self.patience else first
-
-    def _leave(self, arrival: int) -> _Waiting:
-        self._num_left += 1
-        waiting = self._waiting.pop(arrival)
-        self._by_priority.remove((waiting.priority, arrival))
-        return waiting
+            first.admitted.get_loop().call_soon_threadsafe(_let_go, first.admitted)
 
     def _fits(self, num_tokens: int) -> bool:
         if self.num_calls >= self.max_calls:
