@@ -175,16 +175,16 @@ def integer(name: str, value: Any, low: int | None, default: int) -> int:
         raise InvalidTaskError(str(error)) from None
 
 
-def number(name: str, value: Any, default: float) -> float:
-    """A finite number, or its default where it is None.
+def number(name: str, value: Any, default: float, **bounds: float) -> float:
+    """A finite number within bounds (of `maths.checks.number`), or its default where it is None.
 
     Raises:
-        InvalidTaskError: It is none.
+        InvalidTaskError: It is no number, or outside a bound.
     """
     if value is None:
         return default
     try:
-        return checks.number(name, value)
+        return checks.number(name, value, **bounds)
     except checks.WrongValueError as error:
         raise InvalidTaskError(str(error)) from None
 

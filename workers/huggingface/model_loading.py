@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -50,8 +49,8 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         ConfigError: One is unusable; `key` names it.
     """
     for key, least in _LEAST.items():
-        if given.get(key) is not None and require.whole(key, given[key], least) > _MOST.get(key, math.inf):
-            raise ConfigError(f"is {given[key]}; it must be at most {_MOST[key]}", key)
+        if given.get(key) is not None:
+            require.whole(key, given[key], least, _MOST.get(key))
     if "dtype" in given:
         require.one_of("dtype", given["dtype"], _DTYPES)
     device = given.get("device", "cpu")

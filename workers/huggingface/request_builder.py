@@ -128,9 +128,7 @@ class RequestBuilder:
             raise InvalidTaskError(
                 f"temperature is {task.temperature!r}; it must be 0 (greedy) or at least {_LOWEST_TEMPERATURE}"
             )
-        top_p = number("top_p", task.top_p, 1.0)
-        if not 0 < top_p <= 1:
-            raise InvalidTaskError(f"top_p is {task.top_p!r}; it must be in (0, 1]")
+        top_p = number("top_p", task.top_p, 1.0, above=0, most=1)
         top_k = min(integer("top_k", task.top_k, 0, 0), self._reader.vocab_size)
         seed = int(self._rng.integers(1 << 63)) if task.seed is None else integer("seed", task.seed, None, 0)
         return SamplingParams(temperature, top_k, top_p, seed)

@@ -11,6 +11,7 @@ from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.program import current_program, record
 from scaffolding_ext.protocol import Task, current_scope
 from scaffolding_ext.tasks import notes_of
+from scaffolding_ext.workers.task_reading import number
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
 from scaffolding_ext.workers.trtllm.release import Release
 
@@ -28,8 +29,8 @@ def request_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
     params = task.custom_input_params or {}
     keywords = {"cache_salt": params["cache_salt"]} if "cache_salt" in params else {}
     given = params.get(ENGINE_PRIORITY)
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1):
-        raise InvalidTaskError(f"{ENGINE_PRIORITY} is {given!r}; it must be in [0, 1]: the higher, the sooner")
+    if given is not None:
+        number(ENGINE_PRIORITY, given, 0.0, least=0, most=1)
     if loaded.orders_by_priority:
         own = notes_of(task).priority
         if given is not None or own:

@@ -82,13 +82,9 @@ def _bias(logit_bias: Mapping[Any, Any], vocab_size: int) -> Any:
 def _selection(task: GenerationTask) -> dict[str, Any]:
     """How the next token is chosen."""
     unset = task.temperature is None and task.top_p is None and task.top_k is None
-    temperature = number("temperature", task.temperature, 0.0 if unset else 1.0)
-    top_p = number("top_p", task.top_p, 1.0)
+    temperature = number("temperature", task.temperature, 0.0 if unset else 1.0, least=0)
+    top_p = number("top_p", task.top_p, 1.0, above=0, most=1)
     top_k = integer("top_k", task.top_k, 0, 0)
-    if temperature < 0:
-        raise InvalidTaskError(f"temperature is {task.temperature!r}; it must be 0 (greedy) or above")
-    if not 0 < top_p <= 1:
-        raise InvalidTaskError(f"top_p is {task.top_p!r}; it must be in (0, 1]")
     if temperature == 0:
         return {"top_k": 1}
     return {"temperature": temperature, "top_p": top_p} | ({"top_k": top_k} if top_k else {})

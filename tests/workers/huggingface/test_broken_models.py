@@ -129,10 +129,10 @@ def test_a_file_is_no_model(folder: Path) -> None:
         ("device=quantum", "workers.generation.args.device: is 'quantum', no device of torch"),
         ("dtype=int4", "workers.generation.args.dtype: is 'int4'; choose one of float32"),
         ("threads=0", "workers.generation.args.threads: is 0; it must be at least 1"),
-        ("threads=100000", "workers.generation.args.threads: is 100000; it must be at most"),
+        ("threads=100000", "workers.generation.args.threads: is 100000; it must be at least 1 and at most"),
         (
             "max_batch_size=1000000000",
-            "workers.generation.args.max_batch_size: is 1000000000; it must be at most 65536",
+            "workers.generation.args.max_batch_size: is 1000000000; it must be at least 1 and at most 65536",
         ),
         ("model=./none", "workers.generation.args.model: is './none', neither a folder here"),
         ("model=tinylm/none", "workers.generation.args.model: unknown"),

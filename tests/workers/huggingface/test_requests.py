@@ -55,7 +55,7 @@ def prompt():
         ({"temperature": float("inf")}, "temperature is inf; it must be a finite number"),
         ({"temperature": 1e-9}, "it must be 0 (greedy) or at least 0.001"),
         ({"temperature": "hot"}, "temperature is 'hot'; it must be a number"),
-        ({"top_p": 1.5}, "top_p is 1.5; it must be in (0, 1]"),
+        ({"top_p": 1.5}, "top_p is 1.5; it must be above 0 and at most 1"),
         ({"top_p": float("nan")}, "top_p is nan"),
         ({"top_k": 2.5}, "top_k is 2.5; it must be a whole number"),
         ({"top_k": -1}, "top_k is -1; it must be at least 0"),

@@ -99,8 +99,8 @@ def test_what_a_release_does_not_take_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"temperature": -1}, "temperature is -1; it must be 0"),
-        ({"top_p": 0.0, "temperature": 1.0}, r"top_p is 0\.0; it must be in"),
+        ({"temperature": -1}, "temperature is -1; it must be at least 0"),
+        ({"top_p": 0.0, "temperature": 1.0}, r"top_p is 0\.0; it must be above 0 and at most 1"),
         ({"stop": [3]}, r"stop is \[3\]"),
     ],
 )
