@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any, overload
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import RequestCancelledError, RequestError, RequestTimeoutError, ShutdownError
-from scaffolding_ext.host import arguments
+from scaffolding_ext.errors import RequestCancelledError, ShutdownError
+from scaffolding_ext.host import arguments, timeouts
 from scaffolding_ext.host.dispatch import Dispatcher
 from scaffolding_ext.host.request import Request, clone_of
 from scaffolding_ext.host.shutdown import WorkerShutdown
@@ -24,8 +24,6 @@ from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.results import ScaffoldingResult
 from scaffolding_ext.seeds import RequestSeeds
 from scaffolding_ext.served_model import take_prompting
-
-_ABORT_GRACE_SECONDS = 5.0  # how long a worker may take to react to cancellation before the caller is told anyway
 
 
 class ScaffoldingLlm:
@@ -187,7 +185,7 @@ class ScaffoldingLlm:
             return
         error = RequestCancelledError(f"request {request.id} was cancelled")
         try:
-            self.loop.call_soon_threadsafe(self._abort, request, error)
+            self.loop.call_soon_threadsafe(timeouts.abort, request, error)
         except RuntimeError:  # the loop is closed, so every request has ended
             return
 
@@ -215,9 +213,7 @@ class ScaffoldingLlm:
             arrived = list(self._inbox)
             self._inbox.clear()
         for request in arrived:
-            if request.timeout is not None:
-                error = RequestTimeoutError(f"request {request.id} did not end within {request.timeout} s")
-                request.timers = (self.loop.call_later(request.timeout, self._abort, request, error),)
+            timeouts.start_timeout(request)
             self._waiting.append(request)
         self._start_waiting()
 
@@ -244,30 +240,12 @@ class ScaffoldingLlm:
         self._start_scheduled = False
         self._start_waiting()
 
-    def _abort(self, request: Request, error: RequestError) -> None:
-        if request.finished or request.abort_error is not None:
-            return
-        request.abort_error = error
-        if request.runner is None:
-            request.fail(error)
-            self._forget(request)
-            return
-        request.runner.cancel()
-        request.timers += (self.loop.call_later(_ABORT_GRACE_SECONDS, request.fail, error),)
-
-    def _forget(self, request: Request) -> None:
-        for timer in request.timers:
-            timer.cancel()
-        self._running.discard(request)
-        request.timers = ()
-        request.runner = None  # else request and task would keep each other from being freed at once
-        request.program.close()
-
     def _ended(self, request: Request, runner: asyncio.Task[None]) -> None:
         if not request.finished:  # cancelled, or stopped by what is no Exception
             error = None if runner.cancelled() else runner.exception()
             request.fail(request.abort_error or error or RequestCancelledError(f"request {request.id} was cancelled"))
-        self._forget(request)
+        self._running.discard(request)
+        timeouts.let_go(request)
         self._start_waiting()
 
     async def _close(self, with_workers: bool) -> None:
@@ -275,11 +253,11 @@ class ScaffoldingLlm:
         error = ShutdownError("the host was shut down before the request ended")
         requests = [*self._waiting, *self._running]
         for request in requests:
-            self._abort(request, error)
+            timeouts.abort(request, error)
         self._waiting.clear()
         runners = [request.runner for request in requests if request.runner is not None]
         if runners:
-            await asyncio.wait(runners, timeout=_ABORT_GRACE_SECONDS)
+            await asyncio.wait(runners, timeout=timeouts.GRACE_SECONDS)
         for request in requests:
             request.fail(error)
         try:

@@ -16,6 +16,7 @@ from scaffolding_ext.errors import (
     WorkerShutdownError,
 )
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.host.timeouts import abort
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.testing import Gate, ScriptedWorker
 
@@ -57,7 +58,7 @@ def test_cancel_before_the_first_step_frees_the_slot(host):
             results.extend(llm.generate_async("x") for _ in range(3))
             llm._take_inbox()
             for result in results:
-                llm._abort(result, RequestCancelledError("at once"))
+                abort(result, RequestCancelledError("at once"))
 
         done = threading.Event()
         llm.loop.call_soon_threadsafe(lambda: (submit_and_cancel(), done.set()))
@@ -187,7 +188,7 @@ def test_shutdown_on_the_hosts_own_thread_shuts_owned_workers_down_too(host):
 
 
 def test_a_worker_that_ignores_cancellation_does_not_hang_shutdown(monkeypatch, host, echo):
-    monkeypatch.setattr("scaffolding_ext.host.llm._ABORT_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr("scaffolding_ext.host.timeouts.GRACE_SECONDS", 0.01)
     started = threading.Event()
 
     async def stubborn(task):
