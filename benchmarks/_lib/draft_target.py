@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks._lib.lab import Lab
+from benchmarks._lib.lab import AT_ONCE, Lab
 from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting, LevelScores, TurnScores
 from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController, turns_in
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
@@ -38,6 +38,18 @@ class Setting(NamedTuple):
     max_tokens: int
     max_turns: int
     on_reject: Any
+
+
+class Calibrated(NamedTuple):
+    """Calibration chains.
+
+    Attributes:
+        turns: Scores of each turn.
+        target_tokens: Tokens that the target decoded for them, a question.
+    """
+
+    turns: list[list[float]]
+    target_tokens: float
 
 
 class Answered(NamedTuple):
@@ -115,12 +127,17 @@ def controller(
 
 
 def answered(
-    lab: Lab, name: str, made: Controller, samples: Sequence[Sample], workers: Mapping[str, Worker] | None = None
+    lab: Lab,
+    name: str,
+    made: Controller,
+    samples: Sequence[Sample],
+    workers: Mapping[str, Worker] | None = None,
+    at_once: int = AT_ONCE,
 ) -> list[Answered]:
     """What a system did on the questions; from the lab's store where it was run before."""
 
     def run() -> list[Answered]:
-        results = lab.answers(made, [sample.prompt for sample in samples], workers)
+        results = lab.answers(made, [sample.prompt for sample in samples], workers, at_once=at_once)
         return [_answered(result, sample.target) for result, sample in zip(results, samples, strict=True)]
 
     return [Answered(*row) for row in lab.stored(name, run)]
@@ -132,15 +149,17 @@ def calibrated(
     made: ConformalDraftTargetController,
     samples: Sequence[Sample],
     num_turns: int | None = None,
-) -> list[list[float]]:
-    """Scores of each turn of calibration chains on the questions, whose seeds are not those of the answers."""
+) -> Calibrated:
+    """Calibration chains on the questions, whose seeds are not those of the answers."""
 
-    def run() -> list[list[float]]:
+    def run() -> Calibrated:
         calibrating = CalibrateDraftTargetController(made, [sample.prompt for sample in samples], num_turns)
         (result,) = lab.answers(calibrating, [""], seed=lab.seed + CALIBRATION_SEED, at_once=1)
-        return [turn.scores for turn in turns_in(result.program.trace)]
+        trace = result.program.trace
+        num_tokens = sum(event.get("num_target_tokens", 0) for event in trace)
+        return Calibrated([turn.scores for turn in turns_in(trace)], num_tokens / len(samples))
 
-    return lab.stored(name, run)
+    return Calibrated(*lab.stored(name, run))
 
 
 def _answered(result: ScaffoldingResult, truth: str) -> Answered:

@@ -20,10 +20,19 @@ from rich.progress import Progress
 
 from benchmarks._lib.command import benchmark, plotted, progress, size, stored
 from benchmarks._lib.conformal_figures import CHAIN_COUNTS, SHOWN_DECISIONS, Found, plot
-from benchmarks._lib.draft_target import Answered, Setting, answered, calibrated, controller, pooled_rates
-from benchmarks._lib.lab import MODELS, Lab
+from benchmarks._lib.draft_target import (
+    Answered,
+    Calibrated,
+    Setting,
+    answered,
+    calibrated,
+    controller,
+    pooled_rates,
+)
+from benchmarks._lib.lab import AT_ONCE, MODELS, Lab
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, Verdict
+from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.maths.conformal import p_values
 from scaffolding_ext.maths.conformal_validity import realised_rate
@@ -34,7 +43,7 @@ ENOUGH_DECISIONS = 300  # of a turn, for a bar
 OTHER_LENGTH = 5 / 7  # the paper calibrates on chunks of 500 tokens and decides on chunks of 700
 NUM_SPLITS = 200
 LEAST_MARK = 5  # of SpecReason's scale from 0 to 9
-PARTS = ("alone", "words", "marks", "conditional", "lengths")
+PARTS = ("alone", "words", "marks", "conditional", "lengths", "growing")
 POWER_Z = 1.96 + 1.2816  # two-sided 0.05, power 0.9
 
 
@@ -44,9 +53,11 @@ class Block(NamedTuple):
     lab: Lab
     samples: list[Sample]
 
-    def answered(self, name: str, made: Controller, workers: dict[str, Worker] | None = None) -> list[Answered]:
+    def answered(
+        self, name: str, made: Controller, workers: dict[str, Worker] | None = None, at_once: int = AT_ONCE
+    ) -> list[Answered]:
         """What a system did on them."""
-        return answered(self.lab, name, made, self.samples, workers)
+        return answered(self.lab, name, made, self.samples, workers, at_once)
 
 
 class Study:
@@ -96,8 +107,33 @@ class Study:
 
     def conformal(self, block: Block, alpha: float) -> list[Answered]:
         """Conformal take-over with pools of the block's own questions."""
-        turns = calibrated(block.lab, f"pools_{alpha}", controller(self._fewer(), alpha), block.samples)
+        turns = self.calibration(block, alpha).turns
         return block.answered(f"conformal_{alpha}", controller(self.setting, alpha, turns))
+
+    def calibration(self, block: Block, alpha: float) -> Calibrated:
+        """The calibration chains of a block's own questions."""
+        made = controller(self._fewer(), alpha)
+        return calibrated(block.lab, f"calibration_{alpha}", made, block.samples)
+
+    def growing(self, alpha: float) -> None:
+        """Pools that grow question by question, beside a coin at the rate that they had.
+
+        One request at a time, as what is guaranteed of the first turn asks for; and with others beside it.
+        """
+
+        def grown(name: str, at_once: int) -> list[Answered]:
+            made = controller(self.setting, rule=GrowingRule(alpha))
+            return self.show(name, alpha, lambda block: block.answered(f"{name}_{alpha}", made, at_once=at_once))
+
+        found = grown("growing", 1)
+        for turn in range(self.setting.max_turns):
+            fired = [taken for answer in found for _, at, _, taken, _ in answer.chunks if at == turn]
+            if len(fired) >= SHOWN_DECISIONS:
+                self.report.figure(f"growing, alpha {alpha}: rate at turn {turn}", float(np.mean(fired)))
+        coin = controller(self.setting, rule=Coin(float(np.mean(_decisions(found)[0]))))
+        shown = self.show("coin as growing", alpha, lambda block: block.answered(f"coin_as_growing_{alpha}", coin))
+        self.gain(f"growing over its coin, alpha {alpha}", found, shown)
+        grown("growing side by side", AT_ONCE)
 
     def coin(self, block: Block, alpha: float) -> list[Answered]:
         """Take-over at random, at the rate that the conformal rule had on the block."""
@@ -111,6 +147,8 @@ class Study:
     def level(self, alpha: float, *, compared: bool, ranked: bool) -> None:
         """Conformal take-over at a level; on request beside a coin, and beside a ranking."""
         found = self.show("conformal", alpha, lambda block: self.conformal(block, alpha))
+        costs = [self.calibration(block, alpha).target_tokens for block in self.blocks]
+        self.report.figure(f"conformal, alpha {alpha}: target_tokens of its calibration", float(np.mean(costs)))
         self.rates(f"conformal, alpha {alpha}", alpha, found)
         if compared:
             shown = self.show("coin", alpha, lambda block: self.coin(block, alpha))
@@ -169,7 +207,7 @@ class Study:
         """The rate by turn where the pools are of shorter chunks than those decided on; of the first block."""
         shorter = self._fewer()._replace(chunk_tokens=round(OTHER_LENGTH * self.setting.chunk_tokens))
         block = self.blocks[0]
-        pools = calibrated(block.lab, f"shorter_{alpha}", controller(shorter, alpha), block.samples, num_turns=4)
+        pools = calibrated(block.lab, f"shorter_{alpha}", controller(shorter, alpha), block.samples, num_turns=4).turns
         answers = self.conformal(block, alpha)
         for number, pool in enumerate(pools):
             scores = [value for a in answers for _, t, value, _, _ in a.chunks if t == number and value is not None]
@@ -245,6 +283,7 @@ def main(
             "marks": study.marks,
             "conditional": lambda: study.conditional(alphas[0]),
             "lengths": lambda: study.lengths(alphas[0]),
+            "growing": lambda: study.growing(alphas[0]),
         }
         for part in parts:
             if part != "none":

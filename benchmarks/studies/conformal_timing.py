@@ -250,7 +250,7 @@ def main(
         bar = bars.add_task("questions of systems", total=sum(num_groups[part] for part in parts))
         timer = Timer(lab, np.random.default_rng(seed + 1), warm_up, lambda: bars.advance(bar))
         fewer = setting._replace(num_chains=CALIBRATION_CHAINS)
-        turns = calibrated(lab, "pools", controller(fewer, ALPHA), samples[:-1])
+        turns = calibrated(lab, "calibration", controller(fewer, ALPHA), samples[:-1]).turns
         study = Study(timer, setting, turns, report)
         if "chains" in parts:
             rng = np.random.default_rng(seed + 2)

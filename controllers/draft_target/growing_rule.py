@@ -15,8 +15,12 @@ from scaffolding_ext.maths.conformal_pools import ScorePool
 from scaffolding_ext.protocol import ControllerGenerator
 
 
-class _Pools:
-    """The scores of the last questions, a pool a turn; all requests share it."""
+class GrowingPools:
+    """The scores of the last questions, a pool a turn.
+
+    Args:
+        most_questions: Questions that are remembered.
+    """
 
     def __init__(self, most_questions: int) -> None:
         self._most_questions = most_questions
@@ -66,7 +70,7 @@ class GrowingRule(TakeOverRule):
     def __init__(self, alpha: float = 0.25, min_questions: int = 8, most_questions: int = 200) -> None:
         self.alpha = require.number("alpha", alpha, least=0, most=1)
         self.min_questions = require.whole("min_questions", min_questions)
-        self._pools = _Pools(require.whole("most_questions", most_questions, least=self.min_questions))
+        self._pools = GrowingPools(require.whole("most_questions", most_questions, least=self.min_questions))
         self._scores: list[tuple[int, float]] = []  # of a request
 
     def for_request(self) -> GrowingRule:
