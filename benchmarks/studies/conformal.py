@@ -186,7 +186,7 @@ class Study:
         if differences.mean():
             needed = (POWER_Z * differences.std(ddof=1) / differences.mean()) ** 2
             self.report.figure(f"{name}: questions for power 0.9", float(np.ceil(needed)))
-        if "coin" in name:
+        if name.startswith("conformal over coin"):
             self.report.bar(f"{name}: lower end", gain["vote"].low, ">", 0.0)
 
     def conditional(self, alpha: float) -> None:

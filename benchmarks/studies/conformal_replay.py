@@ -5,12 +5,14 @@
 A file has a row a chain: `question`, `answer`, and `turns` of `draft` (the chunk), `ppl` (its perplexity under the
 target; null where nothing was scored) and `target` (what the target appended, or null). The chains ran under one rule;
 replaying another level says what would have been decided on these chunks, not what the chains would have become.
+Pools that grow meet all questions, one after the other, in random orders and without a calibration; a coin stands
+beside them.
 Without a file, runs are simulated: chunks of one question are alike, and scores drift from turn to turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.rows import read_rows, text_of
 from scaffolding_ext.answers import Verdict, compare, extract
+from scaffolding_ext.controllers.draft_target.growing_rule import GrowingPools
 from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
 from scaffolding_ext.maths.conformal import Ties, leave_one_out_p_values, p_values
 
@@ -38,7 +41,13 @@ CALIBRATIONS = {
     "own_per_turn": "the question's own scores of that turn, the chunk left out (conditional)",
     "adaptive": "pool of turn 0 with an adaptive level",
 }
+GROWING = {
+    "growing": "pools that grow question by question, coins until there are enough",
+    "growing_ranked": "the same, its decisions by ranks alone",
+    "coin": "a coin",
+}
 ENOUGH_DECISIONS = 300
+MIN_QUESTIONS = 8  # of a turn, before pools that grow rank there
 ADAPTIVE_STEP = 0.02
 
 
@@ -153,16 +162,16 @@ def adaptive_decisions(p: Floats, question: Integers, rng: np.random.Generator) 
 
 
 class Replay(NamedTuple):
-    """Counts over all splits.
+    """Counts over all splits, or all orders of the questions.
 
     Attributes:
         fired: By calibration, how often each chunk was taken over, shape [num_chunks, num_alphas].
-        num_tested: In how many splits each chunk was decided on, shape [num_chunks].
+        num_tested: By calibration, how often each chunk was decided on, shape [num_chunks].
         split_rates: By calibration, the rate of every single split, shape [num_splits, num_alphas].
     """
 
     fired: dict[str, Floats]
-    num_tested: Floats
+    num_tested: dict[str, Floats]
     split_rates: dict[str, Floats]
 
 
@@ -176,7 +185,50 @@ def replay(chunks: Chunks, num_splits: int, ties: Ties, rng: np.random.Generator
         for name, decisions in decided.items():
             fired[name][tested] += decisions
             rates[name].append(decisions.mean(axis=0))
-    return Replay(fired, num_tested, {name: np.array(of_splits) for name, of_splits in rates.items()})
+    tested_by = dict.fromkeys(CALIBRATIONS, num_tested)
+    return Replay(fired, tested_by, {name: np.array(of_splits) for name, of_splits in rates.items()})
+
+
+def replay_growing(chunks: Chunks, num_orders: int, rng: np.random.Generator) -> Replay:
+    """Decide the questions one after the other, in random orders, by the pools of those before; and by a coin."""
+    shape = (len(chunks.score), len(ALPHAS))
+    fired = {name: np.zeros(shape) for name in GROWING}
+    num_tested = {name: np.zeros(len(chunks.score)) for name in GROWING}
+    rates: dict[str, list[Floats]] = {name: [] for name in GROWING}
+    of_question = [np.flatnonzero(chunks.question == question) for question in np.unique(chunks.question)]
+    for _ in track(range(num_orders), "orders"):
+        pools = GrowingPools(len(of_question))
+        p, ranked = np.empty(shape[0]), np.zeros(shape[0], dtype=bool)
+        for question in rng.permutation(len(of_question)):
+            for chunk in of_question[question]:
+                pool, num_questions = pools.at(int(chunks.turn[chunk]))
+                ranked[chunk] = num_questions >= MIN_QUESTIONS
+                p[chunk] = pool.p_value(chunks.score[chunk], "random", rng) if ranked[chunk] else rng.random()
+            own = of_question[question]
+            pools.join(list(zip(chunks.turn[own].tolist(), chunks.score[own].tolist(), strict=True)))
+        p_by = {"growing": p, "growing_ranked": np.where(ranked, p, np.inf), "coin": rng.random(shape[0])}
+        for name, values in p_by.items():
+            decided = values[:, None] <= np.array(ALPHAS)
+            met = np.isfinite(values)
+            fired[name] += decided
+            num_tested[name] += met
+            rates[name].append(decided[met].mean(axis=0))
+    return Replay(fired, num_tested, {name: np.array(of_orders) for name, of_orders in rates.items()})
+
+
+def report_strangeness(report: Report, chunks: Chunks, replayed: Replay, names: Sequence[str]) -> None:
+    """How much stranger to the target the chunks are that it takes over than those that stand, turn for turn, in nats.
+
+    Against the mean of their turn; a coin has 0 here.
+    """
+    strange = chunks.score - (np.bincount(chunks.turn, chunks.score) / np.bincount(chunks.turn))[chunks.turn]
+    for name in names:
+        tested = replayed.num_tested[name] > 0
+        for column, alpha in enumerate(ALPHAS):
+            share = replayed.fired[name][tested, column] / replayed.num_tested[name][tested]
+            gap = strange[tested] * (share / share.mean() - (1 - share) / (1 - share).mean())
+            title = f"{name} alpha {alpha} score of a chunk, taken over less accepted"
+            report.difference(title, gap, questions=chunks.question[tested])
 
 
 def report_rates(report: Report, chunks: Chunks, replayed: Replay, ties: Ties) -> None:
@@ -184,14 +236,14 @@ def report_rates(report: Report, chunks: Chunks, replayed: Replay, ties: Ties) -
     num_decisions = np.bincount(chunks.turn)
     for turn, number in enumerate(num_decisions):
         report.figures.setdefault(f"decisions turn {turn}", {"value": float(number), "low": None, "high": None})
-    for name in CALIBRATIONS:
+    for name in replayed.fired:
         for column, alpha in enumerate(ALPHAS):
             worst = 0.0
             for turn in (None, *range(len(num_decisions))):
-                here = (replayed.num_tested > 0) & (True if turn is None else chunks.turn == turn)
+                here = (replayed.num_tested[name] > 0) & (True if turn is None else chunks.turn == turn)
                 if len(np.unique(chunks.question[here])) < 2:
                     continue
-                counts = replayed.fired[name][here, column], replayed.num_tested[here]
+                counts = replayed.fired[name][here, column], replayed.num_tested[name][here]
                 where = "all turns" if turn is None else f"turn {turn}"
                 rate = report.ratio(f"{ties} {name} alpha {alpha} {where}", *counts, chunks.question[here])
                 if turn is None and name == "per_turn":
@@ -212,10 +264,10 @@ def report_rejected(report: Report, chunks: Chunks, replayed: Replay) -> None:
     """How often chains ended right whose chunks were rejected, and the others, overall and within a question."""
     question_mean = np.bincount(chunks.question, chunks.right) / np.bincount(chunks.question)
     within = chunks.right - question_mean[chunks.question]
-    tested = replayed.num_tested > 0
+    tested = replayed.num_tested["turn0"] > 0
     for name in ("turn0", "per_turn", "own_turn0", "own_per_turn"):
         for column, alpha in enumerate(ALPHAS):
-            share = replayed.fired[name][tested, column] / replayed.num_tested[tested]
+            share = replayed.fired[name][tested, column] / replayed.num_tested[name][tested]
             question, right = chunks.question[tested], chunks.right[tested]
             for side, weight in (("rejected", share), ("accepted", 1 - share)):
                 title = f"{name} alpha {alpha} chains right, {side} chunks"
@@ -261,6 +313,11 @@ def main(report: Report, runs: Path | None, splits: int, plot_path: Path | None)
         report_rates(report, chunks, replayed, ties)
         if ties == "conservative":
             report_rejected(report, chunks, replayed)
+        else:
+            report_strangeness(report, chunks, replayed, ["per_turn"])
+    grown = replay_growing(chunks, splits, report.rng)
+    report_rates(report, chunks, grown, "random")
+    report_strangeness(report, chunks, grown, ["growing", "coin"])
     if plot_path is not None:
         plot(plot_path, report, "conservative")
 
