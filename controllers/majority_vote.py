@@ -1,6 +1,6 @@
 """Self-consistency: several samples of one question, and the answer that most of them give.
 
-With an allocation rule the vote is drawn in rounds and ends as soon as the rule calls it certain.
+With an allocation rule the vote is drawn in rounds and ends as soon as the rule calls it certain; no sample runs then.
 
 Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models"; the allocation rules
 name their own sources.
@@ -9,7 +9,7 @@ name their own sources.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
@@ -39,10 +39,6 @@ class MajorityVoteController(BaseController):
         allocation: Decides when the vote has seen enough: a rule, or the name of one with its own defaults. The default
             stops once the remaining samples would probably not change the winner: of all rules tried on real models'
             samples it decoded the fewest tokens at the full vote's accuracy. None draws all samples.
-        launch: With a rule: `"rounds"` draws a round, asks the rule, and draws the next. `"at_once"` starts all samples
-            together and stops those still running once the rule calls the vote certain: it takes the time of one round
-            and decodes what the stopped samples had written. Both count the samples in the same order, so that both
-            give the same answer.
         weight: What a vote weighs: `"uniform"`, `"mean_logprob"` (the geometric mean of the sampled tokens'
             probabilities), `"confidence"` (DeepConf's lowest group confidence), `"reward"` (the reward controller's
             score), or a function of the finished sample. The rule sees the weights; one that
@@ -62,7 +58,6 @@ class MajorityVoteController(BaseController):
         default_sample_num: int = 1,
         *,
         allocation: AllocationRule | str | None = "LeaderChange",
-        launch: Literal["rounds", "at_once"] = "rounds",
         weight: str | Weight | Callable[[Sample], float] = "uniform",
         reward_controller: Controller | None = None,
     ) -> None:
@@ -85,7 +80,6 @@ class MajorityVoteController(BaseController):
         if allocation is not None and allocation.reads_rewards and reward_controller is None:
             raise ConfigError("reads rewards, which needs a reward_controller", "allocation")
         self.allocation: AllocationRule | None = allocation
-        self.launch = require.one_of("launch", launch, ("rounds", "at_once"))
         self.weight = weight_from(weight)
         self.reward_controller = reward_controller
         if self.allocation is not None and not isinstance(self.weight, UniformWeight):
@@ -117,97 +111,46 @@ class MajorityVoteController(BaseController):
         prepare(self.reward_controller, task)
         kwargs_of_a_sample = {**(generation_kwargs or {}), **sampling_params}
         sampler = Sampler(self.generation_controller, task, max_samples, kwargs_of_a_sample)
-        ballot = _Ballot(self, sampler, max_samples)
-        if self.launch == "at_once":
-            yield sampler.start(max_samples, on_end=ballot.count)
-        while not ballot.closed:
-            yield sampler.start(ballot.num_wanted - len(sampler.samples))
-            yield from ballot.count()
+        classes: list[int] = []
+        weights: list[float] = []
+        num_rounds = 0
+        num_more = max(1, self._num_more([], classes, weights, max_samples))
+        while num_more:
+            yield sampler.start(num_more)
+            new, num_rounds = sampler.samples[len(weights) :], num_rounds + 1
+            if self.reward_controller is not None:
+                scores = yield from score(self.reward_controller, [sample.task for sample in new])
+                for sample, value in zip(new, scores, strict=True):
+                    sample.reward = value
+            weights += [self.weight(sample) for sample in new]
+            classes = yield from classify(self, [sample.answer for sample in sampler.samples])
+            num_more = self._num_more(sampler.samples, classes, weights, max_samples)
+            record("allocate", num_samples=len(classes), classes=classes, num_more=num_more)
         sampler.look_for_copies(self)
-        counted, rest = sampler.samples[: ballot.num_counted], sampler.samples[ballot.num_counted :]
-        num_discarded = sampler.discard(rest)
-        winner = vote(ballot.classes, ballot.weights)
-        elected = counted[ballot.classes.index(winner)] if winner >= 0 else counted[0]
+        samples, winner = sampler.samples, vote(classes, weights)
+        elected = samples[classes.index(winner)] if winner >= 0 else samples[0]
         record(
             "vote",
-            num_samples=len(counted),
-            num_rounds=ballot.num_rounds,
-            answers=[sample.answer for sample in counted],
-            classes=ballot.classes,
-            weights=ballot.weights,
+            num_samples=len(samples),
+            num_rounds=num_rounds,
+            answers=[sample.answer for sample in samples],
+            classes=classes,
+            weights=weights,
             winner=winner,
-            num_decoded=[sample.num_decoded for sample in counted],
-            num_discarded=num_discarded,
-            drift=None if self.allocation is None else self.allocation.observe(ballot.classes, max_samples),
+            num_decoded=[sample.num_decoded for sample in samples],
+            drift=None if self.allocation is None else self.allocation.observe(classes, max_samples),
         )
-        reason = "no_answer" if winner < 0 else "certain" if len(counted) < max_samples else "vote"
+        reason = "no_answer" if winner < 0 else "certain" if len(samples) < max_samples else "vote"
         answer = elected.answer if winner >= 0 else None
         finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
 
-
-class _Ballot:
-    """Counts a vote in the order of its samples, however they come in.
-
-    Attributes:
-        classes: Class of the answer of each sample counted.
-        weights: What its vote weighs.
-        num_wanted: Samples that must have ended before the rule is asked again.
-        num_rounds: How often more samples were wanted.
-        closed: Whether no more samples are wanted.
-    """
-
-    def __init__(self, controller: MajorityVoteController, sampler: Sampler, max_samples: int) -> None:
-        self.classes: list[int] = []
-        self.weights: list[float] = []
-        self.num_rounds = 1
-        self.closed = False
-        self._controller = controller
-        self._sampler = sampler
-        self._max_samples = max_samples
-        self._counting = False
-        self.num_wanted = max(1, self._num_more([]))
-
-    @property
-    def num_counted(self) -> int:
-        """Samples counted."""
-        return len(self.classes)
-
-    def count(self, sample: Sample | None = None) -> ControllerGenerator:
-        """Ask the rule, as often as enough samples have ended; one branch counts for all."""
-        if self._counting:
-            return
-        self._counting = True
-        try:
-            while not self.closed and self._have_ended(self._sampler.samples[: self.num_wanted]):
-                yield from self._count_wanted()
-        finally:
-            self._counting = False
-
-    def _have_ended(self, samples: Sequence[Sample]) -> bool:
-        return len(samples) == self.num_wanted and all(sample.ended for sample in samples)
-
-    def _count_wanted(self) -> ControllerGenerator:
-        samples = self._sampler.samples[: self.num_wanted]
-        new = samples[self.num_counted :]
-        reward = self._controller.reward_controller
-        if reward is not None:
-            scores = yield from score(reward, [sample.task for sample in new])
-            for sample, value in zip(new, scores, strict=True):
-                sample.reward = value
-        self.weights += [self._controller.weight(sample) for sample in new]
-        self.classes = yield from classify(self._controller, [sample.answer for sample in samples])
-        num_more = self._num_more(samples)
-        record("allocate", num_samples=len(samples), classes=self.classes, num_more=num_more)
-        self.closed = self._sampler.stopped = num_more == 0
-        self.num_wanted += num_more
-        self.num_rounds += num_more > 0
-
-    def _num_more(self, samples: Sequence[Sample]) -> int:
-        rule = self._controller.allocation
-        if rule is None:
-            return self._max_samples - len(samples)
+    def _num_more(
+        self, samples: Sequence[Sample], classes: Sequence[int], weights: Sequence[float], max_samples: int
+    ) -> int:
+        """Samples that the rule wants behind those that have been counted; 0 ends the vote."""
+        if self.allocation is None:
+            return max_samples - len(samples)
         rewards = [sample.reward for sample in samples if sample.reward is not None]
         lengths = [sample.num_decoded for sample in samples]
-        weight = self._controller.weight
-        weights = None if isinstance(weight, UniformWeight) else self.weights
-        return rule.num_more(Votes(self.classes, self._max_samples, rewards or None, lengths, weights, weight.most))
+        read = None if isinstance(self.weight, UniformWeight) else weights
+        return self.allocation.num_more(Votes(classes, max_samples, rewards or None, lengths, read, self.weight.most))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 from scaffolding_ext.protocol import ControllerGenerator, ParallelProcess, StreamGenerationTask, close_generator
 
 Visit = Callable[[Any], None]
-
-STOPPED: Final = object()  # what a relay returns that was stopped
 
 
 def relay(
@@ -28,7 +26,7 @@ def relay(
             cancelled.
 
     Returns:
-        A generator with the same yields and the same return value; `STOPPED` where it was stopped.
+        A generator with the same yields and the same return value; None where it was stopped.
     """
     inner = iter(work)
     streams: dict[int, StreamGenerationTask] | None = None if is_stopped is None else {}
@@ -58,4 +56,4 @@ def relay(
         task.cancel_flag = True
     if still_open:
         yield from relay([still_open], after=after)
-    return STOPPED
+    return None

@@ -120,8 +120,8 @@ def test_votes_give_the_same_under_upstreams_host_and_ours(release: str) -> None
     upstream = scenario("voting", "upstream", release=release)
     assert upstream == scenario("voting", "ours", standins=True)
     assert {vote["answer"] for vote in upstream.values()} == {"17"}
-    assert upstream["rounds"]["exit_reason"] == upstream["at_once"]["exit_reason"] == "certain"
-    assert upstream["at_once"]["votes"][0]["num_samples"] < 5
+    assert upstream["rounds"]["exit_reason"] == upstream["of_streams"]["exit_reason"] == "certain"
+    assert upstream["of_streams"]["votes"][0]["num_samples"] < 5
     assert len(upstream["of_votes"]["votes"]) > 1
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scaffolding_ext.protocol import GenerationTask, ParallelProcess, StreamGenerationTask, Task
-from scaffolding_ext.relay import STOPPED, relay
+from scaffolding_ext.relay import relay
 
 
 class Work:
@@ -111,7 +111,7 @@ def test_once_stopped_the_work_is_closed_and_its_open_streams_are_cancelled():
     assert (running.cancel_flag, ended.cancel_flag) == (True, False)
     with pytest.raises(StopIteration) as end:
         next(relayed)
-    assert end.value.value is STOPPED
+    assert end.value.value is None
     assert counted == [[ended, plain], [running], [running], [running]]
 
 
@@ -125,7 +125,7 @@ def test_branches_are_stopped_each_with_its_own_streams():
     stopped = True
     assert [next(left), next(right)] == [[streams[0]], [streams[1]]]
     assert all(stream.cancel_flag for stream in streams)
-    assert value_of(left) is STOPPED
+    assert value_of(left) is None
 
 
 def test_work_that_ends_before_it_is_stopped_keeps_its_value():

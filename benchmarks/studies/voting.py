@@ -45,7 +45,6 @@ def methods(miss: float) -> dict[str, dict[str, Any]]:
         "certaindex 0.7 every 4": {"allocation": rule("ThresholdEvery", threshold=0.7, step=4)},
         OURS: {"allocation": ours},
         THINKING: {"allocation": ours, "generation_controller": None},
-        f"{THINKING}, at once": {"allocation": ours, "generation_controller": None, "launch": "at_once"},
     }
 
 

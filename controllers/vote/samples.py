@@ -1,13 +1,9 @@
-"""Several runs of one sub-controller on one prompt, side by side, which can all be stopped.
-
-A run is stopped at its next yield: its generator is closed, and streams that it left open are cancelled. That needs
-nothing of the host but the protocol.
-"""
+"""Several runs of one sub-controller on one prompt, side by side."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scaffolding_ext.answers import extract
@@ -22,7 +18,7 @@ from scaffolding_ext.protocol import (
     ParallelProcess,
     current_scope,
 )
-from scaffolding_ext.relay import STOPPED, relay
+from scaffolding_ext.relay import relay
 from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import Purpose, notes_of, set_notes
 
@@ -34,7 +30,6 @@ class Sample:
         index: Its number among the samples of its prompt. Its seed derives from it, not from when it was started.
         task: What the sub-controller writes its output into.
         ledger: What the run has cost so far.
-        ended: Whether the sub-controller has finished; a run that was stopped never does.
         reward: What a reward controller gave the finished run, where one was asked.
     """
 
@@ -42,7 +37,6 @@ class Sample:
         self.index = index
         self.task = task
         self.ledger = Ledger()
-        self.ended = False
         self.reward: float | None = None
 
     @property
@@ -59,7 +53,6 @@ class Sample:
 
 
 _log = logging.getLogger(__name__)
-OnEnd = Callable[[Sample], Iterable[Any]]
 
 
 class Sampler:
@@ -75,7 +68,6 @@ class Sampler:
     Attributes:
         controller: As given; another may take its place between rounds.
         samples: Every run that was started, in order of its index.
-        stopped: Set it to stop all runs, each at its next yield.
     """
 
     def __init__(
@@ -86,7 +78,6 @@ class Sampler:
         kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self.samples: list[Sample] = []
-        self.stopped = False
         self.controller = controller
         self._task = task
         self._kwargs = dict(kwargs or {})
@@ -95,30 +86,25 @@ class Sampler:
         if self._seed is None and not isinstance(controller, BaseController):  # upstream's sets its own on all alike
             self._seed = (getattr(controller, "sampling_params", None) or {}).get("seed")
 
-    def start(self, num_samples: int, on_end: OnEnd | None = None) -> ParallelProcess:
-        """Work to yield: so many more runs, in parallel branches.
-
-        Args:
-            num_samples: How many.
-            on_end: Work to do in a run's branch once it has finished.
-        """
+    def start(self, num_samples: int) -> ParallelProcess:
+        """Work to yield: so many more runs, in parallel branches; all have ended once it is done."""
         first = len(self.samples)
         new = [Sample(index, self._copy(index)) for index in range(first, first + num_samples)]
         self.samples += new
         scope = current_scope.get()
         path = () if scope is None else tuple(scope.branch_path)
         process = ParallelProcess([], [], [])
-        process.sub_gens = [self._run(sample, on_end) for sample in new]
+        process.sub_gens = [self._run(sample) for sample in new]
         process.branch_paths = [(*path, sample.index) for sample in new]  # so that a branch is a sample in every round
         return process
 
     def look_for_copies(self, controller: BaseController) -> None:
-        """Say in the trace where all ended samples are one text, since such a vote costs much and says nothing.
+        """Say in the trace where all samples are one text, since such a vote costs much and says nothing.
 
         Args:
             controller: Holds the vote; of all its requests the first says so in the log, too.
         """
-        texts = [sample.task.output_str for sample in self.samples if sample.ended]
+        texts = [sample.task.output_str for sample in self.samples]
         if len(texts) > 1 and len(set(texts)) == 1:
             reason = "all samples are the same text: set a temperature, and let each have a seed of its own"
             record("warning", what="samples", reason=reason)
@@ -145,16 +131,7 @@ class Sampler:
         twin.seed = None if self._seed is None else derive_seed(self._seed, index)
         return twin
 
-    def _run(self, sample: Sample, on_end: OnEnd | None) -> ControllerGenerator:
-        if self.stopped:  # before it was begun
-            return
+    def _run(self, sample: Sample) -> ControllerGenerator:
         enter_part(sample.ledger)
         work = self.controller.clone().process([sample.task], **self._kwargs)
-        meter = Meter(sample.ledger)
-        ended = yield from relay(work, self._variety, meter.count, self._is_stopped)
-        sample.ended = ended is not STOPPED
-        if sample.ended and on_end is not None:
-            yield from meter.watch(on_end(sample))
-
-    def _is_stopped(self) -> bool:
-        return self.stopped
+        yield from relay(work, self._variety, Meter(sample.ledger).count)

@@ -54,9 +54,7 @@ CONTROLLERS = {
     "budget_unused": lambda: BudgetForcingController(4000),
     "vote": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=None),
     "vote_in_rounds": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=Curtailment()),
-    "vote_at_once": lambda: MajorityVoteController(
-        DynasorCoTController(chunk_size=24), 3, allocation=Curtailment(), launch="at_once"
-    ),
+    "vote_of_streams": lambda: MajorityVoteController(DynasorCoTController(chunk_size=24), 3, allocation=Curtailment()),
     "vote_of_votes": lambda: MajorityVoteController(MajorityVoteController(NativeGenerationController(), 2), 2),
     "best_of_n": lambda: BestOfNController(NativeGenerationController(), LongestFirst(), 3),
     "best_of_votes": lambda: BestOfNController(

@@ -7,7 +7,6 @@ import pytest
 from scaffolding_ext import load_stack
 from scaffolding_ext.calibration.votes import CalibratedRule, Calibration, CalibrationWarning
 from scaffolding_ext.controllers.best_of_n import BestOfNController
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.weights import Weight
@@ -18,7 +17,7 @@ from scaffolding_ext.maths.allocation.curtailment import Curtailment
 from scaffolding_ext.maths.allocation.doubling import AgreementDoubling
 from scaffolding_ext.maths.allocation.leader_change import LeaderChange
 from scaffolding_ext.maths.allocation.threshold import StaticThreshold
-from scaffolding_ext.tasks import PROBE, Purpose, purpose_of
+from scaffolding_ext.tasks import Purpose
 from scaffolding_ext.testing import ScriptedWorker
 
 NATIVE = NativeGenerationController()
@@ -68,48 +67,19 @@ def test_where_nothing_was_answered_it_says_so():
     assert vote_event(result)["winner"] == -1
 
 
-@pytest.mark.parametrize("launch", ["rounds", "at_once"])
-def test_it_ends_once_the_rule_is_certain(launch):
-    answers = ("8", "8", "9", "8", "7", "6")
-    worker = boxed(*answers)
-    result = voted(worker, default_sample_num=5, allocation=Curtailment(), launch=launch)
+def test_it_ends_once_the_rule_is_certain():
+    worker = boxed("8", "8", "9", "8", "7", "6")
+    result = voted(worker, default_sample_num=5, allocation=Curtailment())
     assert (result.answer, result.exit_reason) == ("8", "certain")  # three of five: nothing can overtake it
     assert vote_event(result)["answers"] == ["8", "8", "9", "8"]
-    assert len(worker.tasks) == {"rounds": 4, "at_once": 5}[launch]
+    assert len(worker.tasks) == 4
 
 
-def test_what_the_early_end_left_unused_is_counted_as_discarded():
-    result = voted(boxed("8", "8", "8", "8", "8"), default_sample_num=5, allocation=Curtailment(), launch="at_once")
-    unused = 2 * len(r"so \boxed{8}.")
-    assert vote_event(result)["num_discarded"] == unused
-    assert result.program.ledger.by_purpose[Purpose.DISCARDED].decoded == unused
-    assert result.program.ledger.total.decoded == 5 * len(r"so \boxed{8}.")
-
-
-def test_started_at_once_the_slow_ones_are_stopped_in_the_middle():
-    texts = iter([r"so \boxed{8}."] * 3 + ["and so on " * 100] * 2)
-    worker = ScriptedWorker(lambda task: "8}" if purpose_of(task) == PROBE else next(texts), before=take_turns)
-    chains = DynasorCoTController(chunk_size=8, certainty_threshold=99, family="tinylm")
-    result = voted(
-        worker, generation_controller=chains, default_sample_num=5, allocation=Curtailment(), launch="at_once"
-    )
-    assert (result.answer, result.exit_reason) == ("8", "certain")
-    assert 0 < vote_event(result)["num_discarded"] < 200
-
-
-def test_what_a_discarded_sample_had_discarded_itself_is_counted_once():
-    chains = DynasorCoTController(chunk_size=8, certainty_threshold=2, mode="chunk", family="tinylm")
-    worker = ScriptedWorker(lambda task: "8}" if purpose_of(task) == PROBE else "and so on " * 100, before=take_turns)
-    arguments = {"generation_controller": chains, "default_sample_num": 5, "allocation": Curtailment()}
-    rounds, at_once = (voted(worker, **arguments, launch=launch) for launch in ("rounds", "at_once"))
-    assert (rounds.answer, at_once.answer) == ("8", "8")
-    in_rounds, in_one = (result.program.ledger.by_purpose for result in (rounds, at_once))
-    assert vote_event(at_once)["num_discarded"] > 0
-    assert (in_one[Purpose.CHAIN].decoded, in_one[Purpose.PROBE].decoded) == (
-        in_rounds[Purpose.CHAIN].decoded,
-        in_rounds[Purpose.PROBE].decoded,
-    )
-    assert in_one[Purpose.DISCARDED].decoded > in_rounds[Purpose.DISCARDED].decoded > 0
+def test_nothing_is_decoded_in_vain():
+    result = voted(boxed("8", "8", "8", "8", "8"), default_sample_num=5, allocation=Curtailment())
+    assert vote_event(result)["num_samples"] == 3
+    assert result.program.ledger.total.decoded == 3 * len(r"so \boxed{8}.")
+    assert Purpose.DISCARDED not in result.program.ledger.by_purpose
 
 
 def test_rounds_ask_the_rule_as_its_schedule_says():
@@ -215,7 +185,6 @@ def test_the_requests_sampling_fields_reach_every_sample():
     ("arguments", "message"),
     [
         ({"default_sample_num": 0}, "default_sample_num: is 0"),
-        ({"launch": "later"}, "launch: is 'later'"),
         ({"weight": "luck"}, "weight: is 'luck'; choose one of uniform"),
         ({"weight": 3}, "weight: is 3"),
         ({"allocation": "Coin"}, "allocation: unknown allocation rule 'Coin'; known: AgreementDoubling"),

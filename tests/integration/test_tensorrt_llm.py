@@ -139,13 +139,13 @@ def test_a_controller_gives_the_same_under_the_real_host_and_ours(name: str, ups
     assert figures(output, theirs.programs[0]) == figures(expected, ours.programs[0])
 
 
-def test_a_vote_that_stops_its_samples_gives_the_same_answer(upstream_host: Any) -> None:
+def test_a_vote_over_streams_gives_the_same_answer(upstream_host: Any) -> None:
     def make() -> BaseController:
-        return MajorityVoteController(DynasorCoTController(chunk_size=24), 5, launch="at_once")
+        return MajorityVoteController(DynasorCoTController(chunk_size=24), 5)
 
     output = completion_of(upstream_host(make(), RememberingWorker()).generate("Question 17"))
     with ScaffoldingLlm(make(), {"generation": RememberingWorker()}) as llm:
-        expected = completion_of(llm.generate("Question 17"))  # what the stopped samples had decoded depends on time
+        expected = completion_of(llm.generate("Question 17"))  # what the streams had decoded in vain depends on time
     assert (output.text, output.answer, output.exit_reason) == (expected.text, expected.answer, expected.exit_reason)
 
 

@@ -1,14 +1,12 @@
-"""Runs of one sub-controller side by side: their seeds, their branches, what each costs, and stopping them."""
-
-import asyncio
+"""Runs of one sub-controller side by side: their seeds, their branches, and what each costs."""
 
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.vote.samples import Sampler
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.program import current_program, next_seed
-from scaffolding_ext.protocol import GenerationTask, ParallelProcess, StreamGenerationTask, current_scope
+from scaffolding_ext.program import current_program, discard, next_seed
+from scaffolding_ext.protocol import GenerationTask, current_scope
 from scaffolding_ext.tasks import Purpose, output_of
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.worker_tags import WorkerTag
@@ -28,43 +26,30 @@ class Reading(BaseController):
         finish(task, output_of(piece), piece.output_tokens, output_of(piece))
 
 
-class Streaming(BaseController):
-    """Streams ten tokens a step, in a branch of a branch where `deep`."""
-
-    def __init__(self, deep=False):
-        super().__init__()
-        self.deep = deep
+class Wasting(BaseController):
+    """Generates once and discards four tokens of it."""
 
     def run(self, task, **kwargs):
-        if self.deep:
-            yield ParallelProcess([Streaming()], [[task]], [{}])
-            return
-        stream = StreamGenerationTask(worker_tag=WorkerTag.GENERATION, input_str=task.input_str, streaming_step=10)
-        while not stream.end_flag:
-            yield [stream]
-        finish(task, output_of(stream), stream.output_tokens, output_of(stream))
+        piece = GenerationTask(worker_tag=WorkerTag.GENERATION, input_str=task.input_str)
+        yield [piece]
+        discard(Purpose.CHAIN, 4)
+        finish(task, output_of(piece), piece.output_tokens)
 
 
 class Rounds(BaseController):
-    """Starts rounds of samples; `on_end` is called with the sampler and each sample that ends."""
+    """Starts rounds of samples and discards some."""
 
-    def __init__(self, sub_controller, rounds, on_end=None, discard=()):
+    def __init__(self, sub_controller, rounds, discard=()):
         super().__init__()
-        self.sub_controller, self.rounds, self.on_end, self.discard = sub_controller, rounds, on_end, discard
+        self.sub_controller, self.rounds, self.discard = sub_controller, rounds, discard
 
     def run(self, task, **kwargs):
         sampler = Sampler(self.sub_controller, task, sum(self.rounds), kwargs)
-
-        def on_end(sample):
-            self.on_end(sampler, sample)
-            return ()
-
         for num_samples in self.rounds:
-            yield sampler.start(num_samples, on_end if self.on_end else None)
+            yield sampler.start(num_samples)
         num_discarded = sampler.discard(sampler.samples[index] for index in self.discard)
         current_program().record(
             "samples",
-            ended=[sample.ended for sample in sampler.samples],
             decoded=[sample.num_decoded for sample in sampler.samples],
             num_discarded=num_discarded,
         )
@@ -113,27 +98,8 @@ def test_what_is_discarded_is_moved_once():
     assert samples_of(result)["num_discarded"] == 18
 
 
-@pytest.mark.parametrize("deep", [False, True])
-def test_the_others_stop_at_their_next_yield_and_their_streams_are_cancelled(deep):
-    texts = iter(["short text!", "x" * 500, "y" * 500])
-
-    def stop(sampler, sample):
-        sampler.stopped = True
-
-    worker = ScriptedWorker(lambda task: next(texts), before=lambda task: asyncio.sleep(0))  # the samples take turns
-    result, worker = request(Rounds(Streaming(deep), (3,), stop), worker)
-    samples = samples_of(result)
-    assert samples["ended"] == [True, False, False]
-    assert samples["decoded"][0] == len("short text!")
-    assert all(0 < decoded < 100 for decoded in samples["decoded"][1:])
-    assert [task.cancel_flag for task in worker.tasks] == [False, True, True]
-    assert sum(samples["decoded"]) == result.program.ledger.total.decoded
-
-
-def test_a_round_started_after_the_stop_does_nothing():
-    def stop(sampler, sample):
-        sampler.stopped = True
-
-    result, worker = request(Rounds(Reading([]), (1, 2), stop))
-    assert samples_of(result)["ended"] == [True, False, False]
-    assert len(worker.tasks) == 1
+def test_what_a_discarded_sample_had_discarded_itself_is_counted_once():
+    result, _ = request(Rounds(Wasting(), (3,), discard=(1,)))
+    counts = result.program.ledger.by_purpose
+    assert (counts[Purpose.CHAIN].decoded, counts[Purpose.DISCARDED].decoded) == (2 * 5, 9 + 2 * 4)
+    assert result.program.ledger.total.decoded == 3 * len("an answer")

@@ -107,14 +107,14 @@ def scripted(host):
 
 VOTES = {
     "rounds": lambda: MajorityVoteController(NativeGenerationController(), 5),
-    "at_once": lambda: MajorityVoteController(DynasorCoTController(chunk_size=24), 5, launch="at_once"),
+    "of_streams": lambda: MajorityVoteController(DynasorCoTController(chunk_size=24), 5),
     "all": lambda: MajorityVoteController(DynasorCoTController(chunk_size=24, mode="chunk"), 3, allocation=None),
     "of_votes": lambda: MajorityVoteController(MajorityVoteController(NativeGenerationController(), 3), 3),
 }
 
 
 def voting(host):
-    """Votes, whose samples are stopped and counted alike; what they discard depends on time."""
+    """Votes, whose samples are counted alike; what their streams discard depends on time."""
     documents = {}
     for name, make in VOTES.items():
         with open_host(host, make(), ScriptedWorker(Programs())) as llm:
