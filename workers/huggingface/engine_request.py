@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers.decoders import DecodeStream
 
@@ -15,6 +15,9 @@ from scaffolding_ext.workers.huggingface.prefix_index import Holder
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
 from scaffolding_ext.workers.streaming import NEVER
 from scaffolding_ext.workers.task_fields import TokenLogprob
+
+if TYPE_CHECKING:
+    import torch
 
 
 def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
@@ -56,6 +59,7 @@ class EngineRequest:
         num_logprobs: Alternatives whose log-probabilities are reported for each token; 0 reports none.
         score_from: Position of the first prompt token whose log-probability is wanted, or None.
         choices: Token ids whose logits behind the prompt are wanted.
+        wants_logits: Whether all logits behind each token of the prompt are wanted.
         keep: Whether the KV is worth storing when the request ends.
         ignore_end: Whether end-of-sequence tokens do not end the text.
         min_tokens: Tokens before which an end-of-sequence token cannot be drawn.
@@ -80,6 +84,7 @@ class EngineRequest:
         num_logprobs: int = 0,
         score_from: int | None = None,
         choices: tuple[int, ...] = (),
+        wants_logits: bool = False,
         keep: bool = True,
         ignore_end: bool = False,
         min_tokens: int = 0,
@@ -95,6 +100,7 @@ class EngineRequest:
         self.num_logprobs = num_logprobs
         self.score_from = score_from
         self.choices = choices
+        self.wants_logits = wants_logits
         self.keep = keep
         self.ignore_end = ignore_end
         self.min_tokens = min_tokens
@@ -112,6 +118,7 @@ class EngineRequest:
         self.logprobs: list[dict[int, TokenLogprob]] = []
         self.scores: list[float] = []
         self.choice_logits: list[float] = []
+        self.context_logits: torch.Tensor | None = None  # shape (prompt tokens, vocabulary), float32
         self.num_reused = 0
         self.num_prefilled = 0
         self.submitted_at = time.monotonic()

@@ -197,19 +197,26 @@ class _SpanCache(Cache):  # type: ignore[misc]
 
 
 def _scored_range(work: Work) -> tuple[int, int]:
-    """Which of the computed tokens predict tokens whose log-probability is wanted."""
+    """Which of the computed tokens have logits that are wanted, themselves or for the token that they predict."""
     request, start = work.request, work.request.holder.num_kv
-    if request.score_from is None:
+    if request.wants_logits:
+        first, stop = 0, request.prompt_len
+    elif request.score_from is not None:
+        first, stop = request.score_from - 1, request.prompt_len - 1
+    else:
         return 0, 0
-    first = max(start, request.score_from - 1)
-    last = min(start + work.num_tokens, request.prompt_len - 1)
-    return first - start, last - start
+    return max(start, first) - start, min(start + work.num_tokens, stop) - start
 
 
 def _read_scores(work: Work, logits: torch.Tensor) -> None:
-    """Take the log-probabilities of the prompt tokens that a pass predicts from the first rows of its logits."""
+    """Take the logits of prompt tokens, or the log-probabilities of those that they predict, from a pass's first rows."""
     request, start = work.request, work.request.holder.num_kv
     first, last = (start + offset for offset in _scored_range(work))
+    if request.wants_logits:
+        if request.context_logits is None:
+            request.context_logits = torch.empty(request.prompt_len, logits.shape[-1])
+        request.context_logits[first:last] = logits[: last - first]
+        return
     targets = torch.tensor(request.holder.token_ids[first + 1 : last + 1], device=logits.device)
     log_probabilities = torch.log_softmax(logits[: last - first], -1)
     known = first + 1 - (request.score_from or 0)  # a pass that failed halfway is repeated

@@ -31,7 +31,6 @@ _REFUSED = (
     "presence_penalty",
     "reasoning_effort",
     "suffix",
-    "return_context_logits",
     "skip_tokenizer",
     "skip_detokenizer",
 )
@@ -71,6 +70,7 @@ class RequestBuilder:
             self._reader.max_tokens(task, len(prompt)),
             self._sampling(task),
             stop=stop_strings(task.stop),
+            wants_logits=bool(task.return_context_logits),
             num_logprobs=integer("num_logprobs", task.num_logprobs, 0, 0),
             keep=purpose_of(task).written is not Purpose.PROBE,  # nothing continues a probe
             ignore_end=bool(getattr(task, "ignore_eos", None)),  # younger than 1.2
@@ -151,6 +151,8 @@ def fill(task: GenerationTask, request: EngineRequest) -> bool:
     task.finish_reason = snapshot.finish_reason
     if request.num_logprobs:
         task.logprobs = snapshot.logprobs
+    if request.wants_logits:
+        task.context_logits = request.context_logits
     if hasattr(task, "ttft_s"):  # younger than 1.2
         started = request.submitted_at
         task.ttft_s = None if request.first_token_at is None else request.first_token_at - started

@@ -227,6 +227,8 @@ class RowScheduler:
             limit = len(holder.token_ids) - 1  # the last token is computed in any case: its logits are needed
             if request.score_from is not None:
                 limit = min(limit, request.score_from - 1)
+            if request.wants_logits:
+                limit = 0
             match = self._index.find(holder, limit)
             num_cached = 0 if match is None else match.num_tokens
             if len(self.rows) and self._index.promised(holder, num_cached, limit):
