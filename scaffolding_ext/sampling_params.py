@@ -23,6 +23,7 @@ from scaffolding_ext.tasks import notes_of, set_notes
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+GUIDED_DECODING = "guided_decoding"  # key of custom_input_params: what holds an output to a form
 _RESULT_FIELDS = frozenset(
     (
         *("output_str", "output_tokens", "finish_reason", "context_logits", "logprobs", "customized_result_fields"),

@@ -148,6 +148,13 @@ def test_workers_keyed_by_upstreams_enum_are_found_under_either_host(host: str) 
     assert scenario("upstreams_tags", host) == ["x", "x", "x"]
 
 
+@pytest.mark.parametrize("release", ["1.2", "newest"])
+@pytest.mark.parametrize("host", ["ours", "upstream"])
+def test_tasks_that_only_upstream_knows_reach_a_worker_of_upstreams(host: str, release: str) -> None:
+    """In a `BudgetedWorker`, too, and under a tag that no role of ours has."""
+    assert scenario("tools", host, release=release) == {"plain": "<3 + 4 = 7>", "budgeted": "<3 + 4 = 7>"}
+
+
 def test_our_hosts_seed_reaches_upstreams_controllers() -> None:
     """Every sample of a vote, and every call of a task that is sent again, has a seed of its own; a run repeats."""
     for first, again in scenario("seeds", "ours").values():

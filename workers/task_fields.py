@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.sampling_params import GUIDED_DECODING
 
 # Sampling fields with the values that ask for nothing.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
@@ -37,6 +38,10 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 )
 
 
+# What a task's `custom_input_params` ask of an engine beyond its fields.
+ENGINE_FIELDS = (GUIDED_DECODING, "stop_token_ids")
+
+
 class TokenLogprob(NamedTuple):
     """The log-probability of one alternative, as TensorRT-LLM's `Logprob` has it."""
 
@@ -51,11 +56,14 @@ def is_set(task: GenerationTask, name: str) -> bool:
 
 
 def refuse(task: GenerationTask, names: Collection[str], worker: str) -> None:
-    """Refuse fields that ask for what the worker cannot do.
+    """Refuse fields, and what `ENGINE_FIELDS` name, that ask for what the worker cannot do.
 
     Raises:
         InvalidTaskError: One of them does.
     """
+    for name in ENGINE_FIELDS:
+        if (task.custom_input_params or {}).get(name):
+            raise InvalidTaskError(f"custom_input_params has {name}; {worker} cannot honour it: TRTLLMWorker can")
     for name in names:
         if is_set(task, name):
             raise InvalidTaskError(

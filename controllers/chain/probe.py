@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from scaffolding_ext import require
@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.sampling_params import checked_sampling_params
+from scaffolding_ext.sampling_params import GUIDED_DECODING, checked_sampling_params
 from scaffolding_ext.tasks import output_of
 
 HEDGE_WORDS = ("wait", "hold", "but", "okay", "no", "hmm")
@@ -46,6 +46,8 @@ class AnswerProbe:
         sampling_params: Sampling fields of the answer.
         hedge_words: Words that make a response uncertain.
         hedge_match: `"word"` matches whole words, `"substring"` is upstream's rule (it takes "know" for "no").
+        guided_decoding: What holds the answer to a form, such as `{"regex": "[0-9]+}"}`; a worker that cannot do it
+            refuses the probe (`TRTLLMWorker` can). None leaves it free.
 
     Attributes:
         sampling_params: All sampling fields of the answer, `max_tokens` among them.
@@ -61,19 +63,27 @@ class AnswerProbe:
         *,
         hedge_words: Sequence[str] = HEDGE_WORDS,
         hedge_match: Literal["word", "substring"] = "word",
+        guided_decoding: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(hedge_words, str) or not all(isinstance(word, str) for word in hedge_words):
             raise ConfigError(f"is {hedge_words!r}; give a list of words, such as ['wait', 'but']", "hedge_words")
+        if guided_decoding is not None and not isinstance(guided_decoding, Mapping):
+            raise ConfigError(f"is {guided_decoding!r}; give a mapping, such as {{'regex': ...}}", "guided_decoding")
         own = checked_sampling_params(sampling_params, reserved=("max_tokens",))
         self.max_tokens = require.whole("max_tokens", max_tokens)
         self.sampling_params = {"temperature": 0.6, "top_p": 0.95, **own, "max_tokens": max_tokens}
         border = r"\b" if require.one_of("hedge_match", hedge_match, ("word", "substring")) == "word" else ""
         words = "|".join(map(re.escape, hedge_words))
+        self.guided_decoding = guided_decoding
         self._hedge = re.compile(f"{border}(?:{words}){border}", re.IGNORECASE) if words else None
 
     def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> GenerationTask:
         """The task that asks the chain on a prompt for its answer after a prefix."""
-        return asking(prompt, prefix, family.probe, self.sampling_params)
+        task = asking(prompt, prefix, family.probe, self.sampling_params)
+        if self.guided_decoding:
+            guide = {GUIDED_DECODING: dict(self.guided_decoding)}
+            task.custom_input_params = {**(task.custom_input_params or {}), **guide}
+        return task
 
     def read(self, prefix: Prefix, task: GenerationTask) -> Probe:
         """What the task that asked after a prefix brought; the answer has no class yet."""

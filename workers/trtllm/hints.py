@@ -10,6 +10,7 @@ from typing import Any
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.program import current_program, record
 from scaffolding_ext.protocol import Task, current_scope
+from scaffolding_ext.sampling_params import GUIDED_DECODING
 from scaffolding_ext.tasks import notes_of
 from scaffolding_ext.workers.task_reading import number
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
@@ -54,10 +55,10 @@ def sampling_hints(task: Task, release: Release, vocab_size: int) -> dict[str, A
         if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < vocab_size for token in ids):
             raise InvalidTaskError(f"stop_token_ids is {ids!r}; it must be a list of ids from 0 to {vocab_size - 1}")
         fields["stop_token_ids"] = ids
-    if params.get("guided_decoding"):
-        guide = params["guided_decoding"]
+    if params.get(GUIDED_DECODING):
+        guide = params[GUIDED_DECODING]
         try:
-            fields["guided_decoding"] = release.setting("GuidedDecodingParams")(**guide)
+            fields[GUIDED_DECODING] = release.setting("GuidedDecodingParams")(**guide)
         except TypeError as error:
             raise InvalidTaskError(
                 f"guided_decoding is {guide!r}; give a mapping such as {{'regex': ...}} ({error})"

@@ -9,6 +9,7 @@ import io
 import json
 import sys
 import warnings
+from enum import Enum
 from pathlib import Path
 
 from scaffolding_ext.calibration.votes import CalibrationWarning
@@ -376,6 +377,38 @@ def migrating(host):
         exec(code, names)
     names["with_upstream"].shutdown()
     return {"prompt": worker.tasks[0].input_str, "printed": printed.getvalue()}
+
+
+def tools(host):
+    """Tasks of upstream's that this package does not know, for a worker of upstream's under a tag of its own."""
+    from tensorrt_llm.scaffolding.task import MCPCallTask
+
+    class Agent(Controller):
+        """As upstream's chats with tools: a question to the model, a call of a tool, and the answer with its result."""
+
+        class WorkerTag(Enum):
+            TOOLCALL = "tool_call"
+
+        def process(self, tasks, **kwargs):
+            yield from NativeGenerationController().process(tasks)
+            call = MCPCallTask(worker_tag=self.WorkerTag.TOOLCALL, tool_name="add", args={"a": 3, "b": 4})
+            yield [call]
+            tasks[0].input_str += f" {call.result_str}"
+            yield from NativeGenerationController().process(tasks)
+
+    class Tools(Worker):
+        async def call(self, task):
+            task.result_str = str(sum(task.args.values()))
+            return TaskStatus.SUCCESS
+
+        task_handlers = {MCPCallTask: call}  # noqa: RUF012
+
+    texts = {}
+    for name, tool in {"plain": Tools(), "budgeted": BudgetedWorker(Tools(), max_calls=1)}.items():
+        others = {Agent.WorkerTag.TOOLCALL: tool}
+        with open_host(host, Agent(), ScriptedWorker(lambda task: f"<{task.input_str}>"), others=others) as llm:
+            texts[name] = llm.generate("3 + 4 =").outputs[0].text
+    return texts
 
 
 def classes(host):

@@ -221,6 +221,8 @@ def test_scores_equal_the_reference(worker, reference):
     ("fields", "message"),
     [
         ({"n": 2}, "n is 2"),
+        ({"custom_input_params": {"guided_decoding": {"regex": "7"}}}, "custom_input_params has guided_decoding"),
+        ({"custom_input_params": {"stop_token_ids": [7]}}, "has stop_token_ids; HuggingFaceWorker cannot"),
         ({"presence_penalty": 0.5}, "presence_penalty is 0.5"),
         ({"logit_bias": {"5": 1.0}}, "logit_bias"),
         ({"max_tokens": 5000}, "max_tokens is 5000"),

@@ -137,9 +137,11 @@ def test_arguments_that_are_wrong_are_named(arguments: dict[str, Any], message: 
 
 
 def test_what_else_the_kv_cache_is_told_goes_to_the_llm() -> None:
-    with TRTLLMWorker(MODEL, kv_cache_fraction=0.4, llm_args={"kv_cache_config": {"dtype": "fp8"}}) as worker:
+    given = {"dtype": "fp8", "host_cache_size": 1 << 30, "secondary_offload_min_priority": 30}
+    with TRTLLMWorker(MODEL, kv_cache_fraction=0.4, llm_args={"kv_cache_config": given}) as worker:
         config = args_of(worker).kv_cache_config
         assert (config.dtype, config.free_gpu_memory_fraction, config.enable_block_reuse) == ("fp8", 0.4, True)
+        assert (config.host_cache_size, config.secondary_offload_min_priority) == (1 << 30, 30)
 
 
 def test_devices_of_one_worker_are_not_those_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ class KvCacheConfig:
     max_tokens: int | None = None
     free_gpu_memory_fraction: float | None = 0.9
     host_cache_size: int | None = None
+    secondary_offload_min_priority: int | None = None
     enable_partial_reuse: bool = True
     copy_on_partial_reuse: bool = True
     tokens_per_block: int = 32
