@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from scaffolding_ext.execution_trace import ExecutionRecorder
 from scaffolding_ext.ledger import Ledger, Meter
 from scaffolding_ext.protocol import ControllerGenerator, current_scope
 from scaffolding_ext.seeds import derive_seed
@@ -115,6 +116,7 @@ class Program:
         sample_id: As given.
         epoch: As given.
         ledger: The tokens, by purpose.
+        execution: Records its calls in the shape of upstream's traces; None where nobody asked for that.
         prompting: The `Prompting` that was applied to the request's prompt, or None.
         at_end: Called when the request has ended, well or not, under a host that ends no scopes.
     """
@@ -127,6 +129,7 @@ class Program:
         "_trace",
         "at_end",
         "epoch",
+        "execution",
         "id",
         "ledger",
         "prompting",
@@ -146,6 +149,7 @@ class Program:
         self.epoch = epoch
         self.seed = None if seed is None else derive_seed(seed, sample_id, epoch)
         self.ledger = Ledger()
+        self.execution: ExecutionRecorder | None = None
         self.at_end: list[Callable[[], object]] = []
         self._trace: list[dict[str, Any]] | None = None
         self.prompting: Any = None
@@ -202,7 +206,7 @@ class Program:
         Returns:
             A generator with the same yields and the same return value.
         """
-        return self._meter.watch(generator)
+        return self._meter.watch(generator if self.execution is None else self.execution.watch(generator))
 
     def close(self) -> None:
         """For hosts: the request has ended; what only a running one needs is freed."""

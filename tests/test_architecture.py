@@ -23,7 +23,7 @@ LAYERS = (
     ("documents", "model_files", "chat_standins"),
     ("protocol", "answers", "plain_yaml", "require"),
     ("tasks", "worker_tags", "relay", "worker", "completion"),
-    ("ledger", "prompting", "lowering", "registry", "testing"),
+    ("ledger", "execution_trace", "prompting", "lowering", "registry", "testing"),
     ("served_model", "program", "tinylm", "calibration"),
     ("sampling_params", "results"),
     ("scheduling",),

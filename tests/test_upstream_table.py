@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from scaffolding_ext import standins
+from scaffolding_ext.execution_trace import TraceEvent
 
 ROOT = Path(__file__).parents[1]
 FAKE = Path(__file__).parent / "fake_upstream"
@@ -57,7 +58,7 @@ def table(release: str) -> dict[str, Declared]:
             current.methods[name] = [each.strip() for each in parameters.split(",") if each.strip()]
         elif re.match(r"\w+: ", text) and " of " not in text:
             name, _, rest = text.partition(": ")
-            kind, _, default = rest.partition(" = ")
+            kind, _, default = rest.partition(" =")
             current.fields[name] = [plain(kind), default.strip()]
         elif re.match(r"[A-Z_]+ = ", text):
             name, _, value = text.partition(" = ")
@@ -152,6 +153,13 @@ def test_the_stand_ins_declare_what_the_newest_release_declares(name: str) -> No
             assert text == declared.fields[field.name][1], field.name
     for method in declared.methods:
         assert callable(getattr(cls, method)), method
+
+
+def test_exported_events_have_fields_that_upstream_declares() -> None:
+    declared = table("newest")["TraceEvent"].fields
+    for field in dataclasses.fields(TraceEvent):
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        assert [plain(str(field.type)), str(default)] == declared[field.name], field.name
 
 
 def test_whatever_the_package_touches_is_in_the_table() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaffolding_ext.cli.options import Command, Finite, config_option, given, json_option, set_option
+from scaffolding_ext.cli.options import Command, Finite, OutputPath, config_option, given, json_option, set_option
 
 if TYPE_CHECKING:
     from scaffolding_ext.results import ScaffoldingResult
@@ -19,9 +20,20 @@ if TYPE_CHECKING:
 @set_option
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's.")
 @click.option("--timeout", type=Finite(min=0, min_open=True), help="Seconds after which the request fails.")
+@click.option(
+    "--execution_trace",
+    type=OutputPath(),
+    help="File for the request's calls, in the shape that the replay tools of TensorRT-LLM's Scaffolding read.",
+)
 @json_option
 def run(
-    prompt: str, source: str, overrides: tuple[str, ...], seed: int | None, timeout: float | None, as_json: bool
+    prompt: str,
+    source: str,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    timeout: float | None,
+    execution_trace: Path | None,
+    as_json: bool,
 ) -> None:
     """Run one PROMPT and print its completion, answer, exit reason and tokens by purpose.
 
@@ -29,12 +41,19 @@ def run(
     Example:
       scaffolding-ext run "Start with 5. Apply a+3,b-2. Find the total." --config configs:dynasor_cot --seed 1
     """
+    from scaffolding_ext.errors import OutputError
     from scaffolding_ext.host.arguments import checked_prompt
     from scaffolding_ext.stack.build import load_stack
 
     checked_prompt(prompt)
     with load_stack(source, [*overrides, *given(seed=seed)]) as llm:
+        llm.record_execution = execution_trace is not None
         result = llm.generate(prompt, timeout=timeout)
+    if execution_trace is not None and result.program.execution is not None:
+        try:
+            result.program.execution.save(execution_trace, result.program.id)
+        except OSError as error:
+            raise OutputError(f"cannot write to {execution_trace}: {error}") from error
     if as_json:
         click.echo(json.dumps(_result_document(result)))
         return

@@ -15,6 +15,7 @@ from typing import Any, overload
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import RequestCancelledError, ShutdownError
+from scaffolding_ext.execution_trace import ExecutionRecorder
 from scaffolding_ext.host import arguments, timeouts
 from scaffolding_ext.host.dispatch import Dispatcher
 from scaffolding_ext.host.request import Request, clone_of
@@ -38,6 +39,7 @@ class ScaffoldingLlm:
         seed: Seed of the run, from which every request's seeds derive; see `RequestSeeds`.
         owns_workers: Whether `shutdown()` shuts the workers down too, without being told. A `with` block lets go of
             them in any case: a worker that was made for it, and that nobody else holds, is freed there.
+        record_execution: Whether each request's `program.execution` records its calls; see `ExecutionRecorder`.
 
     Raises:
         ArgumentTypeError: An argument is no controller, no mapping of workers, or no whole number.
@@ -52,11 +54,13 @@ class ScaffoldingLlm:
         *,
         seed: int | None = None,
         owns_workers: bool = False,
+        record_execution: bool = False,
     ) -> None:
         self.prototype_controller = arguments.checked_controller(prototype_controller, workers)
         self.workers = arguments.checked_workers(workers)
         self.max_parallel_requests = require.whole("max_parallel_requests", max_parallel_requests)
         self.owns_workers = owns_workers
+        self.record_execution = record_execution
         self._dispatcher = Dispatcher(self.workers)
         self._seeds = RequestSeeds(arguments.checked_seed(seed))
         self._worker_shutdown = WorkerShutdown(self.workers)
@@ -116,6 +120,7 @@ class ScaffoldingLlm:
         epoch, seed = require.whole("epoch", epoch, 0), arguments.checked_seed(seed)
         prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_timeout(timeout)
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
+        program.execution = ExecutionRecorder() if self.record_execution else None
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)
         with self._close_lock:
             if self._closed:

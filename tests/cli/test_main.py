@@ -28,7 +28,7 @@ def respond(task):
     word = task.input_str.split()[-1]
     if word == "fail":
         raise EngineError("the engine is gone")
-    return f"It is \\\\boxed{{{word}}}."
+    return f"It is \\boxed{{{word}}}."
 
 class Unbuildable(ScriptedWorker):
     def __init__(self):
@@ -52,6 +52,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "data.jsonl").write_text("\n".join(lines))
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_run_writes_its_calls_as_upstreams_tools_read_them(folder: Path) -> None:
+    result = call("run", "say 1", "--config", "stack.yaml", "--execution_trace", "calls.json", "--json")
+    assert result.exit_code == 0, result.output
+    decoded = json.loads(result.output)["ledger"]["total"]["decoded"]
+    trace = json.loads((folder / "calls.json").read_text())
+    assert trace["trace_id"].startswith("program-")
+    assert [event["role"] for event in trace["events"]] == ["user", "assistant"]
+    assert trace["events"][1]["completion_tokens"] == decoded > 1
+    assert call("run", "say 1", "--config", "stack.yaml", "--execution_trace", "no/such/folder.json").exit_code == 2
 
 
 def call(*arguments: str) -> Result:

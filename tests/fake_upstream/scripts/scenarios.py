@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import sys
+import tempfile
 import warnings
 from enum import Enum
 from pathlib import Path
@@ -409,6 +410,32 @@ def tools(host):
         with open_host(host, Agent(), ScriptedWorker(lambda task: f"<{task.input_str}>"), others=others) as llm:
             texts[name] = llm.generate("3 + 4 =").outputs[0].text
     return texts
+
+
+def replayed(host):
+    """The calls of a vote of votes, exported to a file, read by upstream's loader and sent again by its replay."""
+    from tensorrt_llm.scaffolding.trace_replay.execution_trace import ExecutionTrace
+    from tensorrt_llm.scaffolding.trace_replay.replay import ReplayEngine
+
+    vote = MajorityVoteController(MajorityVoteController(DynasorCoTController(chunk_size=24), 3), 3)
+    with open_host(host, vote, ScriptedWorker(Programs()), record_execution=True) as llm:
+        program = llm.generate("Question 17").program
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        program.execution.save(path, program.id)
+        trace = ExecutionTrace.load(path)
+    worker = ScriptedWorker(lambda task: "x" * task.max_tokens)
+    asyncio.run(ReplayEngine(worker).launch_trace(trace))
+    total = program.ledger.total
+    return {
+        "named": trace.trace_id == program.id,
+        "forks": sum(event.event_type == "parallel_start" for event in trace.events),
+        "recorded": {"decoded": total.decoded, "read": total.prefilled + total.reused},
+        "sent": {
+            "decoded": sum(task.max_tokens for task in worker.tasks),
+            "read": sum(len(task.input_tokens) for task in worker.tasks),
+        },
+    }
 
 
 def classes(host):

@@ -1,0 +1,1 @@
+"""Traces of calls, and what replays them."""
