@@ -135,7 +135,11 @@ class ExecutionRecorder:
         """
         left_out = () if full else _FULL_ONLY
         events = [
-            {name: value for name, value in dataclasses.asdict(event).items() if not (value is None or name in left_out)}
+            {
+                name: value
+                for name, value in dataclasses.asdict(event).items()
+                if not (value is None or name in left_out)
+            }
             for event in self.events
         ]
         return {"trace_id": trace_id, "events": events}

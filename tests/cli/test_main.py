@@ -28,7 +28,7 @@ def respond(task):
     word = task.input_str.split()[-1]
     if word == "fail":
         raise EngineError("the engine is gone")
-    return f"It is \\boxed{{{word}}}."
+    return f"It is \\\\boxed{{{word}}}."
 
 class Unbuildable(ScriptedWorker):
     def __init__(self):

@@ -209,7 +209,7 @@ def _scored_range(work: Work) -> tuple[int, int]:
 
 
 def _read_scores(work: Work, logits: torch.Tensor) -> None:
-    """Take the logits of prompt tokens, or the log-probabilities of those that they predict, from a pass's first rows."""
+    """Take the logits of prompt tokens, or the log-probabilities of those they predict, from a pass's first rows."""
     request, start = work.request, work.request.holder.num_kv
     first, last = (start + offset for offset in _scored_range(work))
     if request.wants_logits:

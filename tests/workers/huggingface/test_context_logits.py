@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
+import torch
 from transformers import AutoModelForCausalLM
 
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -84,13 +86,13 @@ class StepScores(Controller):
             is_mark = (ids == self.tokenizer.encode(self.mark)[0])[0]
             probs = torch.softmax(score.context_logits, -1)[is_mark]
             self.scores.append(torch.prod(probs[:, 1]).item() + torch.prod(probs[:, 7]).item())
-        tasks[0].output_str, tasks[0].output_tokens = repr(self.scores), []
+        tasks[0].output_str, tasks[0].output_tokens = json.dumps(self.scores), []
 
 
 def test_a_controller_like_upstreams_prm_controller_scores_with_it(worker: Any, reference: Any) -> None:
     tokenizer = load_tokenizer(MODEL)
     with ScaffoldingLlm(StepScores(tokenizer), {"reward": worker}) as llm:
-        (score,) = eval(llm.generate("Start with 5. Add 3. The answer is 8.").outputs[0].text)
+        (score,) = json.loads(llm.generate("Start with 5. Add 3. The answer is 8.").outputs[0].text)
     ids = tokenizer.encode("Start with 5\nAdd 3\nThe answer is 8.\n")
     marks = [index for index, token in enumerate(ids) if token == tokenizer.encode("\n")[0]]
     assert len(marks) == 3

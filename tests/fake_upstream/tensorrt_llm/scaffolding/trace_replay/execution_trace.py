@@ -1,5 +1,7 @@
 """A request's calls as events, and the file that they are read from."""
 
+from __future__ import annotations
+
 import json
 import uuid
 from dataclasses import dataclass, field, fields
