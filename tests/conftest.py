@@ -20,6 +20,16 @@ def echo() -> Callable[..., ScriptedWorker]:
 
 
 @pytest.fixture
+def failing_on() -> Callable[..., ScriptedWorker]:
+    """Makes a worker that fails at one prompt, with an error of that type."""
+
+    def make(text: str, error: type[Exception] = RuntimeError) -> ScriptedWorker:
+        return ScriptedWorker(lambda task: error("out of luck") if task.input_str == text else task.input_str.upper())
+
+    return make
+
+
+@pytest.fixture
 def host(echo: Callable[..., ScriptedWorker]) -> Callable[..., ScaffoldingLlm]:
     """Makes a host of one controller and one worker, plain generation on the echo by default."""
 

@@ -13,22 +13,9 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.program import Program
 from scaffolding_ext.protocol import Controller, GenerationTask, ScaffoldingOutput, TaskStatus, Worker
 from scaffolding_ext.results import Completion, completion_of
-from scaffolding_ext.testing import Gate, ScriptedWorker
+from scaffolding_ext.testing import Gate
 
 WAIT = 30.0  # seconds until a hanging test fails; nothing waits that long when all is well
-
-
-class Boom(Exception):
-    pass
-
-
-def failing_on(text):
-    """A worker that fails at that prompt."""
-
-    def respond(task):
-        return Boom("out of luck") if task.input_str == text else task.input_str.upper()
-
-    return ScriptedWorker(respond)
 
 
 def test_result_times_out_without_stopping_the_request(host, echo):
@@ -82,7 +69,7 @@ def test_streaming_reaches_the_caller_while_it_is_generated(host):
     assert texts[-1] == "abc"
 
 
-def test_streaming_raises_the_requests_error(host):
+def test_streaming_raises_the_requests_error(host, failing_on):
     async def read():
         async for _ in llm.generate_async("bad"):
             pass
@@ -220,7 +207,7 @@ def test_a_completion_shows_and_compares_what_its_controller_decided():
     assert completion != Completion("texts", [1], "7", "certain")
 
 
-def test_the_completion_of_a_request_of_our_host(host):
+def test_the_completion_of_a_request_of_our_host(host, failing_on):
     with host(worker=failing_on("bad")) as llm:
         result = llm.generate_async("good")
         assert completion_of(result) is result.outputs[0]
@@ -261,9 +248,9 @@ def test_a_failed_request_of_upstreams_host_is_an_error_not_an_empty_text():
 # ---- failures that nobody asks about
 
 
-def forgotten(caplog, ask=lambda result: None):
+def forgotten(caplog, worker, ask=lambda result: None):
     """What is logged of a request that failed and whose result is gone."""
-    with ScaffoldingLlm(NativeGenerationController(), {"generation": failing_on("bad")}) as llm:
+    with ScaffoldingLlm(NativeGenerationController(), {"generation": worker}) as llm:
         result = llm.generate_async("bad")
         llm.generate("good")
         ask(result)
@@ -274,8 +261,8 @@ def forgotten(caplog, ask=lambda result: None):
     return [record for record in caplog.records if name in record.getMessage()]
 
 
-def test_a_failure_that_nobody_asks_about_is_logged_once(caplog):
-    (record,) = forgotten(caplog)
+def test_a_failure_that_nobody_asks_about_is_logged_once(caplog, failing_on):
+    (record,) = forgotten(caplog, failing_on("bad"))
     assert (record.levelname, record.name) == ("WARNING", "scaffolding_ext.results")
     assert "nobody asked for its result" in record.getMessage()
     assert "out of luck" in str(record.exc_info[1])
@@ -290,8 +277,8 @@ def test_a_failure_that_nobody_asks_about_is_logged_once(caplog):
         lambda result: expect_failure(asyncio.run, streamed(result)),
     ],
 )
-def test_a_failure_that_somebody_has_seen_is_not_logged(caplog, ask):
-    assert forgotten(caplog, ask) == []
+def test_a_failure_that_somebody_has_seen_is_not_logged(caplog, ask, failing_on):
+    assert forgotten(caplog, failing_on("bad"), ask) == []
 
 
 def expect_failure(function, *arguments):

@@ -21,15 +21,6 @@ class Boom(Exception):
     pass
 
 
-def failing_on(text):
-    """A worker that fails at that prompt."""
-
-    def respond(task):
-        return Boom("out of luck") if task.input_str == text else task.input_str.upper()
-
-    return ScriptedWorker(respond)
-
-
 def test_generate_returns_upstreams_surface(host):
     with host() as llm:
         result = llm.generate("hello")
@@ -88,8 +79,8 @@ def test_ten_thousand_requests(host):
         assert [r.outputs[0].text for r in results] == [str(i) for i in range(10_000)]
 
 
-def test_a_worker_error_raises_with_the_tasks_context_and_others_go_on(host):
-    with host(worker=failing_on("bad")) as llm:
+def test_a_worker_error_raises_with_the_tasks_context_and_others_go_on(host, failing_on):
+    with host(worker=failing_on("bad", Boom)) as llm:
         bad, good = llm.generate_async("bad"), llm.generate_async("good")
         with pytest.raises(TaskError, match=r"GenerationTask for worker 'generation'.*Boom: out of luck") as caught:
             bad.result(WAIT)
@@ -135,7 +126,7 @@ def test_no_output_is_an_error(host):
 
 
 @pytest.mark.parametrize("failing_yield", range(5))
-def test_a_fault_at_every_yield_runs_finally_and_frees_the_host(failing_yield, host):
+def test_a_fault_at_every_yield_runs_finally_and_frees_the_host(failing_yield, host, failing_on):
     cleaned = threading.Event()
 
     class Chained(BaseController):
@@ -148,7 +139,7 @@ def test_a_fault_at_every_yield_runs_finally_and_frees_the_host(failing_yield, h
             finally:
                 cleaned.set()
 
-    with host(Chained(), failing_on(f"bad{failing_yield}"), max_parallel_requests=1) as llm:
+    with host(Chained(), failing_on(f"bad{failing_yield}", Boom), max_parallel_requests=1) as llm:
         with pytest.raises(TaskError):
             llm.generate("bad")
         assert cleaned.is_set()
