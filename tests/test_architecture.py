@@ -30,7 +30,7 @@ LAYERS = (
     ("controllers", "workers"),
     ("host",),
     ("evaluation", "testing.controller_contract", "stack"),
-    ("calibration.conformal_run", "serving"),
+    ("calibration.conformal_run", "evaluation.session", "serving"),
     ("cli",),
     ("__init__",),
 )

@@ -14,8 +14,8 @@ from benchmarks._lib.report import Report
 from scaffolding_ext import load_stack
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.records import Record
-from scaffolding_ext.evaluation.report import Summary, summarize
 from scaffolding_ext.evaluation.runner import evaluate
+from scaffolding_ext.evaluation.summary import Summary, summarize
 
 PLAIN, CUT, DYNASOR = "plain CoT", "fixed cut", "DynasorCoT"
 GREEDY = ", greedy"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,10 @@ from scaffolding_ext.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from scaffolding_ext.evaluation.datasets import Sample
-    from scaffolding_ext.evaluation.records import Record
-    from scaffolding_ext.evaluation.report import Summary
-    from scaffolding_ext.stack.config import StackConfig
+    from scaffolding_ext.evaluation.summary import Summary
 
 _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
+_ASSIGNED_BY_SIGNAL = 128  # exit codes above it name the signal that ended a program
 
 
 @click.command("eval", cls=Command, short_help="Run a dataset: accuracy, tokens, time.")
@@ -41,9 +39,7 @@ _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 @dataset_option
 @limit_option
 @skip_option
-@click.option(
-    "--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="How often each sample is run."
-)
+@click.option("--epochs", type=click.IntRange(min=1), help="How often each sample is run.  [default: 1]")
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's; 0 where neither gives one.")
 @click.option("--max_parallel_requests", type=click.IntRange(min=1), help="Requests that run at once.")
 @click.option("--request_timeout", type=Finite(min=0, min_open=True), help="Seconds after which a request fails.")
@@ -52,12 +48,19 @@ _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
     type=OutputPath(is_folder=True),
     help="Folder for samples.jsonl, summary.json and config.yaml.",
 )
+@click.option("--resume", is_flag=True, help="Go on with the run in --output_path: only what it lacks is run.")
 @click.option(
     "--fail_on_error",
     type=Finite(0, 1),
-    default=0.0,
-    show_default=True,
-    help="Share of the samples that may fail; if more do, the exit code is 1.",
+    help="Share of the samples that may fail; if more do, the exit code is 1.  [default: 0]",
+)
+@click.option(
+    "--price", metavar="KIND=PRICE,...", help="Price of a million decoded, prefilled, reused tokens; shows the cost."
+)
+@click.option(
+    "--against",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of another run; while this one goes on, the decoded tokens saved against it are shown.",
 )
 @click.option("--dry_run", is_flag=True, help="Check the stack and the dataset; load no model and run nothing.")
 @json_option
@@ -69,90 +72,102 @@ def evaluate(
     dataset: str | None,
     limit: str | None,
     skip_bad_rows: bool,
-    epochs: int,
+    epochs: int | None,
     seed: int | None,
     max_parallel_requests: int | None,
     request_timeout: float | None,
     output_path: Path | None,
-    fail_on_error: float,
+    resume: bool,
+    fail_on_error: float | None,
+    price: str | None,
+    against: Path | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Run a dataset through a stack and report accuracy, tokens and time.
 
+    One interrupt (Ctrl-C) lets the samples in flight end, a second one does not; the exit code is 130.
+
     \b
     Example:
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --output_path runs/dynasor
+      scaffolding-ext eval --config configs:dynasor_cot --limit 20 --epochs 4 --output_path runs/dynasor --resume
     """
     from scaffolding_ext.documents import write_text
     from scaffolding_ext.evaluation.calibration_cost import calibration_cost
     from scaffolding_ext.evaluation.datasets import load_dataset
-    from scaffolding_ext.evaluation.report import summarize
-    from scaffolding_ext.evaluation.run_folder import SUMMARY, claimed
-    from scaffolding_ext.evaluation.runner import check_size
+    from scaffolding_ext.evaluation.price import checked_price, parse_price
+    from scaffolding_ext.evaluation.records import decoded_of
+    from scaffolding_ext.evaluation.resume import fingerprint
+    from scaffolding_ext.evaluation.run_folder import SAMPLES, SUMMARY, claimed
+    from scaffolding_ext.evaluation.runner import check_samples
+    from scaffolding_ext.evaluation.session import Session
     from scaffolding_ext.stack.build import check_stack
 
-    with nullcontext() if output_path is None else claimed(output_path):
-        given_here = given(seed=seed, max_parallel_requests=max_parallel_requests)
-        config, data = config_with_dataset(source, dataset, [*overrides, *given_here], skip_bad_rows)
-        if config.seed is None:
-            config = config.model_copy(update={"seed": 0})  # a run that can be repeated
+    options = given(seed=seed, max_parallel_requests=max_parallel_requests) + given(
+        "evaluation.",
+        limit=limit,
+        epochs=epochs,
+        request_timeout=request_timeout,
+        output_path=None if output_path is None else str(output_path),
+        fail_on_error=fail_on_error,
+        price=None if price is None else parse_price(price),
+    )
+    config, data = config_with_dataset(source, dataset, [*overrides, *options], skip_bad_rows)
+    settings = config.evaluation
+    folder = None if settings.output_path is None else Path(settings.output_path)
+    if resume and folder is None:
+        raise click.UsageError("--resume needs the run's folder by --output_path", ctx)
+    with nullcontext(False) if folder is None else claimed(folder, resume=resume) as goes_on:
+        config = config.for_run()
+        checked_price(settings.price)
         controller = check_stack(config)
-        samples = load_dataset(**data.model_dump(), limit=limit)
-        check_size(len(samples), epochs)
+        samples = load_dataset(**data.model_dump(), limit=None if settings.limit is None else str(settings.limit))
+        check_samples(samples, settings.epochs)
         document: dict[str, Any] = {
             "version": __version__,
+            "fingerprint": fingerprint(config.resolved()),
             "dataset": data.model_dump(),
-            "limit": limit,
-            "epochs": epochs,
+            "limit": settings.limit,
+            "epochs": settings.epochs,
             "seed": config.seed,
             "num_samples": len(samples),
+            "num_requests": len(samples) * settings.epochs,
+            "price": settings.price or None,
         }
+        run = Session(config, samples, folder)
+        if goes_on:
+            run.take_up(is_mended=not dry_run)
         if dry_run:
-            plan = f"stack and dataset are fine: {len(samples)} samples, {len(samples) * epochs} requests"
+            done = f", {len(run.done)} of them done" if goes_on else ""
+            plan = f"stack and dataset are fine: {len(samples)} samples, {document['num_requests']} requests{done}"
             click.echo(json.dumps(document | {"config": config.model_dump()}) if as_json else plan)
             return
-        records = _run(config, samples, epochs, request_timeout, output_path)
-        summary = summarize(records, calibration_cost(controller))
-        failed = next((record for record in records if record.error is not None), None)
-        first_error = None if failed is None or failed.error is None else f"{failed.id}: {failed.error.message}"
-        document |= {"summary": summary.to_json(), "first_error": first_error}
-        if output_path is not None:
-            write_text(output_path / SUMMARY, json.dumps(document, indent=2) + "\n")
+        stopped_by = run.go(_say, None if against is None else decoded_of(against / SAMPLES))
+        summary = run.tally.summary(calibration_cost(controller), price=settings.price)
+        document |= {
+            "state": "finished" if stopped_by is None else "interrupted",
+            "summary": summary.to_json(),
+            "first_error": run.tally.first_error,
+        }
+        if folder is not None:
+            write_text(folder / SUMMARY, json.dumps(document, indent=2) + "\n")
     if summary.warning is not None:
         click.echo(f"Warning: {summary.warning}", err=True)
     if as_json:
         click.echo(json.dumps(document))
     else:
-        _show(Path(source).stem.rpartition(":")[2], summary, first_error)
-    if summary.num_failed > fail_on_error * summary.num_samples:
-        click.echo(f"{summary.num_failed} of {summary.num_samples} samples failed; the first, {first_error}", err=True)
+        _show(Path(source).stem.rpartition(":")[2], summary, run.tally.first_error)
+    if stopped_by is not None:
+        ctx.exit(_ASSIGNED_BY_SIGNAL + stopped_by)
+    if summary.num_failed > settings.fail_on_error * summary.num_samples:
+        first = run.tally.first_error
+        click.echo(f"{summary.num_failed} of {summary.num_samples} samples failed; the first, {first}", err=True)
         ctx.exit(1)
 
 
-def _run(
-    config: StackConfig, samples: list[Sample], epochs: int, timeout: float | None, folder: Path | None
-) -> list[Record]:
-    """Run the samples, each record written as soon as there is one."""
-    from scaffolding_ext.documents import write_text
-    from scaffolding_ext.evaluation.progress import progress_shown
-    from scaffolding_ext.evaluation.records import record_writer
-    from scaffolding_ext.evaluation.run_folder import CONFIG, SAMPLES
-    from scaffolding_ext.evaluation.runner import evaluate as run_evaluation
-    from scaffolding_ext.stack.build import build_stack
-
-    with ExitStack() as stack:
-        llm = stack.enter_context(build_stack(config))
-        heard = [stack.enter_context(progress_shown(len(samples) * epochs))]
-        if folder is not None:
-            write_text(folder / CONFIG, config.to_yaml())
-            heard.insert(0, stack.enter_context(record_writer(folder / SAMPLES)))
-
-        def on_record(record: Record) -> None:
-            for hear in heard:
-                hear(record)
-
-        return run_evaluation(llm, samples, epochs, timeout, on_record)
+def _say(message: str) -> None:
+    click.echo(message, err=True)
 
 
 def _show(name: str, summary: Summary, first_error: str | None) -> None:
@@ -160,16 +175,32 @@ def _show(name: str, summary: Summary, first_error: str | None) -> None:
     from rich.console import Console
 
     from scaffolding_ext.evaluation.report import comparison_table
+    from scaffolding_ext.evaluation.summary import shown_mean
 
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     console.print(comparison_table({name: summary}))
     decoded = {purpose: counts["decoded"] for purpose, counts in summary.mean_tokens_by_purpose.items()}
+    repeats = summary.repeats
+    if repeats is not None:
+        console.print(f"mean@{repeats.n} {shown_mean(repeats.mean)} %, questions resampled")
+        for figure, by_k in (("maj", repeats.majority), ("pass", repeats.passed)):
+            if repeats.n > 1:
+                console.print(", ".join(f"{figure}@{k} {shown_mean(mean)}" for k, mean in by_k.items()))
     console.print(f"decoded tokens a sample: {_counted(decoded)}")
     if summary.calibration_tokens is not None:
         spread = f"{summary.mean_calibration_tokens:.6g} decoded a sample of this run, not in the figures above"
         console.print(f"calibration tokens, spent before: {_counted(summary.calibration_tokens)}; {spread}")
+    console.print(f"a right answer: {_counted(summary.per_right_answer or {})}")
+    firsts = summary.seconds_to_first_token
+    console.print(
+        f"seconds by phase: {_counted(summary.mean_seconds_by_phase)}"
+        + (f"; to the first token: {_counted(firsts)}" if firsts else "")
+    )
     console.print(f"exit reasons: {_counted(summary.exit_reasons)}")
-    console.print(f"no answer: {summary.num_unanswered}; undetermined answers: {summary.num_undetermined}")
+    console.print(
+        f"cut off by the budget: {summary.num_cut_off}; wrong: {summary.num_wrong}; no answer: "
+        f"{summary.num_unanswered}; undetermined answers: {summary.num_undetermined}"
+    )
     console.print(f"errors: {_counted(summary.errors)}" + (f"; the first, {first_error}" if first_error else ""))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import warnings
 from typing import Any
@@ -43,6 +44,9 @@ class _Main(Group):
                     raise
                 _give_up_output()
                 raise _PackageError(f"cannot read or write: {_on_one_line(error)}") from error
+            except KeyboardInterrupt:
+                click.echo("Aborted!", err=True)
+                ctx.exit(128 + signal.SIGINT)
 
 
 def _show_warning(message: Warning | str, *place: Any, **more: Any) -> None:

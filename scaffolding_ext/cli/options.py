@@ -102,9 +102,9 @@ limit_option = click.option("--limit", metavar="N|A-B", help="The first N sample
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
 
 
-def given(**options: int | None) -> list[str]:
-    """The options that were given, as overrides of the stack file."""
-    return [f"{key}={value}" for key, value in options.items() if value is not None]
+def given(section: str = "", **options: Any) -> list[str]:
+    """The options that were given, as overrides of the stack file or of one of its sections."""
+    return [f"{section}{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
 
 
 def config_with_dataset(

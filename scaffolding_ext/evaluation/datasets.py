@@ -7,12 +7,13 @@ import os
 import random
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.jsonl import Row, read_rows
+from scaffolding_ext.evaluation.scoring import Score
 from scaffolding_ext.tinylm.grammar import ALL_KINDS, sample_problem
 
 EMBEDDED = "tinylm:held_out"
@@ -37,12 +38,14 @@ class Sample(NamedTuple):
         prompt: What the user asks.
         target: The right answer.
         kind: What sort of question it is, or None.
+        verify: Scores an answer, where the dataset has a verifier of its own; None compares with the target.
     """
 
     id: str
     prompt: str
     target: str
     kind: str | None = None
+    verify: Callable[[str | None], Score] | None = None
 
 
 class Limit(NamedTuple):

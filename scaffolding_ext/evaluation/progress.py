@@ -2,36 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import click
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from scaffolding_ext.evaluation.records import Record
+from scaffolding_ext.evaluation.summary import Tally
 
+Decoded = Mapping[tuple[str, int], int]  # tokens that another run decoded, by id and epoch
 _NUM_LINES = 10
 
 
 @contextmanager
-def progress_shown(num_requests: int) -> Iterator[Callable[[Record], None]]:
-    """Show on standard error how far a run is: a bar on a terminal, some ten plain lines elsewhere."""
+def progress_shown(
+    num_requests: int,
+    tally: Tally,
+    against: Decoded | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Callable[[Record], None]]:
+    """Show on standard error how far a run is: a bar on a terminal, some ten plain lines elsewhere.
+
+    Args:
+        num_requests: All of the run.
+        tally: It counts each record before the function that this yields is called with it.
+        against: Another run, against which saved tokens are shown.
+        clock: Seconds from any origin, monotonic.
+    """
     console = Console(stderr=True)
-    num_done = num_failed = 0
+    saving = Saving(against)
+    started, num_before = clock(), tally.num_samples
     step = max(1, num_requests // _NUM_LINES)
 
     def show_line(record: Record) -> None:
-        nonlocal num_done, num_failed
-        num_done += 1
-        num_failed += record.error is not None
-        if num_done % step == 0 or num_done == num_requests:
-            click.echo(f"{num_done} of {num_requests} done, {num_failed} failed", err=True)
+        saving.add(record)
+        done = tally.num_samples
+        if done % step == 0 or done == num_requests:
+            left = (clock() - started) / (done - num_before) * (num_requests - done)
+            ending = f", {datetime.timedelta(seconds=round(left))} left" if left else ""
+            click.echo(f"{done} of {num_requests} done, {figures(tally, saving)}{ending}", err=True)
 
     if not console.is_terminal:
         yield show_line
         return
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("samples", total=num_requests)
-        yield lambda record: progress.advance(bar)
+        bar = progress.add_task(figures(tally, saving), total=num_requests, completed=num_before)
+
+        def advance(record: Record) -> None:
+            saving.add(record)
+            progress.update(bar, advance=1, description=figures(tally, saving))
+
+        yield advance
+
+
+class Saving:
+    """Decoded tokens saved against another run, on the samples that both have done.
+
+    Args:
+        against: The other run; None shows no saving.
+    """
+
+    def __init__(self, against: Decoded | None) -> None:
+        self._against = against
+        self._own = self._other = 0
+
+    def add(self, record: Record) -> None:
+        """Count a record, where the other run has it."""
+        other = None if self._against is None else self._against.get((record.id, record.epoch))
+        if other is not None:
+            self._own += record.ledger["total"]["decoded"]
+            self._other += other
+
+    def __str__(self) -> str:
+        return f", {1 - self._own / self._other:.1%} saved" if self._other else ""
+
+
+def figures(tally: Tally, saving: Saving) -> str:
+    """Accuracy, tokens and failures so far, in one line."""
+    right = f"{tally.num_correct / tally.num_samples:.1%}" if tally.num_samples else "-"
+    return f"{right} right, {tally.tokens['decoded']:,} tokens{saving}, {tally.num_failed} failed"

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import DatasetError, OutputError
 from scaffolding_ext.evaluation.jsonl import read_rows
+
+_SYNC_SECONDS = 1.0  # between two times that the file is brought from the system's memory to the disk
 
 
 class RecordError(NamedTuple):
@@ -86,45 +89,68 @@ def prompt_hash(prompt: str) -> str:
 
 
 @contextmanager
-def record_writer(path: str | os.PathLike[str]) -> Iterator[Callable[[Record], None]]:
+def record_writer(
+    path: str | os.PathLike[str], clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[Record], None]]:
     """A function that appends a record to a JSONL file, whole and at once: a run that dies leaves what it had done.
+
+    Killing the process loses nothing that was written. A machine that fails loses what came within the last second.
+
+    Args:
+        path: The file.
+        clock: Seconds from any origin, monotonic.
 
     Raises:
         OutputError: The file cannot take a record (a full disk, say); the records before it are kept.
     """
     with Path(path).open("ab", buffering=0) as file:
+        synced = clock() - _SYNC_SECONDS
 
         def write(record: Record) -> None:
+            nonlocal synced
             line = memoryview((json.dumps(record.to_json()) + "\n").encode())
             end = file.tell()
             try:
                 while line:
                     line = line[file.write(line) :]
+                if clock() - synced >= _SYNC_SECONDS:
+                    os.fsync(file.fileno())
+                    synced = clock()
             except OSError as error:
                 file.truncate(end)  # a full disk takes a part of it first
                 raise OutputError(f"cannot write to {os.fspath(path)}: {error}; the records before are kept") from error
 
         yield write
+        os.fsync(file.fileno())
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """Read what a `record_writer` wrote, one record a line.
+    """All that `each_record` gives."""
+    return list(each_record(path))
+
+
+def decoded_of(path: str | os.PathLike[str]) -> dict[tuple[str, int], int]:
+    """How many tokens each record of a file decoded, by its id and epoch; errors are those of `each_record`."""
+    return {(record.id, record.epoch): record.ledger["total"]["decoded"] for record in each_record(path)}
+
+
+def each_record(path: str | os.PathLike[str]) -> Iterator[Record]:
+    """Read what a `record_writer` wrote, one record a line, without keeping them.
 
     A last line that no line break ends, which a run leaves that was stopped while it wrote, is left out with a warning.
 
     Raises:
         DatasetError: The file cannot be read, or a line is no record; it names file and line.
     """
-    records = []
     for row in read_rows(path, "records"):
         try:
             if row.problem is not None:
                 raise ValueError(row.problem)
-            records.append(Record.from_json(row.value))
+            record = Record.from_json(row.value)
         except (ValueError, TypeError, AttributeError) as error:
             place = f"{os.fspath(path)}, line {row.number}"
             if not row.is_whole:
                 warnings.warn(f"{place}: left out, since it was not written to its end", stacklevel=2)
                 continue
             raise DatasetError(f"{place}: no evaluation record: {error}") from error
-    return records
+        yield record

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 from scaffolding_ext.errors import OutputError
@@ -13,43 +15,65 @@ SAMPLES, SUMMARY, CONFIG = "samples.jsonl", "summary.json", "config.yaml"
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Have a folder for one run alone.
+def claimed(folder: Path, *, resume: bool = False) -> Iterator[bool]:
+    """Have a folder for one process alone, as long as this lasts; a process that is killed lets go of it.
 
-    The run has it that made the samples file. At the end it stays where a record was written; else it is as it was.
+    A folder that had no run is as it was where no record was written.
+
+    Args:
+        folder: It is made where it is not there.
+        resume: Whether a run that it holds is to be gone on with.
+
+    Yields:
+        Whether there is a run to go on with.
 
     Raises:
-        OutputError: It holds a run, or files of those names that are another's, or cannot be written into.
+        OutputError: It holds a run and `resume` is not set, or files of those names that are another's; another process
+            runs in it; or it cannot be written into.
     """
     new_folders = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
-    samples = folder / SAMPLES
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        taken = [name for name in (SAMPLES, SUMMARY, CONFIG) if os.path.lexists(folder / name)] or _made(samples)
+        goes_on = resume and (folder / SAMPLES).exists()
+        samples = _locked(folder, goes_on)
+    except OutputError:
+        raise
     except OSError as error:
         _remove(new_folders)
         raise OutputError(f"cannot write into {folder} ({error}); name another --output_path") from error
-    if taken:
-        raise OutputError(
-            f"{folder} holds {', '.join(taken)}; runs do not mix, with each other or with other files: name another "
-            "--output_path"
-        )
-    try:
-        yield
-    finally:
-        if not samples.stat().st_size:
-            for name in (SAMPLES, SUMMARY, CONFIG):
-                (folder / name).unlink(missing_ok=True)
-            _remove(new_folders)
+    with samples:
+        try:
+            yield goes_on
+        finally:
+            if not goes_on and not (folder / SAMPLES).stat().st_size:
+                for name in (SAMPLES, SUMMARY, CONFIG):
+                    (folder / name).unlink(missing_ok=True)
+                _remove(new_folders)
 
 
-def _made(samples: Path) -> list[str]:
-    """Make the samples file; its name, where another run was quicker."""
+def _locked(folder: Path, goes_on: bool) -> FileIO:
+    """The samples file, open and locked: the process has the run that holds it."""
+    taken = [name for name in (SAMPLES, SUMMARY, CONFIG) if os.path.lexists(folder / name)]
+    if taken and not goes_on:
+        raise _occupied(folder, taken)
     try:
-        samples.open("xb").close()
-    except FileExistsError:
-        return [samples.name]
-    return []
+        samples = FileIO(folder / SAMPLES, "a" if goes_on else "x")
+    except FileExistsError:  # another process was quicker
+        raise _occupied(folder, [SAMPLES]) from None
+    try:
+        fcntl.flock(samples, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        samples.close()
+        raise OutputError(f"another process runs in {folder}; let it end, or name another --output_path") from None
+    return samples
+
+
+def _occupied(folder: Path, taken: list[str]) -> OutputError:
+    going_on = ", or go on with the run by --resume" if SAMPLES in taken else ""
+    return OutputError(
+        f"{folder} holds {', '.join(taken)}; runs do not mix, with each other or with other files: name another "
+        f"--output_path{going_on}"
+    )
 
 
 def _remove(folders: list[Path]) -> None:

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from scaffolding_ext import require
-from scaffolding_ext.answers import extract
-from scaffolding_ext.completion import Completion
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.datasets import Sample
-from scaffolding_ext.evaluation.records import Record, RecordError, prompt_hash
-from scaffolding_ext.evaluation.scoring import score
+from scaffolding_ext.evaluation.engine import Engine, Job, LocalEngine
+from scaffolding_ext.evaluation.records import Record
 from scaffolding_ext.host.arguments import checked_prompt
 from scaffolding_ext.host.llm import ScaffoldingLlm
 
 OnRecord = Callable[[Record], None]
-MAX_REQUESTS = 1_000_000  # of one run, whose records are all kept in memory
-
-
-class _Job(NamedTuple):
-    position: int
-    sample: Sample
-    epoch: int
+MAX_REQUESTS = 1_000_000  # of one run
 
 
 def evaluate(
@@ -71,85 +63,67 @@ async def evaluate_async(
     units_implied: bool = False,
 ) -> list[Record]:
     """As `evaluate`, for callers on an event loop. Cancelling it cancels the requests in flight."""
-    check_size(len(samples), epochs)
-    for sample in samples:
-        checked_prompt(sample.prompt)  # all of them before the first is run
-    if len({sample.id for sample in samples}) < len(samples):
-        raise ValueError("an id names two samples; ids must be unique, since seeds derive from them")
-    pairs = [(sample, epoch) for sample in samples for epoch in range(epochs)]
-    jobs = iter([_Job(position, *pair) for position, pair in enumerate(pairs)])
-    records: dict[int, Record] = {}
+    records: dict[tuple[str, int], Record] = {}
 
-    async def run_jobs(jobs: Iterator[_Job]) -> None:
-        for job in jobs:
-            record = await _run(llm, job, timeout, clock, units_implied)
-            records[job.position] = record
-            if on_record is not None:
-                on_record(record)
+    def keep(record: Record) -> None:
+        records[record.id, record.epoch] = record
+        if on_record is not None:
+            on_record(record)
 
-    runners = [asyncio.create_task(run_jobs(jobs)) for _ in range(min(llm.max_parallel_requests, len(pairs)))]
+    check_samples(samples, epochs)
+    await run_jobs(LocalEngine(llm, timeout, clock, units_implied), jobs_of(samples, epochs), keep)
+    return [records[sample.id, epoch] for sample, epoch in jobs_of(samples, epochs)]
+
+
+def jobs_of(samples: Iterable[Sample], epochs: int, without: Collection[tuple[str, int]] = ()) -> Iterator[Job]:
+    """Every sample in every epoch, but those whose id and epoch are in `without`."""
+    return (Job(sample, epoch) for sample in samples for epoch in range(epochs) if (sample.id, epoch) not in without)
+
+
+async def run_jobs(
+    engine: Engine, jobs: Iterator[Job], on_record: OnRecord, is_stopped: Callable[[], bool] = lambda: False
+) -> None:
+    """Run jobs, as many at once as the engine does; cancelling it cancels those in flight.
+
+    Args:
+        engine: What runs them.
+        jobs: They are begun in this order.
+        on_record: Called with each record as soon as there is one; an error that it raises ends the run.
+        is_stopped: Asked after each job; where it says so, no more are begun, and those in flight are waited for.
+    """
+
+    async def run_from(job: Job | None) -> None:
+        while job is not None:
+            on_record(await engine.run(job))
+            job = None if is_stopped() else next(jobs, None)
+
+    runners = [asyncio.create_task(run_from(job)) for job in itertools.islice(jobs, engine.max_parallel_requests)]
     try:
         await asyncio.gather(*runners)
     finally:
         for runner in runners:
             runner.cancel()
         await asyncio.gather(*runners, return_exceptions=True)
-    return [records[position] for position in range(len(pairs))]
 
 
-def check_size(num_samples: int, epochs: int) -> None:
-    """Refuse a run that would never end.
+def check_samples(samples: Sequence[Sample], epochs: int) -> None:
+    """Refuse samples that cannot be run, all of them before the first is, and a run that would never end.
 
     Raises:
-        ConfigError: The epochs are below 1, or there are more requests than a run may have.
+        ConfigError: The epochs are below 1, or there are more requests than a run may have; or a prompt is unusable.
+        ValueError: An id names two samples.
     """
-    num_requests = num_samples * require.whole("epochs", epochs)
+    num_requests = len(samples) * require.whole("epochs", epochs)
     if num_requests > MAX_REQUESTS:
         raise ConfigError(
-            f"is {epochs:,}; with {num_samples:,} samples that makes {num_requests:,} requests, and a run may have "
+            f"is {epochs:,}; with {len(samples):,} samples that makes {num_requests:,} requests, and a run may have "
             f"{MAX_REQUESTS:,}: take fewer epochs, or part of the samples by limit",
             "epochs",
         )
-
-
-async def _run(
-    llm: ScaffoldingLlm, job: _Job, timeout: float | None, clock: Callable[[], float], units_implied: bool
-) -> Record:
-    sample = job.sample
-    started = clock()
-    result = llm.generate_async(sample.prompt, sample_id=sample.id, epoch=job.epoch, timeout=timeout)
-    error: Exception | None = None
-    try:
-        await result
-    except asyncio.CancelledError:
-        result.cancel()
-        raise
-    except Exception as failure:  # of any type: a controller's own errors reach its caller as they are
-        error = failure
-    seconds = round(clock() - started, 6)
-    output = result.outputs[0] if error is None else None
-    answer = None if output is None else _answer_of(output)
-    scored = (
-        None if output is None else await asyncio.to_thread(score, answer, sample.target, units_implied=units_implied)
-    )
-    return Record(
-        id=sample.id,
-        epoch=job.epoch,
-        prompt_hash=prompt_hash(sample.prompt),
-        target=sample.target,
-        output=None if output is None else output.text,
-        answer=answer,
-        correct=scored is not None and scored.correct,
-        verdict=None if scored is None else scored.verdict,
-        exit_reason=result.exit_reason,
-        ledger=result.program.ledger.to_json(),
-        seconds={"total": seconds, **result.program.seconds},
-        seed=result.program.seed,
-        trace=list(result.program.trace),
-        error=None if error is None else RecordError(type(error).__name__, str(error)),
-        prompt=sample.prompt,
-        kind=sample.kind,
-    )
+    for sample in samples:
+        checked_prompt(sample.prompt)
+    if len({sample.id for sample in samples}) < len(samples):
+        raise ValueError("an id names two samples; ids must be unique, since seeds derive from them")
 
 
 def _in_event_loop() -> bool:
@@ -158,8 +132,3 @@ def _in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _answer_of(output: Any) -> str | None:
-    """The controller's answer; of a controller that gives none, what its text states."""
-    return output.answer if isinstance(output, Completion) else extract(output.text or "")

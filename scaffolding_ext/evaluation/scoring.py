@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scaffolding_ext.answers import Verdict, equal, extract
+from scaffolding_ext.answers import Verdict, compare, equal, extract
 
 
 class Score(NamedTuple):
@@ -36,10 +36,20 @@ def score(answer: str | None, target: str, *, units_implied: bool = False) -> Sc
         target: What is right.
         units_implied: Whether the question implies the unit, so that 5 cm is right where the target is 5.
     """
+    return score_quickly(answer, target, units_implied=units_implied) or _scored(
+        str(answer), target, equal(str(answer), answer_of_target(target), units_implied=units_implied)
+    )
+
+
+def score_quickly(answer: str | None, target: str, *, units_implied: bool = False) -> Score | None:
+    """As `score`, where what is written decides; None where `score` would ask the algebra system. It never blocks."""
     if answer is None:
         return Score(False, None)
-    target = answer_of_target(target)
-    verdict = equal(answer, target, units_implied=units_implied)
-    if verdict is Verdict.UNDETERMINED and answer.strip() == target.strip():
+    verdict = compare(answer, answer_of_target(target), units_implied=units_implied)
+    return None if verdict is Verdict.UNDETERMINED else _scored(answer, target, verdict)
+
+
+def _scored(answer: str, target: str, verdict: Verdict) -> Score:
+    if verdict is Verdict.UNDETERMINED and answer.strip() == answer_of_target(target).strip():
         verdict = Verdict.EQUAL
     return Score(verdict is Verdict.EQUAL, verdict.value)

@@ -86,6 +86,28 @@ class DatasetConfig(_Section):
     )
 
 
+class EvaluationConfig(_Section):
+    """How `eval` runs the dataset; each key is also an option of the command, which goes before it."""
+
+    limit: int | str | None = Field(
+        default=None, description="`N`, the first N samples, or `A-B`, those from the A-th to the B-th; null takes all."
+    )
+    epochs: int = Field(default=1, ge=1, description="How often each sample is run.")
+    request_timeout: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request fails."
+    )
+    fail_on_error: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the samples that may fail; if more do, the exit code is 1."
+    )
+    output_path: str | None = Field(
+        default=None, description="Folder of the run; null writes nothing. A run's own `config.yaml` does not name it."
+    )
+    price: dict[str, float] = Field(
+        default_factory=dict,
+        description="What a million tokens cost that were `decoded`, `prefilled`, `reused`; empty shows no costs.",
+    )
+
+
 class StackConfig(_Section):
     """A stack file."""
 
@@ -100,6 +122,7 @@ class StackConfig(_Section):
     seed: int | None = Field(default=None, description="Seed of the run.")
     max_parallel_requests: int = Field(default=64, ge=1, description="Requests that run at once.")
     dataset: DatasetConfig | None = Field(default=None, description="What `eval` runs on.")
+    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="How `eval` runs the dataset.")
     sampling: dict[str, Any] = Field(
         default_factory=dict,
         description="Defaults for the `sampling_params` of every innermost controller that takes them; its own values "
@@ -113,7 +136,18 @@ class StackConfig(_Section):
 
     def to_yaml(self) -> str:
         """The stack file that gives this stack again, overrides included."""
-        return plain_yaml.dump(self.model_dump(exclude_unset=True))
+        return plain_yaml.dump(self.resolved())
+
+    def resolved(self) -> dict[str, Any]:
+        """What the stack file would hold with all overrides."""
+        return self.model_dump(exclude_unset=True)
+
+    def for_run(self) -> StackConfig:
+        """As it is kept with a run: dataset and evaluation with their defaults, without the folder, and with a seed."""
+        dataset = None if self.dataset is None else DatasetConfig(**self.dataset.model_dump())
+        evaluation = EvaluationConfig(**self.evaluation.model_dump(exclude={"output_path"}))
+        seed = 0 if self.seed is None else self.seed  # a run that can be repeated
+        return self.model_copy(update={"dataset": dataset, "evaluation": evaluation, "seed": seed})
 
 
 def validated(section: type[S], value: Any, path: str = "") -> S:

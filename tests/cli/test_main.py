@@ -168,7 +168,7 @@ def test_eval_json_is_one_document_and_progress_goes_elsewhere(folder: Path) -> 
     document = json.loads(result.stdout)
     assert document["summary"]["num_correct"] == 2
     assert document["dataset"]["source"] == "data.jsonl"
-    assert result.stderr.splitlines()[-1] == "3 of 3 done, 0 failed"
+    assert result.stderr.splitlines()[-1] == "3 of 3 done, 66.7% right, 48 tokens, 0 failed"
 
 
 @pytest.mark.parametrize(("allowed", "exit_code"), [(None, 1), ("0.2", 1), ("0.25", 0), ("1", 0)])

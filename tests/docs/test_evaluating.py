@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from scaffolding_ext import plain_yaml
 from scaffolding_ext.evaluation.records import read_records
+from scaffolding_ext.stack.load import load_config
 
 pytest.importorskip("torch")
 
@@ -29,7 +31,9 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_runs_as_it_stands(tmp_path: Path) -> None:
-    assert PAGE.count("\n```") == 2 * (len(FILES) + 1)  # no block escapes
+    assert PAGE.count("\n```") == 2 * (len(FILES) + 2)  # no block escapes: files, commands, and a section of a stack
+    (section,) = (text for language, _, text in FENCE.findall(PAGE) if language == "yaml" and "controller" not in text)
+    assert load_config({**plain_yaml.parse(FILES["lessons.yaml"], "lessons"), **plain_yaml.parse(section, "section")})
     for title, text in FILES.items():
         (tmp_path / title).write_text(text, encoding="utf-8")
     done = run(tmp_path, "bash", "-ec", COMMANDS)

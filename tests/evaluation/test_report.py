@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from scaffolding_ext.evaluation.records import Record, RecordError
-from scaffolding_ext.evaluation.report import Summary, comparison_table, summarize
+from scaffolding_ext.evaluation.report import comparison_table
+from scaffolding_ext.evaluation.summary import Summary, summarize
 from scaffolding_ext.ledger import Ledger
 from scaffolding_ext.maths.statistics import wilson_interval
 from scaffolding_ext.tasks import Purpose, TokenCounts
@@ -49,29 +52,51 @@ def test_a_summary_counts_and_averages_failed_samples_included() -> None:
         make(False, 20, exit_reason="certain", seconds={"total": 4.0}),
         make(False, 30, answer=None, verdict=None, exit_reason=None),
         make(False, 40, verdict="undetermined"),
+        make(False, 46, exit_reason="length", seconds={"total": 6.0, "chain": 3.0, "first_token": 0.5}),
         FAILED,
     ]
-    assert summarize(records) == Summary(
-        num_samples=5,
+    records = [dataclasses.replace(record, id=str(i)) for i, record in enumerate(records)]
+    summary = summarize(records)
+    assert dataclasses.replace(summary, repeats=None) == Summary(
+        num_samples=6,
         num_failed=1,
         num_correct=1,
+        num_cut_off=1,
         num_unanswered=1,
         num_undetermined=1,
-        accuracy=0.2,
-        accuracy_interval=wilson_interval(1, 5),
-        accuracy_of_finished=0.25,
-        accuracy_of_finished_interval=wilson_interval(1, 4),
-        mean_decoded_tokens=41.2,
-        mean_computed_tokens=44.2,
+        num_wrong=1,
+        accuracy=1 / 6,
+        accuracy_interval=wilson_interval(1, 6),
+        accuracy_of_finished=0.2,
+        accuracy_of_finished_interval=wilson_interval(1, 5),
+        repeats=None,
+        total_tokens={"decoded": 252, "prefilled": 18, "reused": 6},
+        per_right_answer={"decoded": 252.0, "prefilled": 18.0, "reused": 6.0, "seconds": 18.0},
+        mean_decoded_tokens=42.0,
+        mean_computed_tokens=45.0,
         mean_tokens_by_purpose={
-            "chain": {"decoded": 40.0, "prefilled": 3.0, "reused": 1.0},
-            "probe": {"decoded": 1.2, "prefilled": 0.0, "reused": 0.0},
+            "chain": {"decoded": 41.0, "prefilled": 3.0, "reused": 1.0},
+            "probe": {"decoded": 1.0, "prefilled": 0.0, "reused": 0.0},
         },
-        num_unmetered_tasks=5,
-        mean_seconds=2.4,
-        exit_reasons={"end": 2, "certain": 1, "unknown": 1},
+        num_unmetered_tasks=6,
+        mean_seconds=3.0,
+        mean_seconds_by_phase={"chain": 0.5},
+        seconds_to_first_token={"mean": 0.5, "median": 0.5, "p95": 0.5},
+        cost=None,
+        exit_reasons={"end": 2, "certain": 1, "unknown": 1, "length": 1},
         errors={"TaskError": 1},
     )
+    assert summary.repeats is not None
+    assert (summary.repeats.n, summary.repeats.mean.value) == (1, pytest.approx(1 / 6))
+
+
+def test_prices_give_costs_and_the_table_a_column() -> None:
+    records = [make(True, 2_000_000), make(False, 2_000_000, id="b")]
+    summary = summarize(records, price={"decoded": 1.5, "reused": 0})
+    assert summary.cost == {"total": 6.0, "per_sample": 3.0}
+    assert summary.per_right_answer is not None
+    assert summary.per_right_answer["cost"] == 6.0
+    assert shown({"priced": summary})[0][-1] == "3"
 
 
 def test_one_right_answer_and_nine_time_outs_are_not_perfect() -> None:

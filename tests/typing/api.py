@@ -25,8 +25,8 @@ from scaffolding_ext import (
 )
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.records import Record
-from scaffolding_ext.evaluation.report import Summary, summarize
 from scaffolding_ext.evaluation.runner import evaluate, evaluate_async
+from scaffolding_ext.evaluation.summary import Summary, summarize
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, TaskStatus, Worker
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.standins import TaskHandler
