@@ -125,6 +125,17 @@ def test_votes_give_the_same_under_upstreams_host_and_ours(release: str) -> None
     assert len(upstream["of_votes"]["votes"]) > 1
 
 
+@pytest.mark.parametrize("release", ["1.2", "newest"])
+def test_votes_on_a_worker_of_upstreams_have_one_trace_under_both_hosts(release: str) -> None:
+    upstream = scenario("on_upstreams_worker", "upstream", release=release)
+    ours = scenario("on_upstreams_worker", "ours", release=release)
+    if release == "1.2":  # its host does not say in which branch somebody runs
+        for found in (*upstream.values(), *ours.values()):
+            found["trace"] = [{**event, "branch": []} for event in found["trace"]]
+    assert upstream == ours
+    assert {event["event"] for event in ours["all"]["trace"]} >= {"probe", "stop", "vote"}
+
+
 def test_unbound_under_upstreams_host_streams_become_chunks_and_the_trace_says_so() -> None:
     unbound = scenario("unbound", "upstream")
     assert unbound["task_types"] == ["GenerationTask"]

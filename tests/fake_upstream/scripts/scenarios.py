@@ -132,6 +132,27 @@ def voting(host):
     return documents
 
 
+def on_upstreams_worker(host):
+    """Votes on a worker of upstream's, which serves plain generation alone."""
+
+    class Plain(Worker):
+        def __init__(self):
+            self.programs = Programs()
+            self.inner = ScriptedWorker(self.programs)
+
+        async def generate(self, task):
+            return await self.inner.run_task(task)
+
+        task_handlers = {GenerationTask: generate}  # noqa: RUF012
+
+    documents = {}
+    for name in ("rounds", "all"):
+        worker = Plain()
+        with open_host(host, VOTES[name](), worker) as llm:
+            documents[name] = document(llm.generate("Question 17"), worker.programs.by_number["17"])
+    return documents
+
+
 def text_of(result):
     """The text of a request that ended well, else the name of the error; the same under both hosts."""
     try:
