@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.evaluation.records import Record, prompt_hash, record_writer
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.ledger import Ledger
 from scaffolding_ext.protocol import Controller, Worker
+from scaffolding_ext.tasks import Purpose
 from scaffolding_ext.testing import ScriptedWorker
 
 
@@ -37,3 +41,46 @@ def host(echo: Callable[..., ScriptedWorker]) -> Callable[..., ScaffoldingLlm]:
         return ScaffoldingLlm(controller or NativeGenerationController(), {"generation": worker or echo()}, **options)
 
     return make
+
+
+@pytest.fixture
+def write_run(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the folder of a run, as `eval` does: a row is (id, correct, decoded) and what its record has otherwise."""
+
+    def make(row: tuple[Any, ...]) -> Record:
+        identity, correct, decoded, *rest = row
+        changes = dict(*rest)
+        ledger = Ledger()
+        ledger.add(Purpose.PROMPT, prefilled=10)
+        ledger.add(Purpose.CHAIN, decoded)
+        if probes := changes.pop("probes", 0):
+            ledger.add(Purpose.PROBE, probes)
+        fields: dict[str, Any] = {
+            "id": identity,
+            "epoch": 0,
+            "prompt_hash": prompt_hash(identity),
+            "target": "1",
+            "output": "1" if correct else "2",
+            "answer": "1" if correct else "2",
+            "correct": bool(correct),
+            "verdict": "equal" if correct else "different",
+            "exit_reason": "end",
+            "ledger": ledger.to_json(),
+            "seconds": {"total": decoded / 100},
+            "seed": None,
+            "trace": [],
+            "error": None,
+        }
+        return Record.from_json(fields | changes)
+
+    def write(name: str, rows: list[tuple[Any, ...]], config: str | None = None) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        with record_writer(folder / "samples.jsonl") as append:
+            for row in rows:
+                append(make(row))
+        if config is not None:
+            (folder / "config.yaml").write_text(config, encoding="utf-8")
+        return folder
+
+    return write

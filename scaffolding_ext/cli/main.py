@@ -16,6 +16,7 @@ import click
 
 from scaffolding_ext import __version__
 from scaffolding_ext.cli.calibrate import calibrate
+from scaffolding_ext.cli.compare import compare
 from scaffolding_ext.cli.engine import engine
 from scaffolding_ext.cli.evaluate import evaluate
 from scaffolding_ext.cli.options import Group
@@ -71,7 +72,7 @@ def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""
 
 
-for command in (run, evaluate, calibrate, engine):
+for command in (run, evaluate, compare, calibrate, engine):
     main.add_command(command)
 
 

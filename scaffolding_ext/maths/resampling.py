@@ -94,7 +94,8 @@ def resampled_totals(rows: Floats, num_draws: int, num_resamples: int, rng: np.r
     """Column totals of rows that are drawn uniformly with replacement.
 
     Memory is bounded by a block of draws, not by `num_resamples * num_draws`. Where few rows are distinct (correctness
-    is), each distinct row's count is drawn instead of single rows, which has the same distribution and is far faster.
+    is), each distinct row's count is drawn instead of single rows, which has the same distribution and is far faster;
+    many columns of many rows are summed by how often each row was drawn.
 
     Args:
         rows: One row a question, shape [num_questions, num_columns].
@@ -109,6 +110,7 @@ def resampled_totals(rows: Floats, num_draws: int, num_resamples: int, rng: np.r
     count_groups = len(distinct) * _GROUPING_GAIN <= num_draws
     shares = num_equal / len(rows)
     columns = np.ascontiguousarray(rows.T)
+    count_draws = len(columns) > 1 and len(rows) <= num_draws  # else gathering touches less memory than counting
     totals = np.empty((num_resamples, len(columns)))
     block_len = max(1, _BLOCK_NUM_DRAWS // (len(distinct) if count_groups else num_draws))
     for start in range(0, num_resamples, block_len):
@@ -117,6 +119,11 @@ def resampled_totals(rows: Floats, num_draws: int, num_resamples: int, rng: np.r
             block[:] = rng.multinomial(num_draws, shares, size=len(block)) @ distinct
             continue
         drawn = rng.integers(len(rows), size=(len(block), num_draws))
+        if count_draws:
+            drawn += len(rows) * np.arange(len(block))[:, None]  # a range of its own for each resample
+            counts = np.bincount(drawn.ravel(), minlength=len(block) * len(rows)).reshape(len(block), len(rows))
+            block[:] = counts.astype(np.float64) @ rows
+            continue
         for j, column in enumerate(columns):
             block[:, j] = column.take(drawn).sum(axis=1)
     return totals

@@ -27,6 +27,7 @@ __all__ = [
     "Interval",
     "McNemar",
     "bootstrap_power",
+    "bootstrap_quotients",
     "mcnemar_exact",
     "paired_bootstrap",
     "paired_bootstrap_ratio",
@@ -124,7 +125,7 @@ def paired_bootstrap(
     grouped = group_by_question(questions, len(values_a))
     totals = grouped.totals(values_a - values_b)
     num_samples = grouped.totals(np.ones_like(values_a))
-    return _bootstrap_quotient(totals, num_samples, rng, num_resamples, confidence)
+    return _quotient(totals, num_samples, rng, num_resamples, confidence)
 
 
 def paired_bootstrap_ratio(
@@ -165,7 +166,7 @@ def paired_bootstrap_ratio(
             f"b totals {denominators[worst]:g} on question {grouped.ids[worst]}; every total must be above 0, "
             "or a resample could divide by 0. Leave that question out of both, or compare means with paired_bootstrap."
         )
-    return _bootstrap_quotient(grouped.totals(values_a), denominators, rng, num_resamples, confidence)
+    return _quotient(grouped.totals(values_a), denominators, rng, num_resamples, confidence)
 
 
 def mcnemar_exact(a_correct: npt.ArrayLike, b_correct: npt.ArrayLike) -> McNemar:
@@ -204,13 +205,60 @@ def mcnemar_exact(a_correct: npt.ArrayLike, b_correct: npt.ArrayLike) -> McNemar
     return McNemar(only_a, only_b, min(1.0, 2 * tail / 2**num_discordant))
 
 
-def _bootstrap_quotient(
-    numerators: Floats, denominators: Floats, rng: np.random.Generator, num_resamples: int, confidence: float
-) -> Estimate:
-    """Quotient of two totals over questions, each given a question, with its percentile interval."""
+def bootstrap_quotients(
+    numerators: npt.ArrayLike,
+    denominators: npt.ArrayLike,
+    *,
+    rng: np.random.Generator,
+    num_resamples: int = 10_000,
+    confidence: float = 0.95,
+) -> list[Estimate]:
+    """Several quotients of totals over the same questions, with percentile intervals from the same resamples.
+
+    One set of resamples for all of them costs little more than one quotient does.
+
+    Args:
+        numerators: A row a question, a column a quotient, shape [num_questions, num_quotients], finite.
+        denominators: As `numerators`; every column's total above 0.
+        rng: As in `paired_bootstrap`.
+        num_resamples: As in `paired_bootstrap`.
+        confidence: As in `paired_bootstrap`.
+
+    Returns:
+        An estimate for each column. Where a resample's denominator is 0 its quotient counts as infinite.
+
+    Raises:
+        ValueError: If shapes differ, there are fewer than 2 questions, a total is not above 0, or a setting is out of
+            range.
+
+    Reference:
+        As for `paired_bootstrap`.
+    """
+    above, below = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
+    if above.ndim != 2 or above.shape != below.shape or len(above) < 2:
+        raise ValueError(
+            f"numerators have shape {above.shape} and denominators {below.shape}; give both one row for each of at "
+            "least 2 questions, and one column a quotient."
+        )
+    if not (np.isfinite(above).all() and np.isfinite(below).all() and (below.sum(axis=0) > 0).all()):
+        raise ValueError("numerators and denominators must be finite, and every denominator's total above 0.")
     critical_value(confidence)
     num_resamples = checks.whole("num_resamples", num_resamples, 1)
-    rows = np.column_stack((numerators, denominators))
-    totals = resampled_totals(rows, len(rows), num_resamples, rng)
-    low, high = np.quantile(totals[:, 0] / totals[:, 1], ((1 - confidence) / 2, (1 + confidence) / 2))
-    return Estimate(float(numerators.sum() / denominators.sum()), float(low), float(high))
+    totals = resampled_totals(np.hstack((above, below)), len(above), num_resamples, rng)
+    resampled_above, resampled_below = np.hsplit(totals, 2)
+    is_zero = resampled_below <= 0
+    quotients = np.where(is_zero, np.inf, resampled_above / np.where(is_zero, 1, resampled_below))
+    shares = ((1 - confidence) / 2, (1 + confidence) / 2)
+    ends = np.quantile(quotients, shares, axis=0, method="nearest" if is_zero.any() else "linear").T
+    values = above.sum(axis=0) / below.sum(axis=0)
+    return [Estimate(float(value), float(low), float(high)) for value, (low, high) in zip(values, ends, strict=True)]
+
+
+def _quotient(
+    numerators: Floats, denominators: Floats, rng: np.random.Generator, num_resamples: int, confidence: float
+) -> Estimate:
+    """One quotient, of totals over questions."""
+    (estimate,) = bootstrap_quotients(
+        numerators[:, None], denominators[:, None], rng=rng, num_resamples=num_resamples, confidence=confidence
+    )
+    return estimate

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from scaffolding_ext.maths.statistics import (
     Estimate,
+    bootstrap_quotients,
     mcnemar_exact,
     paired_bootstrap,
     paired_bootstrap_ratio,
@@ -297,3 +298,25 @@ def test_confidence_must_be_a_share(call: Callable[[float], object], confidence:
 def test_mcnemar_refuses_what_is_no_outcome(a: list[float], b: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mcnemar_exact(a, b)
+
+
+def test_quotients_of_one_call_share_their_resamples() -> None:
+    rng = np.random.default_rng(3)
+    tokens, ours = rng.integers(1, 500, 60).astype(float), rng.integers(1, 300, 60).astype(float)
+    same, doubled, apart = bootstrap_quotients(
+        np.column_stack((ours, 2 * ours, tokens)), np.column_stack((tokens, tokens, ours)), rng=np.random.default_rng(0)
+    )
+    assert doubled == pytest.approx([2 * value for value in same])
+    assert apart == pytest.approx([1 / same.value, 1 / same.high, 1 / same.low], rel=1e-3)
+    assert same == pytest.approx(paired_bootstrap_ratio(ours, tokens, rng=np.random.default_rng(1)), rel=0.02)
+
+
+def test_a_resample_without_tokens_makes_the_upper_end_infinite() -> None:
+    (estimate,) = bootstrap_quotients([[1.0], [1.0]], [[4.0], [0.0]], rng=np.random.default_rng(0))
+    assert (estimate.value, estimate.high) == (0.5, math.inf)
+
+
+@pytest.mark.parametrize("below", [[[1.0]], [[0.0], [0.0]], [[1.0], [math.inf]]])
+def test_quotients_refuse_what_they_cannot_divide_by(below: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match="numerators"):
+        bootstrap_quotients([[1.0]] * len(below), below, rng=np.random.default_rng(0))

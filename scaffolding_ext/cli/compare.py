@@ -1,0 +1,79 @@
+"""`scaffolding-ext compare`: finished runs side by side, paired by sample."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from scaffolding_ext.cli.options import Command, Finite, json_option
+
+if TYPE_CHECKING:
+    from scaffolding_ext.evaluation.compared import Compared
+
+_PIPE_WIDTH = 140  # columns, where no terminal says how many there are
+
+
+@click.command(cls=Command, short_help="Compare runs: paired differences, a frontier.")
+@click.argument(
+    "runs", nargs=-1, required=True, metavar="RUN_A RUN_B ...", type=click.Path(exists=True, path_type=Path)
+)
+@click.option(
+    "--margin",
+    type=Finite(0, 100, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="Points of accuracy that may be lost.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resamples.")
+@json_option
+def compare(
+    runs: tuple[Path, ...],
+    margin: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Compare runs with the first of them, paired by sample: accuracy, tokens and time with intervals.
+
+    A RUN is a folder that `eval --output_path` wrote, or a file of its records. Several runs of one controller become
+    a frontier, and what they save at the first run's accuracy.
+
+    \b
+    Example:
+      scaffolding-ext compare runs/native runs/dynasor
+    """
+    from scaffolding_ext.evaluation.compared import compare_runs
+
+    if len(runs) < 2:
+        raise click.UsageError("give at least two runs: the first is what the others are compared with")
+    compared = compare_runs(runs, seed=seed, margin=margin / 100)
+    for warning in compared.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    if as_json:
+        click.echo(json.dumps(compared.to_json()))
+    else:
+        show(compared)
+
+
+def show(compared: Compared) -> None:
+    """Print the tables."""
+    from rich.console import Console
+
+    from scaffolding_ext.evaluation import comparison_tables as tables
+    from scaffolding_ext.evaluation.report import comparison_table
+
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console.print(comparison_table({run.name: run.summary for run in compared.runs}))
+    console.print(tables.pairs_table(compared.comparisons))
+    console.print(tables.reasons_table(compared.runs))
+    for one in compared.comparisons:
+        console.print(f"only {one.baseline} right, against {one.run}: {tables.shown_keys(one.only_baseline_right)}")
+        console.print(f"only {one.run} right: {tables.shown_keys(one.only_run_right)}")
+        console.print(f"questions for a power of 0.9, {one.run}: {tables.shown_needed(one.needed, one.margin)}")
+    for sweep in compared.sweeps:
+        console.print(tables.sweep_table(sweep))
+        saving = tables.shown_saving(sweep.saving)
+        console.print(f"{sweep.name}: decoded tokens saved at the accuracy of {sweep.baseline}: {saving}")

@@ -1,0 +1,51 @@
+"""`scaffolding-ext compare`, on runs that were written before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from scaffolding_ext.cli.main import main
+
+
+def compare(*arguments: object) -> Any:
+    return CliRunner().invoke(main, ["compare", *map(str, arguments)])
+
+
+@pytest.fixture
+def runs(write_run: Callable[..., Path]) -> list[Path]:
+    return [
+        write_run("plain", [(f"q{n}", n % 2, 100 + n) for n in range(40)]),
+        write_run("quick", [(f"q{n}", n % 2 or n == 4, 50 + n, {"exit_reason": "certain"}) for n in range(40)]),
+    ]
+
+
+def test_tables_hold_what_was_found(runs: list[Path]) -> None:
+    result = compare(*runs)
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "only quick right: q4" in lines
+    assert "only plain right, against quick: none" in lines
+    assert "plain 100.0 -" in lines
+    assert any(line.startswith("quick 40 +2.5 (+0.0..+7.5) 0:1, 1 0.582 (") for line in lines)
+
+
+def test_json_is_one_document_and_the_same_for_one_seed(runs: list[Path]) -> None:
+    first, again, other = (compare(*runs, "--json", "--seed", seed).stdout for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+    (found,) = json.loads(first)["comparisons"]
+    assert found["only_run_right"] == [{"id": "q4", "epoch": 0}]
+    assert found["ratios"]["decoded"]["value"] == pytest.approx(2780 / 4780)
+
+
+@pytest.mark.parametrize(("count", "says"), [(1, "at least two runs"), (3, "is given twice")])
+def test_what_cannot_be_compared_is_refused(runs: list[Path], count: int, says: str) -> None:
+    result = compare(*[*runs, runs[0]][:: 1 if count == 3 else 2][:count])
+    assert result.exit_code == 2
+    assert says in result.stderr
