@@ -10,6 +10,7 @@ import pytest
 
 from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, EngineError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -104,20 +105,23 @@ def test_a_fault_at_every_yield_leaves_no_stream_open(worker, mode):
     assert failing >= 4
 
 
-def test_cancelling_a_request_frees_its_rows(worker):
-    reached = threading.Event()
+@pytest.mark.parametrize("num_samples", [1, 4])
+def test_cancelling_a_request_or_a_vote_frees_its_rows(num_samples):
+    """In the middle of probes, while their chains have run ahead as far as they may, or rest."""
+    probes = threading.Semaphore(0)
 
     class Held(HuggingFaceWorker):
         async def run_task(self, task):
             if purpose_of(task) == PROBE:
-                reached.set()
+                probes.release()
                 await asyncio.get_running_loop().create_future()
             return await super().run_task(task)
 
     held = Held("tinylm/draft", max_batch_size=2)
-    with embedded(held, eager(max_tokens=1500), owns_workers=True) as llm:
+    vote = MajorityVoteController(eager(max_tokens=1500), num_samples, allocation=None)
+    with embedded(held, vote, owns_workers=True) as llm:
         result = llm.generate_async(questions(1)[0])
-        assert reached.wait(WAIT)
+        assert all(probes.acquire(timeout=WAIT) for _ in range(num_samples))
         result.cancel()
         assert result.exception(WAIT) is not None
         asyncio.run(HuggingFaceWorker.run_task(held, GenerationTask(input_tokens=[5, 6], max_tokens=1)))
