@@ -47,6 +47,7 @@ class HuggingFaceWorker(ChatWorker):
     A sampled text depends on its seed and its prompt, not on what else runs. Where a task gives neither temperature,
     top-p nor top-k, it is decoded greedily. `input_tokens` go before `input_str`. Stop strings are cut off the text,
     not off the token ids; while a text is streamed, an end that may be the beginning of one is held back.
+    `return_context_logits` takes memory: four bytes a token of the prompt and of the vocabulary.
 
     Args:
         model: A folder, a hub name, or `tinylm/NAME` for an embedded model.

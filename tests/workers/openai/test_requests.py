@@ -118,6 +118,7 @@ def test_a_compact_prompt_goes_in_the_shorter_form(text, as_text):
         ({"stop": [3]}, "stop is"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
         ({"num_logprobs": 21}, "num_logprobs is 21"),
+        ({"custom_input_params": {"guided_decoding": {"regex": "7"}}}, "has guided_decoding; OpenAIWorker cannot"),
     ],
 )
 def test_unusable_fields_are_named(fields, message):
