@@ -65,6 +65,7 @@ setup(
         "plots": ["matplotlib>=3.8"],
         "semantic": ["sentence-transformers>=3"],
         "openai": ["openai>=1.60"],
+        "serve": ["starlette>=0.46", "uvicorn>=0.34", "prometheus-client>=0.21"],
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.6",
@@ -75,6 +76,9 @@ setup(
             "ruff>=0.6",
             "jsonschema>=4.20",
             "gguf>=0.17",  # writes embedded models for llama.cpp's servers
+            "starlette>=0.46",  # the tests of `serve`
+            "uvicorn>=0.34",
+            "prometheus-client>=0.21",
         ],
     },
     entry_points={"console_scripts": ["scaffolding-ext = scaffolding_ext.cli.main:main"]},

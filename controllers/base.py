@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
 import scaffolding_ext.worker_tags
@@ -16,12 +16,13 @@ from scaffolding_ext.completion import Completion
 from scaffolding_ext.controllers.capabilities import UNBOUND, Capabilities, Requests, joined
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.program import Program, current_program, in_program, record
-from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, family_named
+from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, Turn, family_named
 from scaffolding_ext.protocol import (
     Controller,
     ControllerGenerator,
     GenerationTask,
     ParallelProcess,
+    ScaffoldingOutput,
     Task,
     Worker,
 )
@@ -30,6 +31,10 @@ from scaffolding_ext.relay import relay
 from scaffolding_ext.tasks import CONTINUED_TURNS, TokenCounts
 from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 
+# What only a request of one generation can have: a vote's samples share none of it.
+ONE_GENERATION = frozenset({"n", "best_of", "num_logprobs", "stop", "seed", "echo"})
+# What a chain honours in every piece of it; penalties would begin anew with each.
+CHAIN_FIELDS = frozenset({"temperature", "top_p", "top_k", "max_tokens"})
 _CONTAINERS = frozenset({tuple, list, dict})
 _PLAIN_TYPES = frozenset({type(None), bool, int, float, str})  # skips a slower isinstance in clone()
 
@@ -61,6 +66,10 @@ class BaseController(Controller):
     calibration_cost: TokenCounts | None = None
     continues_answers: bool = False
     prompting: Prompting | None = None
+
+    def honours(self) -> frozenset[str]:
+        """What a request may ask of `process` by keyword, and gets: sampling fields, and `thinking_budget`."""
+        return frozenset()
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,15 +196,40 @@ class BaseController(Controller):
             record("lowered", what="budget", asked=budget, given=room, reason="the worker's context")
         return min(room, budget)
 
-    def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
-        """Run one request; under a host that opens no program, one is opened here."""
-        return (yield from in_program(functools.partial(self._generate, prompt, **kwargs)))
+    def generate(
+        self,
+        prompt: str,
+        *,
+        history: Sequence[Turn] = (),
+        raw: bool = False,
+        streaming: bool = False,
+        **kwargs: Any,
+    ) -> ControllerGenerator:
+        """Run one request; under a host that opens no program, one is opened here.
 
-    def _generate(self, prompt: str, program: Program, /, **kwargs: Any) -> ControllerGenerator:
+        Args:
+            prompt: What the user says last.
+            history: The turns before it; see `Prompting.apply`.
+            raw: Whether the prompt goes to the model as it is, without template and suffix.
+            streaming: Whether the caller reads the text while it grows: what is certain to stand is handed on.
+            **kwargs: For `process`.
+
+        Raises:
+            ConfigError: There is history, and no prompting to render it.
+        """
+        return (yield from in_program(functools.partial(self._generate, prompt, (history, raw, streaming), **kwargs)))
+
+    def _generate(
+        self, prompt: str, how: tuple[Sequence[Turn], bool, bool], program: Program, /, **kwargs: Any
+    ) -> ControllerGenerator:
+        history, raw, streaming = how
         task = GenerationTask.create_from_prompt(prompt)
+        task.streaming_output_flag = streaming
         if self.prompting is not None:
             program.prompting = self.prompting
-            self.prompting.apply(task)
+            self.prompting.apply(task, history, raw)
+        elif history:
+            raise ConfigError("holds turns before the user's last, and this stack has no prompting for them", "history")
         work = self.process([task], **kwargs)
         yield from _addressed(work, self._foreign_keys) if self._foreign_keys else work
         if task.output_str is None:
@@ -203,7 +237,9 @@ class BaseController(Controller):
                 f"{type(self).__name__} ended without an output; its worker may have failed: read its log"
             )
         fields = task.customized_result_fields
-        return Completion(task.output_str, task.output_tokens, fields.get("answer"), fields.get("exit_reason"), program)
+        logprobs = getattr(task, "logprobs", None) or None
+        ended = fields.get("answer"), fields.get("exit_reason")
+        return Completion(task.output_str, task.output_tokens, *ended, program, logprobs)
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
         """Do the tasks, each by `run`; several at once run in parallel branches."""
@@ -256,6 +292,18 @@ def finish(
     task.output_str, task.output_tokens = text, token_ids
     task.customized_result_fields["answer"] = answer
     task.customized_result_fields["exit_reason"] = exit_reason
+
+
+def show(task: GenerationTask, text: str, token_ids: list[int] | None) -> None:
+    """Hand a text to the caller of the task's request, where it streams: one that stands, whatever is decided next."""
+    program = current_program()
+    if task.streaming_output_flag and program is not None and program.show is not None:
+        program.show(ScaffoldingOutput(text, token_ids))
+
+
+def honoured_by(controller: Controller) -> frozenset[str]:
+    """What a request may ask of a controller (see `BaseController.honours`); of a foreign one, nothing."""
+    return controller.honours() if isinstance(controller, BaseController) else frozenset()
 
 
 def prompt_family() -> PromptFamily:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.base import BaseController, finish
+from scaffolding_ext.controllers.base import ONE_GENERATION, BaseController, finish, honoured_by
 from scaffolding_ext.controllers.reward import prepare, score
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.controllers.vote.variety import check_variety
@@ -58,6 +58,9 @@ class BestOfNController(BaseController):
         self.reward = None if reward is None else weight_from(reward)
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
         check_variety(self.default_sample_num, generation_controller=generation_controller)
+
+    def honours(self) -> frozenset[str]:
+        return honoured_by(self.generation_controller) - ONE_GENERATION
 
     def run(
         self,

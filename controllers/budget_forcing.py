@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.base import BaseController, longest_len, prompt_family
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, longest_len, prompt_family, show
 from scaffolding_ext.controllers.chain import ChunkChain, conclude
 from scaffolding_ext.prompting import family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
@@ -58,6 +58,9 @@ class BudgetForcingController(BaseController):
         self.family = None if family is None else family_named(family)
         self.insist_on_answer = insist_on_answer
 
+    def honours(self) -> frozenset[str]:
+        return CHAIN_FIELDS
+
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt; keyword arguments are sampling fields of this request."""
         set_sampling_params(task, sampling_params)
@@ -68,6 +71,7 @@ class BudgetForcingController(BaseController):
         budget = self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
         chain = ChunkChain(task, budget + self.max_answer_tokens, self.sampling_params)
         yield from chain.grow(budget)
+        show(task, chain.text, None)
         if not chain.ended and chain.contains(family.think_close):
             yield from chain.grow(chain.max_tokens)
         yield from conclude(task, chain, family, self.answer_sampling_params, insist_on_answer=self.insist_on_answer)

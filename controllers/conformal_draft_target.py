@@ -21,7 +21,7 @@ from scaffolding_ext import require
 from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting, OnReject
 from scaffolding_ext.calibration.votes import CalibrationWarning
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import BaseController, finish, longest_len, prompt_family
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, longest_len, prompt_family
 from scaffolding_ext.controllers.capabilities import Requests
 from scaffolding_ext.controllers.draft_target.aggregators import aggregator_from
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
@@ -166,6 +166,9 @@ class ConformalDraftTargetController(BaseController):
     def _warn(self, doubt: str | None) -> None:
         if doubt is not None:
             warnings.warn(f"the take-over rule: {doubt}", CalibrationWarning, stacklevel=3)
+
+    def honours(self) -> frozenset[str]:
+        return CHAIN_FIELDS
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt; keyword arguments are sampling fields of this request, of both models."""

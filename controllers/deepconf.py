@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import BaseController, finish, prompt_family
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, prompt_family
 from scaffolding_ext.controllers.chain import Chain, conclude, start_chain
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.errors import ConfigError, NoOutputError
@@ -84,6 +84,9 @@ class DeepConfController(BaseController):
         )
         if self.default_sample_num > 1 and self.trace_controller.sampling_params.get("temperature") == 0:
             refuse_greedy("sampling_params.temperature")
+
+    def honours(self) -> frozenset[str]:
+        return CHAIN_FIELDS
 
     def run(self, task: GenerationTask, sample_num: int | None = None, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt.

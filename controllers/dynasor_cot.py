@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import BaseController, prompt_family
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, prompt_family, show
 from scaffolding_ext.controllers.chain import (
     AnswerProbe,
     Chain,
@@ -111,6 +111,9 @@ class DynasorCoTController(BaseController):
         self.max_lead = None if max_lead is None else require.whole("max_lead", max_lead)
         self.insist_on_answer = insist_on_answer
 
+    def honours(self) -> frozenset[str]:
+        return CHAIN_FIELDS
+
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt; keyword arguments are sampling fields of this request."""
         set_sampling_params(task, sampling_params)
@@ -129,7 +132,7 @@ class DynasorCoTController(BaseController):
             sampling_params=self.sampling_params,
             answer_tokens=self.probe.max_tokens,
             mode=self.mode,
-            streaming_output=self.streaming,
+            streaming_output=self.streaming and not task.streaming_output_flag,  # which wants no text that may fall
             max_lead=self.max_lead,
         )
         needs_probes = getattr(self.rule, "needs_probes", True)
@@ -138,6 +141,7 @@ class DynasorCoTController(BaseController):
         yield from chain.grow(next(gaps))
         while not chain.ended:
             if chain.contains(family.think_close):  # the model is writing its answer: let it
+                show(task, chain.text, None)
                 yield from chain.grow(chain.max_tokens)
                 continue
             prefix = chain.prefix
@@ -156,6 +160,7 @@ class DynasorCoTController(BaseController):
             if self.rule(probes):
                 yield from self._stop(task, chain, probes[-1], family)
                 return
+            show(task, probes[-1].prefix.text, None)  # whatever the next probes say, the chain goes on behind this one
             yield from chain.grow(next_position)
         yield from conclude(task, chain, family, self.probe.sampling_params, insist_on_answer=self.insist_on_answer)
 

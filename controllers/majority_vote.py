@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import BaseController, finish
+from scaffolding_ext.controllers.base import ONE_GENERATION, BaseController, finish, honoured_by
 from scaffolding_ext.controllers.reward import prepare, score
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.controllers.vote.variety import check_variety
@@ -90,6 +90,9 @@ class MajorityVoteController(BaseController):
                     "reads weights (AgreementDoubling, Even; Curtailment for 'mean_logprob')",
                     "allocation",
                 )
+
+    def honours(self) -> frozenset[str]:
+        return honoured_by(self.generation_controller) - ONE_GENERATION
 
     def run(
         self,

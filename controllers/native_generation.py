@@ -7,7 +7,12 @@ from typing import Any
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.protocol import ControllerGenerator
-from scaffolding_ext.sampling_params import apply_sampling_params, checked_sampling_params, set_sampling_params
+from scaffolding_ext.sampling_params import (
+    SAMPLING_FIELDS,
+    apply_sampling_params,
+    checked_sampling_params,
+    set_sampling_params,
+)
 from scaffolding_ext.tasks import finish_reason_of, output_of
 from scaffolding_ext.worker_tags import WorkerTag
 
@@ -30,6 +35,9 @@ class NativeGenerationController(BaseController):
         self.sampling_params = checked_sampling_params(sampling_params)
         self.longest_request = self.sampling_params.get("max_tokens")
         self.streaming = streaming
+
+    def honours(self) -> frozenset[str]:
+        return SAMPLING_FIELDS
 
     def process(self, tasks: list[Any], **sampling_params: Any) -> ControllerGenerator:
         """Generate all tasks in one batch; keyword arguments are sampling fields of this request."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scaffolding_ext.protocol import ScaffoldingOutput
 
@@ -21,11 +21,14 @@ class Completion(ScaffoldingOutput):
         answer: The extracted answer, or None.
         exit_reason: Why the controller stopped, e.g. `"end"`, `"length"`, `"certain"`; None if it does not say.
         program: The request's program, with its ledger and trace, under any host; None where a caller made this object.
+        logprobs: For each token a dict of the likeliest ids at its place, where the request asked for them and
+            the output is one generation.
     """
 
     answer: str | None = None
     exit_reason: str | None = None
     program: Program | None = field(default=None, repr=False, compare=False)
+    logprobs: list[Any] | None = field(default=None, repr=False, compare=False)
 
     def __init__(
         self,
@@ -34,8 +37,10 @@ class Completion(ScaffoldingOutput):
         answer: str | None = None,
         exit_reason: str | None = None,
         program: Program | None = None,
+        logprobs: list[Any] | None = None,
     ) -> None:
         super().__init__(text, token_ids)
         self.answer = answer
         self.exit_reason = exit_reason
         self.program = program
+        self.logprobs = logprobs

@@ -19,6 +19,7 @@ ScaffoldingExtError
     ├── NoOutputError           a controller ended without an output, or a task without a result
     ├── RequestTimeoutError     the request's time-out passed (also a TimeoutError)
     ├── RequestCancelledError   the request was cancelled
+    ├── TokenLimitError         the request decoded more tokens than it may
     └── ShutdownError           the host was shut down first
 
 All of them can be pickled, so that they cross processes.
@@ -162,6 +163,10 @@ class RequestTimeoutError(RequestError, TimeoutError):
 
 class RequestCancelledError(RequestError):
     """The request was cancelled."""
+
+
+class TokenLimitError(RequestError):
+    """The request decoded more tokens than it may."""
 
 
 class ShutdownError(RequestError):

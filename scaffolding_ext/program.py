@@ -18,7 +18,7 @@ import numpy as np
 
 from scaffolding_ext.execution_trace import ExecutionRecorder
 from scaffolding_ext.ledger import Ledger, Meter
-from scaffolding_ext.protocol import ControllerGenerator, current_scope
+from scaffolding_ext.protocol import ControllerGenerator, ScaffoldingOutput, current_scope
 from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import Purpose
 
@@ -119,6 +119,7 @@ class Program:
         execution: Records its calls in the shape of upstream's traces; None where nobody asked for that.
         prompting: The `Prompting` that was applied to the request's prompt, or None.
         at_end: Called when the request has ended, well or not, under a host that ends no scopes.
+        show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
     """
 
     __slots__ = (
@@ -135,6 +136,7 @@ class Program:
         "prompting",
         "sample_id",
         "seed",
+        "show",
     )
 
     def __init__(
@@ -151,6 +153,7 @@ class Program:
         self.ledger = Ledger()
         self.execution: ExecutionRecorder | None = None
         self.at_end: list[Callable[[], object]] = []
+        self.show: Callable[[ScaffoldingOutput], object] | None = None
         self._trace: list[dict[str, Any]] | None = None
         self.prompting: Any = None
         self._clock = clock
@@ -174,6 +177,11 @@ class Program:
     def seconds(self) -> dict[str, float]:
         """How long the request waited for the tasks of each purpose, and when its first token came; see `Meter`."""
         return {name: round(seconds, 6) for name, seconds in self._meter.seconds.items()}
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether anything was decided."""
+        return self._trace is not None
 
     def next_seed(self) -> int | None:
         """The next seed for the branch that asks, or None where the program has no seed.
@@ -212,6 +220,7 @@ class Program:
         """For hosts: the request has ended; what only a running one needs is freed."""
         self._meter.close()
         self._num_draws.clear()
+        self.show = None
         for call in self.at_end:
             call()
         self.at_end.clear()

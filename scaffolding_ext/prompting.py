@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import pkgutil
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
@@ -17,6 +18,9 @@ from scaffolding_ext.tasks import output_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+
+Turn = Mapping[str, str]  # of a conversation: its `role` and its `content`
 
 
 class PromptFamily(NamedTuple):
@@ -178,13 +182,30 @@ class Prompting:
         guessed = _collection_of(model) or (DEFAULT_FAMILY if _thinks(tokenizer) else UNTHINKING_FAMILY)
         return cls(tokenizer, family or guessed, **options)
 
-    def apply(self, task: GenerationTask) -> None:
-        """Turn the task's `input_str` from the user's prompt into the model's, with `input_tokens` beside it."""
-        text = (task.input_str or "") + self._suffix
-        if self._templated:
-            text = self._rendered({"role": "user", "content": text})
+    def apply(self, task: GenerationTask, history: Sequence[Turn] = (), raw: bool = False) -> None:
+        """Turn the task's `input_str` from the user's prompt into the model's, with `input_tokens` beside it.
+
+        Args:
+            task: Its prompt is what the user says last.
+            history: The turns before that, as `{"role", "content"}`. The content of a system turn that comes first
+                follows the stack's own system prompt.
+            raw: Whether the prompt is the model's already, without template and suffix.
+
+        Raises:
+            ConfigError: There is history and no chat template for it, or the template refuses such turns.
+        """
+        templated = self._templated and not raw
+        text = task.input_str or ""
+        if history and not templated:
+            raise ConfigError(
+                "holds turns before the user's last, and this model has no chat template for them", "history"
+            )
+        if not raw:
+            text += self._suffix
+        if templated:
+            text = self._rendered(*history, {"role": "user", "content": text})
         task.input_str = text
-        task.input_tokens = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=not self._templated).ids
+        task.input_tokens = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=not templated).ids
 
     def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
         """A task that asks again in the conversation of a task that has its output.
@@ -213,11 +234,18 @@ class Prompting:
             ids = task.input_tokens + written + self.encode(opening)
         return GenerationTask(worker_tag=task.worker_tag, input_str=text, input_tokens=ids)
 
-    def _rendered(self, *turns: dict[str, str]) -> str:
+    def _rendered(self, *turns: Turn) -> str:
         """A conversation by the chat template, opened for the assistant."""
-        system = [{"role": "system", "content": self._system_prompt}] if self._system_prompt else []
-        messages = [*system, *turns]
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        messages = [dict(turn) for turn in turns]
+        if self._system_prompt and messages[0]["role"] == "system":
+            messages[0]["content"] = f"{self._system_prompt}\n\n{messages[0]['content']}"
+        elif self._system_prompt:
+            messages.insert(0, {"role": "system", "content": self._system_prompt})
+        try:
+            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # of any type: a template is code of the model's authors
+            roles = ", ".join(message["role"] for message in messages)
+            raise ConfigError(f"the chat template takes no such turns ({roles}): {error}", "history") from error
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a piece of text that continues a chain (no special tokens are added)."""

@@ -151,8 +151,24 @@ class ScaffoldingResult:
 
     async def aresult(self) -> ScaffoldingResult:
         """Wait for the end without blocking the running loop. Cancelling the wait does not cancel the request."""
-        await self._changed()
+        await self.ended()
         return self.result()
+
+    async def ended(self) -> None:
+        """Wait for the end, well or not; the error is asked for with `exception()`."""
+        await self._changed()
+
+    async def newest(self, seen: ScaffoldingOutput | None = None) -> ScaffoldingOutput | None:
+        """The newest part of the output, once there is another than `seen`; None once the request has ended.
+
+        Parts in between are passed over, so that a slow reader holds no more than one. Not beside an `async for`.
+        """
+        while not self.finished:
+            part = self._partial
+            if part is not None and part is not seen:
+                return part
+            await self._changed(lambda: self._partial is not seen)
+        return None
 
     def __await__(self) -> Generator[Any, None, ScaffoldingResult]:
         return self.aresult().__await__()
@@ -174,26 +190,31 @@ class ScaffoldingResult:
     def _current_reader(self) -> _Reader | None:
         return None if self._reader is None else self._reader()
 
-    async def _changed(self, reader: _Reader | None = None) -> None:
-        """Wait for the end, or for what a reader has to know before it."""
+    async def _changed(self, is_due: Callable[[], bool] | None = None) -> None:
+        """Wait for the end, or for what somebody has to know before it."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
 
         def wake() -> None:
             loop.call_soon_threadsafe(woken.set)
 
-        if self._call_when_changed(wake, reader):
+        if self._call_when_changed(wake, is_due):
             try:
                 await woken.wait()
             finally:
                 self._call_no_more(wake)
 
-    def _call_when_changed(self, wake: Callable[[], object], reader: _Reader | None = None) -> bool:
-        """Have a function called once, at the end or, for a reader, at the next part; False if there is no need to."""
+    def _call_when_changed(self, wake: Callable[[], object], is_due: Callable[[], bool] | None = None) -> bool:
+        """Have a function called once, at the end or at the next part before it; False if there is no need to.
+
+        Args:
+            wake: Called from any thread.
+            is_due: Whether that part has come already; None waits for the end alone.
+        """
         with _lock:
-            if self.finished or (reader is not None and (self._unread or self._current_reader() is not reader)):
+            if self.finished or (is_due is not None and is_due()):
                 return False
-            self._wakers = (*self._wakers, _Waker(wake, only_at_end=reader is None))
+            self._wakers = (*self._wakers, _Waker(wake, only_at_end=is_due is None))
             return True
 
     def _call_no_more(self, wake: Callable[[], object]) -> None:
@@ -262,5 +283,8 @@ class _Reader:
                 self._has_ended = True
                 self._result._reader = None
                 return self._result.result()
-            await self._result._changed(self)
+            await self._result._changed(self._is_due)
         raise StopAsyncIteration
+
+    def _is_due(self) -> bool:
+        return bool(self._result._unread) or self._result._current_reader() is not self

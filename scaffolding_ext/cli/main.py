@@ -21,6 +21,7 @@ from scaffolding_ext.cli.engine import engine
 from scaffolding_ext.cli.evaluate import evaluate
 from scaffolding_ext.cli.options import Group
 from scaffolding_ext.cli.run import run
+from scaffolding_ext.cli.serve import serve
 from scaffolding_ext.errors import ScaffoldingExtError
 
 
@@ -72,7 +73,7 @@ def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""
 
 
-for command in (run, evaluate, compare, calibrate, engine):
+for command in (run, evaluate, compare, calibrate, engine, serve):
     main.add_command(command)
 
 

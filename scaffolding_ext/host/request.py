@@ -68,6 +68,7 @@ class Request(ScaffoldingResult):
     async def run(self, prototype: Controller, dispatcher: Dispatcher) -> None:
         """Run a clone of the controller to its end, and keep its output or the error of any kind that ended it."""
         enter_program(self.program)
+        self.program.show = self.push
         try:
             controller = clone_of(prototype)
             generator = self.program.meter(controller.generate(self.prompt, **self.kwargs))

@@ -1,0 +1,134 @@
+"""`scaffolding-ext serve`: stacks behind OpenAI's HTTP interface."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from scaffolding_ext.cli.options import Command, Finite, config_option, set_option
+
+if TYPE_CHECKING:
+    from scaffolding_ext.serving.access import Keys
+
+
+@click.command(cls=Command, short_help="Serve stacks under OpenAI's HTTP interface.")
+@config_option
+@set_option
+@click.option("--name", help="Model name of the stack of --config; its file's name where none is given.")
+@click.option("--stack", "stacks", multiple=True, metavar="NAME=FILE", help="A further stack; may be repeated.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Likewise.")
+@click.option(
+    "--allow", multiple=True, metavar="KNOB[<=MOST]", help="Controller argument that clients may set; may be repeated."
+)
+@click.option(
+    "--effort", "efforts", multiple=True, metavar="NAME=TOKENS", help="Thinking tokens of a reasoning_effort."
+)
+@click.option("--keys_file", type=click.Path(path_type=Path), help="File with the keys that may ask, one a line.")
+@click.option("--keys_env", help="Environment variable with them instead, separated by commas.")
+@click.option("--tokens_per_minute", type=click.IntRange(1), help="Prompt and decoded tokens a key and minute.")
+@click.option("--max_queue", type=click.IntRange(0), default=256, show_default=True, help="Choices that wait, a stack.")
+@click.option("--max_body_bytes", type=click.IntRange(1), default=1 << 20, show_default=True, help="Of a request.")
+@click.option("--max_prompt_tokens", type=click.IntRange(1), default=32768, show_default=True, help="Of a prompt.")
+@click.option("--max_samples", type=click.IntRange(1), default=16, show_default=True, help="Choices of a request.")
+@click.option(
+    "--max_request_tokens", type=click.IntRange(1), default=65536, show_default=True, help="Decoded for a choice."
+)
+@click.option("--max_seconds", type=Finite(0, min_open=True), default=600, show_default=True, help="Of a request.")
+@click.option("--keep_alive_seconds", type=Finite(0, min_open=True), default=10, show_default=True, help="In streams.")
+@click.option("--drain_seconds", type=Finite(0, min_open=True), default=30, show_default=True, help="After SIGTERM.")
+@click.option("--log_content", is_flag=True, help="Write prompts and answers to the log.")
+def serve(
+    source: str,
+    overrides: tuple[str, ...],
+    name: str | None,
+    stacks: tuple[str, ...],
+    host: str,
+    port: int,
+    allow: tuple[str, ...],
+    efforts: tuple[str, ...],
+    keys_file: Path | None,
+    keys_env: str | None,
+    tokens_per_minute: int | None,
+    max_queue: int,
+    max_body_bytes: int,
+    max_prompt_tokens: int,
+    max_samples: int,
+    max_request_tokens: int,
+    max_seconds: float,
+    keep_alive_seconds: float,
+    drain_seconds: float,
+    log_content: bool,
+) -> None:
+    """Serve stacks under OpenAI's HTTP interface, each as a model.
+
+    \b
+    Example:
+      scaffolding-ext serve --config configs:dynasor_cot --stack vote=configs:majority_vote --allow chunk_size
+    """
+    import logging
+
+    from scaffolding_ext.errors import ConfigError, MissingDependencyError
+
+    try:
+        from scaffolding_ext.serving.app import Front
+        from scaffolding_ext.serving.server import run_front
+    except ImportError as error:
+        raise MissingDependencyError(str(error.name), "serve") from error
+    from scaffolding_ext.serving.served_stack import ServedStack, name_of
+    from scaffolding_ext.serving.settings import EFFORTS, Knob, Limits, read_effort
+    from scaffolding_ext.stack.build import build_stack
+    from scaffolding_ext.stack.load import load_config
+
+    limits = Limits(
+        max_body_bytes=max_body_bytes,
+        max_prompt_tokens=max_prompt_tokens,
+        max_samples=max_samples,
+        max_request_tokens=max_request_tokens,
+        max_seconds=max_seconds,
+        max_queue=max_queue,
+        keep_alive_seconds=keep_alive_seconds,
+        drain_seconds=drain_seconds,
+        efforts=dict(map(read_effort, efforts)) or dict(EFFORTS),
+        shows_content=log_content,
+    )
+    keys = _keys(keys_file, keys_env)
+    configs = {name or name_of(source): load_config(source, overrides)}
+    for further in stacks:
+        own, equals, file = further.partition("=")
+        if not equals or not own or own in configs:
+            raise ConfigError(f"is {further!r}; write NAME=FILE, each with a name of its own", "stack")
+        configs[own] = load_config(file)
+    knobs = list(map(Knob.read, allow))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    served: list[ServedStack] = []
+    try:
+        for own, config in configs.items():
+            served.append(ServedStack(own, build_stack(config), limits, config=config, knobs=knobs))
+        unknown = [knob.path for knob in knobs if not any(knob.path in stack.variants.knobs for stack in served)]
+        if unknown:
+            raise ConfigError(f"{', '.join(unknown)} is an argument of none of the stacks' controllers", "allow")
+        front = Front(served, limits, keys, tokens_per_minute)
+        click.echo(f"serving {', '.join(configs)} on http://{host}:{port}/v1")
+        run_front(front, host, port)
+    finally:
+        for stack in served:
+            stack.llm.shutdown()
+
+
+def _keys(file: Path | None, variable: str | None) -> Keys:
+    from scaffolding_ext import require
+    from scaffolding_ext.errors import ConfigError
+    from scaffolding_ext.serving.access import Keys
+
+    require.alone("keys_file", file, keys_env=variable)
+    if file is not None:
+        return Keys.in_file(file)
+    if variable is None:
+        return Keys(None)
+    if not os.environ.get(variable):
+        raise ConfigError(f"names {variable}, which is not set in the environment: export {variable}=...", "keys_env")
+    return Keys.read(os.environ[variable], "keys_env")

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible front: any stack over any worker, with limits, accounting and cancellation."""

@@ -1,0 +1,116 @@
+"""Who may ask, and how much: keys, and tokens a key and minute."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.serving.refusals import ApiError, wait_and_retry
+
+ANYBODY = "anybody"  # who asks where no keys are kept
+_BEARER = "bearer "
+
+
+class Keys:
+    """The keys that may ask.
+
+    Args:
+        keys: By the name of who holds them. Digests alone are kept. None lets anybody in.
+    """
+
+    def __init__(self, keys: Mapping[str, str] | None) -> None:
+        self._digests = None if keys is None else {name: _digest(key) for name, key in keys.items()}
+
+    @classmethod
+    def read(cls, text: str, where: str) -> Keys:
+        """Keys by line or comma, each `KEY` or `NAME:KEY`; lines that begin with `#` say nothing.
+
+        Raises:
+            ConfigError: There are none, or two have one name.
+        """
+        entries = [line.strip() for line in text.replace(",", "\n").splitlines()]
+        keys: dict[str, str] = {}
+        for number, entry in enumerate((e for e in entries if e and not e.startswith("#")), 1):
+            name, colon, key = entry.partition(":")
+            name, key = (name.strip(), key.strip()) if colon else (f"key-{number}", entry)
+            if not key or name in keys:
+                raise ConfigError(f"entry {number} has no key, or a name that another has", where)
+            keys[name] = key
+        if not keys:
+            raise ConfigError("holds no keys; write one a line: KEY, or NAME:KEY", where)
+        return cls(keys)
+
+    @classmethod
+    def in_file(cls, path: Path) -> Keys:
+        """As `read`, from a file.
+
+        Raises:
+            ConfigError: It cannot be read, or holds none.
+        """
+        try:
+            return cls.read(path.read_text(encoding="utf-8"), "keys_file")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot be read: {error}", "keys_file") from error
+
+    def holder(self, authorization: str | None) -> str:
+        """Who holds the key of an `Authorization` header; every key is compared, each in constant time.
+
+        Raises:
+            ApiError: There is none, or it is nobody's.
+        """
+        if self._digests is None:
+            return ANYBODY
+        given = authorization or ""
+        if not given.lower().startswith(_BEARER):
+            raise ApiError(401, "no key was given; send Authorization: Bearer KEY", "missing_api_key")
+        digest = _digest(given[len(_BEARER) :].strip())
+        holders = [name for name, own in self._digests.items() if hmac.compare_digest(own, digest)]
+        if not holders:
+            raise ApiError(401, "the key is not known here", "invalid_api_key")
+        return holders[0]
+
+
+class TokenBudgets:
+    """Tokens a holder may use each minute: a bucket that fills evenly, and may be overdrawn by what is under way.
+
+    Args:
+        per_minute: Prompt and decoded tokens; None bounds nothing.
+        clock: Seconds.
+    """
+
+    def __init__(self, per_minute: int | None, clock: Callable[[], float]) -> None:
+        self._per_minute = per_minute
+        self._clock = clock
+        self._levels: dict[str, tuple[float, float]] = {}
+
+    def check(self, holder: str) -> None:
+        """Let the holder ask.
+
+        Raises:
+            ApiError: Nothing is left; its Retry-After says when something is.
+        """
+        if self._per_minute is None:
+            return
+        level = self._level(holder)
+        if level <= 0:
+            rate = self._per_minute / 60
+            message = f"the budget of {self._per_minute} tokens a minute is used up; wait as Retry-After says"
+            raise wait_and_retry(message, "token_budget_exceeded", (1 - level) / rate)
+
+    def charge(self, holder: str, num_tokens: int) -> None:
+        """Count what a request has used."""
+        if self._per_minute is not None:
+            self._levels[holder] = (self._level(holder) - num_tokens, self._clock())
+
+    def _level(self, holder: str) -> float:
+        assert self._per_minute is not None
+        now = self._clock()
+        level, at = self._levels.get(holder, (float(self._per_minute), now))
+        return min(float(self._per_minute), level + (now - at) * self._per_minute / 60)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

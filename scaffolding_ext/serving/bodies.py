@@ -1,0 +1,202 @@
+"""Bodies of requests: what OpenAI's interface has, checked; what it has and nobody here can honour, refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from scaffolding_ext.serving.refusals import ApiError, of_validation, unsupported
+
+B = TypeVar("B", bound="Body")
+_Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+_Count = Annotated[int, Field(ge=1, lt=2**31)]
+_Penalty = Annotated[float, Field(ge=-2, le=2)]
+_Stop = Annotated[str, Field(min_length=1)]
+_ANYTHING = None
+# Further fields of OpenAI's interface, with the values that ask for nothing; None stands for any: they change no text.
+_FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
+    {
+        "user": _ANYTHING,
+        "metadata": _ANYTHING,
+        "safety_identifier": _ANYTHING,
+        "prompt_cache_key": _ANYTHING,
+        "parallel_tool_calls": _ANYTHING,
+        "store": (False,),
+        "service_tier": ("auto", "default"),
+        "response_format": ({"type": "text"},),
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": (["text"],),
+        "verbosity": ("medium",),
+        "logit_bias": ({},),
+        "best_of": (1,),
+        "echo": (False,),
+        "suffix": ("",),
+        "audio": (),
+        "prediction": (),
+        "web_search_options": (),
+    }
+)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """One turn of a conversation, in text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[_Part] | None = None
+    name: str | None = None
+    refusal: None = None
+    reasoning_content: str | None = None  # of an earlier answer, sent back: templates leave thinking out as well
+    scaffolding: Any = None
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class StreamOptions(BaseModel):
+    """How an answer is streamed."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Body(BaseModel):
+    """What both endpoints take."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    model: str
+    n: Annotated[int, Field(ge=1, le=1024)] | None = None
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=16)] | None = None
+    max_tokens: _Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    frequency_penalty: _Penalty | None = None
+    presence_penalty: _Penalty | None = None
+    seed: _Int64 | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    thinking_token_budget: _Count | None = None
+    scaffolding: dict[str, Any] | None = None
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings."""
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+
+    @property
+    def num_samples(self) -> int:
+        """Choices a prompt."""
+        return self.n or 1
+
+    @property
+    def token_limit(self) -> int | None:
+        """Most tokens of a text."""
+        return self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives a token whose log-probabilities are asked for; None where none are."""
+        return None
+
+    def sampling_fields(self) -> dict[str, Any]:
+        """What is asked for of how tokens are drawn, under the names that tasks have for it."""
+        fields = {
+            "max_tokens": self.token_limit,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "frequency_penalty": self.frequency_penalty or None,  # 0 asks for nothing
+            "presence_penalty": self.presence_penalty or None,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+class ChatBody(Body):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: _Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
+
+    @property
+    def token_limit(self) -> int | None:
+        """Most tokens of a text; the newer name goes before the older one."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As `Body.num_logprobs`."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionBody(Body):
+    """`POST /v1/completions`."""
+
+    prompt: str | Annotated[list[Any], Field(min_length=1)]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As `Body.num_logprobs`."""
+        return self.logprobs
+
+    @property
+    def prompts(self) -> list[str]:
+        """The prompts, each of which is answered by itself.
+
+        Raises:
+            ApiError: They are given as token ids.
+        """
+        found = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        if not all(isinstance(prompt, str) for prompt in found):
+            raise unsupported("prompt", "holds token ids or worse; give a text, or a list of texts")
+        return found
+
+
+def read_body(kind: type[B], content: bytes) -> B:
+    """The body of a request.
+
+    Raises:
+        ApiError: It is no JSON, or a field is unknown, of the wrong type, or asks for what nothing here can do.
+    """
+    try:
+        body = kind.model_validate_json(content)
+    except ValidationError as error:
+        raise of_validation(error) from None
+    for name, value in (body.model_extra or {}).items():
+        if value is None:
+            continue
+        if name not in _FURTHER:
+            raise ApiError(400, f"{name[:80]!r} is no field of this endpoint", "unknown_parameter", name[:80])
+        neutral = _FURTHER[name]
+        if neutral is not None and value not in neutral:
+            raise unsupported(name, f"is not served; leave it out{_or(neutral)}")
+    return body
+
+
+def _or(values: tuple[Any, ...]) -> str:
+    return f", or give {' or '.join(map(repr, values))}" if values else ""

@@ -1,0 +1,130 @@
+"""A request under way: its programs, what becomes of them, and the documents that tell of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.serving import shapes
+from scaffolding_ext.serving.bodies import Body, ChatBody
+from scaffolding_ext.serving.refusals import ApiError, of_failure
+from scaffolding_ext.serving.served_stack import Asked, ServedStack, new_id
+from scaffolding_ext.serving.texts import Shown
+
+
+class Job:
+    """One request's choices, from their start to their end.
+
+    Args:
+        stack: Answers them.
+        body: The request.
+        asked: What it asks of the stack.
+        on_end: Called once with the job when all choices have ended, well or not.
+
+    Attributes:
+        id: Of the answer.
+        results: One a choice.
+        settled: A task that ends when all choices have.
+    """
+
+    def __init__(self, stack: ServedStack, body: Body, asked: Asked, on_end: Callable[[Job], None]) -> None:
+        self.stack = stack
+        self.body = body
+        self.asked = asked
+        self.is_chat = isinstance(body, ChatBody)
+        self.id = new_id("chatcmpl" if self.is_chat else "cmpl")
+        self.created = int(time.time())
+        self._on_end = on_end
+        stack.admit(len(asked.prompts) * asked.num_samples)
+        try:
+            self.results: list[ScaffoldingResult] = stack.submit(asked)
+        except BaseException:
+            stack.num_open -= len(asked.prompts) * asked.num_samples
+            raise
+        self.settled = asyncio.create_task(self._settle())
+
+    def cancel(self) -> None:
+        """Stop all choices that go on; what they hold in engines is freed."""
+        for result in self.results:
+            result.cancel()
+
+    def failure_of(self, index: int) -> ApiError | None:
+        """Why a choice that has ended failed; None where it did not."""
+        error = self.results[index].exception()
+        return None if error is None else of_failure(error)
+
+    def failure(self) -> ApiError | None:
+        """Why the first of the choices that failed did, once all have ended."""
+        failures = (self.failure_of(index) for index in range(len(self.results)))
+        return next((failure for failure in failures if failure is not None), None)
+
+    def shown(self, index: int) -> Shown:
+        """What the client sees of a choice that has ended well."""
+        return self.asked.reading.whole(self.results[index].outputs[0].text or "")
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and decoded tokens so far."""
+        usage = shapes.usage([result.program for result in self.results], self.asked.num_prompt_tokens, None)
+        return int(usage["total_tokens"])
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """What every document of the answer begins with."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.stack.name}
+
+    def document(self) -> dict[str, Any]:
+        """The whole answer.
+
+        Raises:
+            ApiError: A choice failed.
+        """
+        failure = self.failure()
+        if failure is not None:
+            raise failure
+        choices = [self._choice(index) for index in range(len(self.results))]
+        kind = "chat.completion" if self.is_chat else "text_completion"
+        return self.head(kind) | {"choices": choices, "usage": self.usage()}
+
+    def usage(self) -> dict[str, Any]:
+        """What all choices have used."""
+        prompting, num_shown = self.stack.prompting, None
+        if prompting is not None and self.asked.reading.think_close is not None:
+            num_shown = sum(len(prompting.encode(self.shown(i).content)) for i in range(len(self.results)))
+        return shapes.usage([result.program for result in self.results], self.asked.num_prompt_tokens, num_shown)
+
+    def end_of(self, index: int) -> dict[str, Any]:
+        """What the end of a choice says beside its text."""
+        result = self.results[index]
+        return {
+            "finish_reason": shapes.finish_reason(result, self.shown(index)),
+            "scaffolding": shapes.extras(result, self.asked.seed, self.asked.with_trace),
+        }
+
+    def _choice(self, index: int) -> dict[str, Any]:
+        shown = self.shown(index)
+        logprobs = None if self.body.num_logprobs is None else self._logprobs(index)
+        if not self.is_chat:
+            return {"index": index, "text": shown.content, "logprobs": logprobs, **self.end_of(index)}
+        message: dict[str, Any] = {"role": "assistant", "content": shown.content, "refusal": None}
+        if self.asked.reading.think_close is not None:
+            message["reasoning_content"] = shown.reasoning
+        return {"index": index, "message": message, "logprobs": logprobs, **self.end_of(index)}
+
+    def _logprobs(self, index: int) -> dict[str, Any] | None:
+        prompting, num_top = self.stack.prompting, self.body.num_logprobs or 0
+        if prompting is None:
+            return None
+        if self.is_chat:
+            return shapes.chat_logprobs(self.results[index], self.asked.reading, prompting, num_top)
+        return shapes.text_logprobs(self.results[index], prompting, num_top)
+
+    async def _settle(self) -> None:
+        try:
+            for result in self.results:
+                await result.ended()
+        finally:
+            self.stack.num_open -= len(self.results)
+            self._on_end(self)

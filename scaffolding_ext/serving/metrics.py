@@ -1,0 +1,64 @@
+"""What Prometheus is told. Tokens are those of the ledgers, of failed requests, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from scaffolding_ext.program import Program
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Metrics:
+    """The metrics of one server, in a registry of their own.
+
+    Args:
+        num_programs: Choices under way by the name of their stack.
+    """
+
+    def __init__(self, num_programs: Callable[[], dict[str, int]]) -> None:
+        self._registry = CollectorRegistry()
+        self._num_programs = num_programs
+        own: dict[str, Any] = {"registry": self._registry, "namespace": "scaffolding"}
+        self._requests = Counter("requests", "Requests that were answered.", ["model", "endpoint", "status"], **own)
+        self._refusals = Counter("refusals", "Requests that were refused or failed.", ["model", "code"], **own)
+        self._tokens = Counter(
+            "tokens", "Tokens by purpose, and by how they were had.", ["model", "purpose", "how"], **own
+        )
+        self._exits = Counter("exits", "Why controllers stopped.", ["model", "reason"], **own)
+        self._seconds = Histogram("request_seconds", "Time to an answer's end.", ["model"], buckets=_SECONDS, **own)
+        self._first = Histogram(
+            "first_text_seconds", "Time to a stream's first text.", ["model"], buckets=_SECONDS, **own
+        )
+        self._running = Gauge("programs", "Choices that run or wait.", ["model"], **own)
+
+    def answered(self, model: str, endpoint: str, status: int, seconds: float) -> None:
+        """A request has its answer."""
+        self._requests.labels(model, endpoint, str(status)).inc()
+        if model:
+            self._seconds.labels(model).observe(seconds)
+
+    def refused(self, model: str, code: str) -> None:
+        """A request was refused, or failed."""
+        self._refusals.labels(model, code).inc()
+
+    def first_text(self, model: str, seconds: float) -> None:
+        """A stream has shown its first text."""
+        self._first.labels(model).observe(seconds)
+
+    def ended(self, model: str, program: Program, reason: str) -> None:
+        """A program has ended, well or not: its ledger is counted."""
+        self._exits.labels(model, reason).inc()
+        for purpose, counts in program.ledger.by_purpose.items():
+            for how, number in counts._asdict().items():
+                if number:
+                    self._tokens.labels(model, str(purpose), how).inc(number)
+
+    def page(self) -> bytes:
+        """All of them as text."""
+        for model, number in self._num_programs().items():
+            self._running.labels(model).set(number)
+        return generate_latest(self._registry)

@@ -1,0 +1,105 @@
+"""Why a request is refused or has failed, in the shape of OpenAI's errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from scaffolding_ext.errors import (
+    ConfigError,
+    EngineError,
+    InvalidTaskError,
+    RequestCancelledError,
+    RequestTimeoutError,
+    ShutdownError,
+    TokenLimitError,
+)
+
+_NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients would begin the same work again
+
+
+class ApiError(Exception):
+    """An answer that is an error.
+
+    Args:
+        status: Of HTTP.
+        message: What was given, what is allowed, what to do next.
+        code: A name for programs.
+        param: The field at fault.
+        headers: Of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.headers = headers or {}
+
+    def document(self) -> dict[str, Any]:
+        """The body of the answer, and an event of a stream that fails."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        if self.status == 429:
+            kind = "rate_limit_error"
+        if self.status == 401:
+            kind = "authentication_error"
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+def wait_and_retry(message: str, code: str, seconds: float) -> ApiError:
+    """A refusal that need not last."""
+    return ApiError(429, message, code, headers={"retry-after": str(max(1, math.ceil(seconds)))})
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    """A refusal of a field that the stack cannot honour."""
+    return ApiError(400, f"{param} {message}", "unsupported_parameter", param)
+
+
+def of_validation(error: ValidationError) -> ApiError:
+    """What pydantic says of a body, without what stood there: it may be long, or nobody else's business."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    path = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is no JSON that can be read: {first['msg']}", "invalid_json")
+    message = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}" if path else first["msg"]
+    return ApiError(400, message, "invalid_value", path or None)
+
+
+def of_failure(error: BaseException) -> ApiError:
+    """What a failed program is told as. An engine's own words may hold the prompt, or addresses: they stay here."""
+    causes = list(_causes(error))
+    for cause in causes:
+        if isinstance(cause, ConfigError):
+            return ApiError(400, str(cause), "unsupported_value", cause.key or None)
+        if isinstance(cause, InvalidTaskError):
+            return ApiError(400, f"the stack's worker refuses the request: {cause}", "unsupported_value")
+    if isinstance(error, RequestTimeoutError):
+        return ApiError(504, f"{error}; ask for less, or allow more seconds", "timeout", headers=dict(_NO_RETRY))
+    if isinstance(error, TokenLimitError):
+        return ApiError(400, str(error), "token_limit_exceeded", "max_tokens")
+    if isinstance(error, ShutdownError):
+        return ApiError(503, "the server is shutting down; ask again", "shutting_down", headers={"retry-after": "5"})
+    if isinstance(error, RequestCancelledError):
+        return ApiError(499, "the client went away, so the request was cancelled", "cancelled")
+    names = " from ".join(type(cause).__name__ for cause in causes)
+    if any(isinstance(cause, EngineError) for cause in causes):
+        return ApiError(502, f"the engine behind the stack failed ({names})", "engine_error")
+    return ApiError(500, f"the stack failed ({names}); the server's log names the request", "internal_error")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__

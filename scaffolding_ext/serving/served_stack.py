@@ -1,0 +1,260 @@
+"""A stack as a model of the front: what it is asked, in the terms of its controller, or why it cannot be."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from scaffolding_ext.controllers.base import BaseController, honoured_by
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompting import UNTHINKING_FAMILY, Prompting, Turn, family_named
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.seeds import derive_seed
+from scaffolding_ext.served_model import served_model
+from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody
+from scaffolding_ext.serving.refusals import ApiError, unsupported, wait_and_retry
+from scaffolding_ext.serving.settings import Knob, Limits
+from scaffolding_ext.serving.texts import Reading
+from scaffolding_ext.serving.variants import Variants
+from scaffolding_ext.stack.config import StackConfig
+
+# Fields of a controller's request by the names that clients have for them.
+_FIELDS = {
+    **{name: name for name in ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty")},
+    "num_logprobs": "logprobs",
+    "thinking_budget": "thinking_token_budget",
+}
+_SEED_BITS = 53  # what every JSON reader keeps whole
+
+
+class Asked(NamedTuple):
+    """What a request asks of a stack.
+
+    Attributes:
+        prompts: Each with the turns before it; each is answered by `num_samples` choices.
+        num_samples: Choices a prompt.
+        controller: Answers them.
+        kwargs: For its `generate`.
+        seed: Of the request; None where the stack has none.
+        reading: How its texts are read.
+        num_prompt_tokens: Of all prompts; None where nobody can count them.
+        with_trace: Whether the answer has the trace.
+    """
+
+    prompts: list[tuple[str, list[Turn]]]
+    num_samples: int
+    controller: Any
+    kwargs: dict[str, Any]
+    seed: int | None
+    reading: Reading
+    num_prompt_tokens: int | None
+    with_trace: bool
+
+
+class ServedStack:
+    """A running stack under the name that clients know it by.
+
+    Args:
+        name: Its `model`.
+        llm: Its host, which runs nothing else: from here on each request names its controller.
+        limits: Of its requests.
+        config: What the host was built of; without it there are no knobs.
+        knobs: Those that clients may turn, where the stack's controller has them.
+        references: As of `build_stack`.
+
+    Attributes:
+        llm: As given.
+        num_open: Choices that run or wait.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        llm: ScaffoldingLlm,
+        limits: Limits,
+        *,
+        config: StackConfig | None = None,
+        knobs: Sequence[Knob] = (),
+        references: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.num_open = 0
+        self.llm = llm
+        self.variants = Variants(llm, config, knobs, references)
+        self._limits = limits
+        self._seeds = None if llm.seed is None else (derive_seed(llm.seed, number) for number in itertools.count())
+        served = served_model(self.llm.workers)
+        self.context_len: int | None = None if served is None else getattr(served.worker, "max_seq_len", None)
+
+    @property
+    def prompting(self) -> Prompting | None:
+        """How its prompts are rendered."""
+        prompting: Prompting | None = getattr(self.variants.own, "prompting", None)
+        return prompting
+
+    def document(self) -> dict[str, Any]:
+        """Its entry in `/v1/models`."""
+        about = {"controller": type(self.variants.own).__name__, "knobs": sorted(self.variants.knobs)}
+        entry = {"id": self.name, "object": "model", "created": 0, "owned_by": "scaffolding_ext", "scaffolding": about}
+        return entry if self.context_len is None else entry | {"max_model_len": self.context_len}
+
+    def asked(self, body: Body) -> Asked:
+        """What a request asks, in terms of the stack.
+
+        Raises:
+            ApiError: The stack cannot honour a field, or a limit is passed.
+        """
+        given = dict(body.scaffolding or {})
+        with_trace = given.pop("trace", None)
+        if with_trace not in (None, True, False):
+            raise ApiError(400, "scaffolding.trace: give true or false", "invalid_value", "scaffolding.trace")
+        controller = self.variants.of(given)
+        is_raw = isinstance(body, CompletionBody)
+        prompts = [(text, []) for text in body.prompts] if isinstance(body, CompletionBody) else [self._turns(body)]
+        if len(prompts) * body.num_samples > self._limits.max_samples:
+            message = (
+                f"asks for {len(prompts) * body.num_samples} choices; at most {self._limits.max_samples} are given"
+            )
+            raise ApiError(400, f"n {message}", "invalid_value", "n")
+        reading = self._reading(body, is_raw)
+        kwargs = self._kwargs(body, controller, reading)
+        if is_raw and isinstance(controller, BaseController):
+            kwargs["raw"] = True
+        num_prompt_tokens = self._count(prompts, is_raw)
+        seed = body.seed if body.seed is not None else self._next_seed()
+        return Asked(prompts, body.num_samples, controller, kwargs, seed, reading, num_prompt_tokens, bool(with_trace))
+
+    def admit(self, num: int) -> None:
+        """Take so many choices in, or refuse them all; `num_open` is the caller's to lower when they have ended.
+
+        Raises:
+            ApiError: The queue is full.
+        """
+        room = self.llm.max_parallel_requests + self._limits.max_queue - self.num_open
+        if num > room:
+            message = (
+                f"{self.num_open} choices run or wait, and there is room for {max(0, room)} more; wait and try again"
+            )
+            raise wait_and_retry(message, "queue_full", self.num_open / self.llm.max_parallel_requests)
+        self.num_open += num
+
+    def submit(self, asked: Asked) -> list[ScaffoldingResult]:
+        """Start the choices: those of one prompt are its epochs, as `generate_async` has them."""
+        results = []
+        for text, history in asked.prompts:
+            turns: dict[str, Any] = {"history": history} if history else {}
+            results += [
+                self.llm.generate_async(
+                    text,
+                    epoch=epoch,
+                    seed=asked.seed,
+                    timeout=self._limits.max_seconds,
+                    controller=asked.controller,
+                    most_tokens=self._limits.max_request_tokens,
+                    **turns,
+                    **asked.kwargs,
+                )
+                for epoch in range(asked.num_samples)
+            ]
+        return results
+
+    def _next_seed(self) -> int | None:
+        """A fresh seed for a request that brings none: the host's own way keeps a count of every prompt for good."""
+        return None if self._seeds is None else next(self._seeds) >> (63 - _SEED_BITS)
+
+    def _turns(self, body: Body) -> tuple[str, list[Turn]]:
+        assert isinstance(body, ChatBody)
+        *before, last = body.messages
+        if last.role != "user" or not last.text.strip():
+            message = (
+                "must end in a turn of the user that says something; unfinished turns of others are not gone on with"
+            )
+            raise unsupported("messages", message)
+        history: list[Turn] = [
+            {"role": "system" if m.role == "developer" else m.role, "content": m.text} for m in before
+        ]
+        if history and self.prompting is None:
+            raise unsupported("messages", f"has several turns, and {self.name!r} has no chat template for them")
+        return last.text, history
+
+    def _reading(self, body: Body, is_raw: bool) -> Reading:
+        family = None if self.prompting is None or is_raw else self.prompting.family
+        thinks = family is not None and family != family_named(UNTHINKING_FAMILY)
+        return Reading(family.think_close if family is not None and thinks else None, tuple(body.stops))
+
+    def _kwargs(self, body: Body, controller: Any, reading: Reading) -> dict[str, Any]:
+        """Keyword arguments of the controller for what the body asks."""
+        honoured = honoured_by(controller)
+        fields = body.sampling_fields()
+        if body.num_logprobs is not None:
+            if body.stream:
+                raise unsupported("logprobs", "is given with whole answers alone; leave stream out")
+            fields["num_logprobs"] = max(1, body.num_logprobs)
+        budget = self._thinking_budget(body)
+        if budget is not None:
+            fields["thinking_budget"] = budget
+        for name in sorted(fields.keys() - honoured):
+            able = ", ".join(shown for own, shown in _FIELDS.items() if own in honoured) or "none of these fields"
+            message = f"cannot be honoured by {self.name!r} ({type(controller).__name__}), which takes: {able}"
+            raise unsupported(_FIELDS[name], message)
+        limit = self._limits.max_request_tokens
+        if fields.get("max_tokens", 0) > limit:
+            raise ApiError(400, f"max_tokens: at most {limit} are given", "invalid_value", "max_tokens")
+        if (
+            reading.stops and reading.think_close is None and "stop" in honoured
+        ):  # else cut where they come in what is said
+            fields["stop"] = list(reading.stops)
+        unbounded = getattr(controller, "longest_request", None) is None and self.context_len is None
+        if unbounded and "max_tokens" in honoured:
+            fields.setdefault("max_tokens", limit)
+        if body.stream and isinstance(controller, BaseController):
+            fields["streaming"] = True
+        return fields
+
+    def _thinking_budget(self, body: Body) -> int | None:
+        effort = body.reasoning_effort if isinstance(body, ChatBody) else None
+        if effort is None:
+            return body.thinking_token_budget
+        if body.thinking_token_budget is not None:
+            raise unsupported("reasoning_effort", "sets thinking_token_budget; give one of the two")
+        if effort not in self._limits.efforts:
+            known = ", ".join(self._limits.efforts) or "none"
+            raise unsupported("reasoning_effort", f"is none that this server knows; it knows: {known}")
+        return self._limits.efforts[effort]
+
+    def _count(self, prompts: list[tuple[str, list[Turn]]], is_raw: bool) -> int | None:
+        """Tokens of the prompts, each checked; None where no tokenizer is known."""
+        lengths = []
+        for text, history in prompts:
+            if not text.strip():
+                raise ApiError(400, "prompt: is empty; ask something", "invalid_value", "prompt")
+            if self.prompting is None:
+                length = len(text.encode())
+            else:
+                task = GenerationTask(input_str=text)
+                try:
+                    self.prompting.apply(task, history, is_raw)
+                except ConfigError as error:
+                    raise unsupported("messages", error.message) from error
+                length = len(task.input_tokens or ())
+            most = min(self._limits.max_prompt_tokens, self.context_len or self._limits.max_prompt_tokens)
+            if length > most:
+                message = f"the prompt has {length} tokens, and may have {most}: shorten it"
+                raise ApiError(400, message, "context_length_exceeded", "messages")
+            lengths.append(length)
+        return None if self.prompting is None else sum(lengths)
+
+
+def name_of(source: str) -> str:
+    """The name under which a stack file is served that was given none: that of the file."""
+    stem = source.rpartition(":")[2].replace("\\", "/").rpartition("/")[2]
+    return stem.rpartition(".")[0] or stem
+
+
+def new_id(prefix: str) -> str:
+    """An identity of an answer."""
+    return f"{prefix}-{secrets.token_hex(12)}"

@@ -1,0 +1,95 @@
+"""Runs a front on uvicorn: in the foreground until it is told to end, or on a thread beside its caller."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from types import TracebackType
+
+import uvicorn
+
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.serving.app import Front
+
+_WAIT_SECONDS = 60.0
+
+
+def _config(front: Front, host: str, port: int) -> uvicorn.Config:
+    return uvicorn.Config(
+        front.app,
+        host=host,
+        port=port,
+        access_log=False,  # the front says what it serves; a path could hold what somebody typed
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(front.limits.drain_seconds),
+    )
+
+
+def run_front(front: Front, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT; what is under way then has `drain_seconds` to end.
+
+    Raises:
+        ConfigError: Nobody can listen there.
+    """
+    listener = _listener(host, port)
+    with listener:
+        uvicorn.Server(_config(front, host, port)).run(sockets=[listener])
+
+
+class FrontThread:
+    """A front on a thread of its own, for tests and programs that go on beside it.
+
+    Args:
+        front: Is served, and shut down at the end of the `with` block.
+        host: Where to listen.
+        port: Likewise; 0 takes a free one.
+    """
+
+    def __init__(self, front: Front, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._listener = _listener(host, port)
+        self.url = f"http://{host}:{self._listener.getsockname()[1]}"
+        self._server = _Server(_config(front, host, port))
+        self._thread = threading.Thread(target=self._server.run, args=([self._listener],), name="front", daemon=True)
+
+    def __enter__(self) -> FrontThread:
+        self._thread.start()
+        if not self._server.has_started.wait(_WAIT_SECONDS):
+            raise TimeoutError(f"the front did not start within {_WAIT_SECONDS} s")
+        return self
+
+    def stop(self) -> None:
+        """Begin to end, as SIGTERM does; returns at once."""
+        self._server.should_exit = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._thread.join(_WAIT_SECONDS)
+        self._listener.close()
+
+
+class _Server(uvicorn.Server):
+    """Says when it has started."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.has_started = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.has_started.set()
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}", "port") from error
+    return listener

@@ -1,0 +1,90 @@
+"""What an operator sets: limits of requests, and the knobs of controllers that clients may turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from scaffolding_ext import require
+from scaffolding_ext.errors import ConfigError
+
+EFFORTS: Mapping[str, int] = {"minimal": 256, "low": 1024, "medium": 2048, "high": 4096}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request, or all of them, may ask for.
+
+    Attributes:
+        max_body_bytes: Of a body.
+        max_prompt_tokens: Of a prompt, turns before it included; where no tokenizer is known, its bytes.
+        max_samples: Choices of a request, all its prompts together.
+        max_request_tokens: Decoded tokens of a choice, probes and discarded ones included; looked at after each step.
+        max_seconds: Of a request, waiting included.
+        max_queue: Choices that wait beside those that run; of each stack.
+        body_seconds: Until a body has arrived.
+        keep_alive_seconds: Silence in a stream after which a comment is sent.
+        drain_seconds: For requests under way when the server is told to end.
+        efforts: Thinking tokens by `reasoning_effort`.
+        shows_content: Whether prompts and answers go to the log.
+
+    Raises:
+        ConfigError: A limit is out of its range.
+    """
+
+    max_body_bytes: int = 1 << 20
+    max_prompt_tokens: int = 32768
+    max_samples: int = 16
+    max_request_tokens: int = 65536
+    max_seconds: float = 600.0
+    max_queue: int = 256
+    body_seconds: float = 30.0
+    keep_alive_seconds: float = 10.0
+    drain_seconds: float = 30.0
+    efforts: Mapping[str, int] = field(default_factory=lambda: dict(EFFORTS))
+    shows_content: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("max_body_bytes", "max_prompt_tokens", "max_samples", "max_request_tokens"):
+            require.whole(key, getattr(self, key))
+        require.whole("max_queue", self.max_queue, 0)
+        for key in ("max_seconds", "body_seconds", "keep_alive_seconds", "drain_seconds"):
+            require.number(key, getattr(self, key), above=0)
+
+
+class Knob(NamedTuple):
+    """An argument of a controller that clients may set.
+
+    Attributes:
+        path: Its name; of an inner controller, with the arguments that lead to it: `generation_controller.chunk_size`.
+        most: The greatest number that may be given; None bounds nothing.
+    """
+
+    path: str
+    most: float | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Knob:
+        """Read `NAME` or `NAME<=MOST`.
+
+        Raises:
+            ConfigError: It is neither.
+        """
+        path, bound, most = text.partition("<=")
+        try:
+            return cls(path.strip(), float(most) if bound else None)
+        except ValueError:
+            raise ConfigError(f"is {text!r}; write NAME, or NAME<=NUMBER", "allow") from None
+
+
+def read_effort(text: str) -> tuple[str, int]:
+    """Read `NAME=TOKENS`.
+
+    Raises:
+        ConfigError: It is not of that form.
+    """
+    name, equals, tokens = text.partition("=")
+    if not equals or not name.strip() or not tokens.strip().isdecimal() or int(tokens) < 1:
+        raise ConfigError(f"is {text!r}; write NAME=TOKENS, such as low=512", "effort")
+    return name.strip(), int(tokens)

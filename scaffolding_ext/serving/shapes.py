@@ -1,0 +1,106 @@
+"""Answers in OpenAI's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scaffolding_ext.program import Program
+from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.serving.texts import Reading, Shown
+from scaffolding_ext.tasks import Purpose
+
+_NO_SHARE = {"audio_tokens": 0, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
+
+
+def finish_reason(result: ScaffoldingResult, shown: Shown) -> str:
+    """`length` where a budget ended the text, else `stop`."""
+    return "length" if result.exit_reason == "length" and not shown.is_stopped else "stop"
+
+
+def extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> dict[str, Any]:
+    """The field `scaffolding` of a choice: answer, exit reason, ledger, seed, and on request the trace."""
+    program = result.program
+    bounds = [event for event in program.trace if event["event"] == "thinking_budget"] if program.has_trace else []
+    return {
+        "id": program.id,
+        "answer": result.answer,
+        "exit_reason": result.exit_reason,
+        "ledger": program.ledger.to_json(),
+        "seed": seed,
+        **({"thinking_budget": bounds} if bounds else {}),
+        **({"trace": program.trace} if with_trace else {}),
+    }
+
+
+def usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown_tokens: int | None) -> dict[str, Any]:
+    """What a request has used: its prompt once, and all that was decoded, whatever for.
+
+    Args:
+        programs: Of its choices.
+        num_prompt_tokens: Of its prompts; None takes what was read first.
+        num_shown_tokens: Tokens of what the client sees as said; None where nobody knows what was thought.
+    """
+    purposes = [program.ledger.by_purpose for program in programs]
+    decoded = {str(kind): sum(p[kind].decoded for p in purposes if kind in p) for kind in Purpose}
+    read = [counts[Purpose.PROMPT] for counts in purposes if Purpose.PROMPT in counts]
+    prompt = read[0].prefilled + read[0].reused if num_prompt_tokens is None and read else num_prompt_tokens or 0
+    completion = sum(program.ledger.total.decoded for program in programs)
+    reasoning = 0 if num_shown_tokens is None else max(0, completion - num_shown_tokens)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {
+            "cached_tokens": min(prompt, sum(counts.reused for counts in read)),
+            "audio_tokens": 0,
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": reasoning,
+            **_NO_SHARE,
+            **{f"{kind}_tokens": number for kind, number in decoded.items() if number},
+        },
+    }
+
+
+def chat_logprobs(result: ScaffoldingResult, reading: Reading, prompting: Prompting, num_top: int) -> dict[str, Any]:
+    """Log-probabilities of what is said, token by token, as `/v1/chat/completions` has them."""
+    entries, text = [], ""
+    is_said = reading.think_close is None
+    for token, step in _steps(result):
+        written = prompting.decode([token])
+        if is_said:
+            tops = sorted(step.items(), key=lambda item: -item[1].logprob)[:num_top]
+            entries.append(
+                {
+                    **_entry(written, step[token].logprob),
+                    "top_logprobs": [_entry(prompting.decode([name]), each.logprob) for name, each in tops],
+                }
+            )
+        text += written
+        is_said = is_said or (reading.think_close or "") in text
+    return {"content": entries, "refusal": None}
+
+
+def text_logprobs(result: ScaffoldingResult, prompting: Prompting, num_top: int) -> dict[str, Any]:
+    """Log-probabilities of a text's tokens, as `/v1/completions` has them."""
+    tokens, values, tops, offsets, offset = [], [], [], [], 0
+    for token, step in _steps(result):
+        written = prompting.decode([token])
+        best = sorted(step.items(), key=lambda item: -item[1].logprob)[:num_top]
+        tokens.append(written)
+        values.append(step[token].logprob)
+        tops.append({prompting.decode([name]): each.logprob for name, each in best})
+        offsets.append(offset)
+        offset += len(written)
+    return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+
+def _steps(result: ScaffoldingResult) -> list[tuple[int, Any]]:
+    output: Any = result.outputs[0]
+    return list(zip(output.token_ids or (), getattr(output, "logprobs", None) or (), strict=False))
+
+
+def _entry(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}

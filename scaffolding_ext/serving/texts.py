@@ -1,0 +1,76 @@
+"""What of a model's text is thinking and what is said, where it stops, and how much of it is certain while it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_UNFINISHED = "\ufffd"  # ends decoded text whose last character is not whole
+_OPEN = "<think>"
+
+
+class Shown(NamedTuple):
+    """What a client sees of a text.
+
+    Attributes:
+        reasoning: The thinking, without its marks.
+        content: What is said.
+        is_stopped: Whether a stop string ended it.
+    """
+
+    reasoning: str
+    content: str
+    is_stopped: bool
+
+
+class Reading(NamedTuple):
+    """How texts of one request are read.
+
+    Attributes:
+        think_close: What ends thinking; None where nothing does, and all is said.
+        stops: Strings before which what is said ends.
+    """
+
+    think_close: str | None
+    stops: Sequence[str] = ()
+
+    def whole(self, text: str) -> Shown:
+        """A text that has ended; one whose thinking never ended is nothing but thinking."""
+        if self.think_close is None:
+            return self._cut("", text)
+        thinking, _, said = text.partition(self.think_close)
+        return self._cut(_without_open(thinking), said.lstrip("\n"))
+
+    def growing(self, text: str) -> Shown:
+        """What is certain to be shown of a text that others will follow: `whole` of any longer one begins with it."""
+        text = text.rstrip(_UNFINISHED)
+        if self.think_close is None:
+            said, thinking = text, ""
+        elif self.think_close in text:
+            thinking, _, said = text.partition(self.think_close)
+            thinking, said = _without_open(thinking), said.lstrip("\n")
+        else:
+            if _OPEN.startswith(text.lstrip()):
+                return Shown("", "", False)
+            return Shown(_without_open(_without_beginning(text, (self.think_close,))), "", False)
+        shown = self._cut(thinking, said)
+        return shown if shown.is_stopped else shown._replace(content=_without_beginning(shown.content, self.stops))
+
+    def _cut(self, thinking: str, said: str) -> Shown:
+        ends = [end for stop in self.stops if (end := said.find(stop)) >= 0]
+        return Shown(thinking, said[: min(ends)] if ends else said, bool(ends))
+
+
+def _without_open(thinking: str) -> str:
+    """Thinking without its opening mark, where the model writes that itself."""
+    text = thinking.lstrip()
+    return text.removeprefix(_OPEN).lstrip("\n") if text.startswith(_OPEN) else thinking
+
+
+def _without_beginning(text: str, marks: Sequence[str]) -> str:
+    """A text without an end that may be the beginning of a mark."""
+    longest = max(map(len, marks), default=1) - 1
+    for length in range(min(longest, len(text)), 0, -1):
+        if any(mark.startswith(text[-length:]) for mark in marks):
+            return text[:-length]
+    return text

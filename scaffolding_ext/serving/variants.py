@@ -1,0 +1,151 @@
+"""The controllers of a served stack: its own, and those with other values of the knobs that clients may turn."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scaffolding_ext import registry
+from scaffolding_ext.errors import ConfigError, TokenLimitError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.program import current_program
+from scaffolding_ext.protocol import Controller, ControllerGenerator
+from scaffolding_ext.relay import relay
+from scaffolding_ext.serving.refusals import ApiError, unsupported
+from scaffolding_ext.serving.settings import Knob
+from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.config import ComponentConfig, StackConfig
+from scaffolding_ext.stack.signature import Arguments
+
+_MOST_KEPT = 64
+
+
+class Switch(Controller):
+    """Stands in a host for the controller that each request names."""
+
+    def clone(self) -> Switch:
+        """Itself: it holds nothing of a request."""
+        return self
+
+    def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
+        """Run a clone of `controller`, until it has decoded more than `most_tokens`; the others are for its `generate`.
+
+        Raises:
+            TokenLimitError: It has.
+        """
+        controller, most_tokens = kwargs.pop("controller"), kwargs.pop("most_tokens")
+        work = controller.clone().generate(prompt, **kwargs)
+        return (yield from relay(work, after=functools.partial(_check, most_tokens)))
+
+
+class Variants:
+    """Makes controllers of other knobs for a running host.
+
+    Args:
+        llm: The host, whose controller a `Switch` replaces.
+        config: What it was built of; without it there are no knobs.
+        knobs: Those that clients may turn.
+        references: As of `build_stack`.
+
+    Attributes:
+        knobs: By path, those that this stack has.
+        own: The stack's own controller.
+    """
+
+    def __init__(
+        self,
+        llm: ScaffoldingLlm,
+        config: StackConfig | None = None,
+        knobs: Sequence[Knob] = (),
+        references: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.own: Any = llm.prototype_controller
+        llm.prototype_controller = Switch()
+        found = () if config is None else (knob for knob in knobs if has_knob(config, knob.path))
+        self.knobs = {knob.path: knob for knob in found}
+        self._config = config
+        self._workers = llm.workers
+        self._references = references
+        self._kept: OrderedDict[str, Any] = OrderedDict()
+
+    def of(self, values: Mapping[str, Any]) -> Any:
+        """The controller with these values of its knobs.
+
+        Raises:
+            ApiError: A knob is none that may be turned, or its value is wrong.
+        """
+        if not values:
+            return self.own
+        for path, value in values.items():
+            self._check(path, value)
+        key = json.dumps(values, sort_keys=True)
+        if key not in self._kept:
+            self._kept[key] = self._made(values)
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def _check(self, path: str, value: Any) -> None:
+        name = f"scaffolding.{path[:80]}"
+        knob = self.knobs.get(path)
+        if knob is None:
+            allowed = ", ".join(sorted(self.knobs)) or "none"
+            raise unsupported(name, f"is no knob that the operator lets clients turn; those are: {allowed}")
+        if isinstance(value, str) and ":" in value:  # would name code to import
+            raise ApiError(400, f"{name}: a value with a colon is not taken", "invalid_value", name)
+        if value is not None and not isinstance(value, (str, int, float)):
+            raise ApiError(400, f"{name}: give a number, a text, true, false or null", "invalid_value", name)
+        if knob.most is not None and not (isinstance(value, (int, float)) and value <= knob.most):
+            raise ApiError(400, f"{name}: give a number of at most {knob.most:g}", "invalid_value", name)
+
+    def _made(self, values: Mapping[str, Any]) -> Any:
+        assert self._config is not None, "there are knobs"
+        component = self._config.controller.model_dump()
+        for path, value in values.items():
+            args, name = _place(component, path)
+            args[name] = value
+        try:
+            turned = self._config.model_copy(update={"controller": ComponentConfig.model_validate(component)})
+            controller = check_stack(turned, self._references)
+            controller.bind(self._workers)
+        except ConfigError as error:
+            path = error.key.removeprefix("controller.args.").replace(".args.", ".")
+            raise ApiError(
+                400, f"scaffolding.{path}: {error.message}", "invalid_value", f"scaffolding.{path}"
+            ) from error
+        controller.prompting = self.own.prompting
+        return controller
+
+
+def has_knob(config: StackConfig, path: str) -> bool:
+    """Whether a stack's controller takes an argument, by its signature; `a.b` is `b` of the component in `a`."""
+    component: Any = config.controller.model_dump()
+    known = registry.controllers
+    *parents, name = path.split(".")
+    for part in parents:
+        known = getattr(known.resolve(component["type"]), "registries", {}).get(part, known)
+        component = component.get("args", {}).get(part)
+        if not isinstance(component, Mapping) or "type" not in component:
+            return False
+    return name in Arguments.of(known.resolve(component["type"])).parameters
+
+
+def _place(component: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """The arguments that hold a knob, and its name in them."""
+    *parents, name = path.split(".")
+    for part in parents:
+        component = component["args"][part]
+    return component.setdefault("args", {}), name
+
+
+def _check(most_tokens: int, _: Any) -> None:
+    program = current_program()
+    if program is not None and program.ledger.total.decoded > most_tokens:
+        raise TokenLimitError(
+            f"the request has decoded {program.ledger.total.decoded} tokens, and may {most_tokens}: ask for fewer "
+            "tokens or samples"
+        )

@@ -1,0 +1,279 @@
+"""Limits, keys, clients that go away, and the end of the server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import urllib.error
+import urllib.request
+from typing import Any
+
+import openai
+import pytest
+
+from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.serving.access import Keys, TokenBudgets
+from scaffolding_ext.serving.refusals import ApiError
+from scaffolding_ext.serving.settings import Knob, Limits
+from scaffolding_ext.testing import FakeClock, Gate
+
+WAIT = 30.0
+ASK: dict[str, Any] = {"model": "model", "messages": [{"role": "user", "content": "2+2?"}]}
+VOTE = {
+    "controller": {
+        "type": "MajorityVoteController",
+        "args": {
+            "default_sample_num": 4,
+            "allocation": None,
+            "generation_controller": {
+                "type": "NativeGenerationController",
+                "args": {"sampling_params": {"temperature": 1.0}},
+            },
+        },
+    },
+    "workers": {"generation": {"type": "ScriptedWorker", "args": {"respond": "It is \\boxed{4}."}}},
+}
+
+
+def post(url: str, body: bytes, **headers: str) -> tuple[int, dict[str, Any], Any]:
+    request = urllib.request.Request(f"{url}/v1/chat/completions", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT) as answer:
+            return answer.status, json.load(answer), answer.headers
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error), error.headers
+
+
+def test_a_body_has_a_limit(serve: Any) -> None:
+    served = serve(limits=Limits(max_body_bytes=200))
+    status, document, _ = post(served.url, json.dumps(ASK | {"user": "x" * 200}).encode())
+    assert (status, document["error"]["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 3}, "n"),
+        ({"max_tokens": 101}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": "x" * 51}]}, "messages"),
+    ],
+)
+def test_what_a_request_may_ask_for_is_limited_by_name(serve: Any, fields: dict[str, Any], param: str) -> None:
+    served = serve(limits=Limits(max_samples=2, max_request_tokens=100, max_prompt_tokens=50))
+    status, document, _ = post(served.url, json.dumps(ASK | fields).encode())
+    assert (status, document["error"]["param"]) == (400, param)
+    assert not served.worker.tasks
+
+
+def test_a_controller_stops_at_the_tokens_of_a_request(serve: Any) -> None:
+    vote = MajorityVoteController(NativeGenerationController({"temperature": 1.0}), 16, allocation="Curtailment")
+    served = serve(lambda task: f"It is \\boxed{{{task.seed}}}.", vote, limits=Limits(max_request_tokens=20))
+    status, document, _ = post(served.url, json.dumps(ASK).encode())
+    assert (status, document["error"]["code"]) == (400, "token_limit_exceeded")
+    assert served.metric("scaffolding_exits_total", reason="token_limit_exceeded") == 1
+
+
+def test_what_a_stack_cannot_honour_is_refused_by_name(serve: Any) -> None:
+    served = serve(controller=DynasorCoTController())
+    for fields, param in [({"frequency_penalty": 1.0}, "frequency_penalty"), ({"logprobs": True}, "logprobs")]:
+        status, document, _ = post(served.url, json.dumps(ASK | fields).encode())
+        assert (status, document["error"]["param"]) == (400, param)
+        assert "DynasorCoTController" in document["error"]["message"]
+
+
+def test_knobs_are_those_that_the_operator_lets_clients_turn(serve: Any) -> None:
+    served = serve(stack_file=VOTE, knobs=(Knob("default_sample_num", 8), Knob("launch"), Knob("chunk_size")))
+    assert sorted(served.stack.variants.knobs) == ["default_sample_num", "launch"]
+
+    def ask(**knobs: Any) -> tuple[int, Any]:
+        status, document, _ = post(served.url, json.dumps(ASK | {"scaffolding": knobs}).encode())
+        return status, document["error"] if status >= 400 else document["usage"]["completion_tokens"]
+
+    assert ask() == (200, 4 * 16)
+    assert ask(default_sample_num=6) == (200, 6 * 16)
+    assert ask(default_sample_num=6, launch="at_once") == (200, 6 * 16)
+    for knobs, message in [
+        ({"default_sample_num": 9}, "at most 8"),
+        ({"default_sample_num": "six"}, "at most 8"),
+        ({"default_sample_num": 1.5}, "must be of type"),
+        ({"launch": "never"}, "rounds"),
+        ({"launch": "os:system"}, "colon"),
+        ({"launch": {"type": "os:system"}}, "give a number"),
+        ({"allocation": None}, "is no knob"),
+    ]:
+        status, error = ask(**knobs)
+        assert (status, error["param"]) == (400, f"scaffolding.{next(iter(knobs))}")
+        assert message in error["message"]
+
+
+def test_a_full_queue_says_when_to_come_again(serve: Any) -> None:
+    gate = Gate()
+    served = serve(before=gate, limits=Limits(max_queue=1), host={"max_parallel_requests": 1})
+    with served.client() as client:
+        threads = [threading.Thread(target=client.chat.completions.create, kwargs=ASK) for _ in range(2)]
+        threads[0].start()
+        gate.wait_for()
+        status, document, headers = post(served.url, json.dumps(ASK | {"n": 2}).encode())
+        assert (status, document["error"]["code"]) == (429, "queue_full")
+        assert int(headers["retry-after"]) >= 1
+        threads[1].start()
+        gate.open()
+        for thread in threads:
+            thread.join(WAIT)
+    assert served.stack.num_open == 0
+
+
+def test_keys_let_their_holders_in(serve: Any, tmp_path: Any) -> None:
+    (tmp_path / "keys").write_text("# who may ask\nanna:secret-1\nsecret-2\n")
+    served = serve(keys=Keys.in_file(tmp_path / "keys"))
+    for key in ("secret-1", "secret-2"):
+        assert served.client(api_key=key).chat.completions.create(**ASK).choices
+    with pytest.raises(openai.AuthenticationError) as refused:
+        served.client(api_key="secret-3").models.list()
+    assert refused.value.code == "invalid_api_key"
+    assert post(served.url, b"{}")[1]["error"]["code"] == "missing_api_key"
+
+
+def test_keys_that_cannot_be_read_are_refused(tmp_path: Any) -> None:
+    for text in ("", "# nobody", "anna:a\nanna:b", "anna:"):
+        with pytest.raises(ConfigError, match="keys_env"):
+            Keys.read(text, "keys_env")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Keys.in_file(tmp_path / "none")
+
+
+def test_a_token_budget_fills_evenly_and_is_each_holders_own() -> None:
+    clock = FakeClock()
+    budgets = TokenBudgets(60, clock)
+    budgets.charge("anna", 70)
+    budgets.check("bert")
+    with pytest.raises(ApiError) as refused:
+        budgets.check("anna")
+    assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "11")
+    clock.advance(11)
+    budgets.check("anna")
+    clock.advance(1000)
+    budgets.charge("anna", 60)
+    with pytest.raises(ApiError):
+        budgets.check("anna")
+
+
+def test_the_budget_of_a_key_is_charged_with_all_that_was_read_and_decoded(serve: Any) -> None:
+    served = serve(tokens_per_minute=20, clock=FakeClock())
+    with served.client() as client:
+        client.chat.completions.create(**ASK)
+        with pytest.raises(openai.RateLimitError) as refused:
+            client.chat.completions.create(**ASK)
+    assert refused.value.code == "token_budget_exceeded"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_cancels_its_program(serve: Any, stream: bool) -> None:
+    gate = Gate()
+    served = serve(before=gate)
+    body = json.dumps(ASK | {"stream": stream}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), WAIT) as connection:
+        connection.sendall(head.encode() + body)
+        gate.wait_for()
+    gate.wait_for_cancelled()
+    served.thread.__exit__(None, None, None)
+    assert served.stack.num_open == 0
+    assert not served.front.jobs
+    assert served.metric("scaffolding_exits_total", reason="cancelled") == 1
+
+
+def test_comments_keep_a_silent_stream_alive(serve: Any) -> None:
+    gate = Gate()
+    served = serve(before=gate, limits=Limits(keep_alive_seconds=0.02))
+    request = urllib.request.Request(f"{served.url}/v1/chat/completions", json.dumps(ASK | {"stream": True}).encode())
+    with urllib.request.urlopen(request, timeout=WAIT) as answer:
+        assert answer.readline() == b": keep-alive\n"
+        gate.open()
+        lines = [line for line in answer if line.startswith(b"data: ")]
+    assert lines[-1] == b"data: [DONE]\n"
+
+
+def test_the_server_ends_when_what_is_under_way_has(serve: Any) -> None:
+    gate = Gate()
+    served = serve(before=gate)
+    texts: list[str] = []
+    with served.client() as client:
+        ask = threading.Thread(
+            target=lambda: texts.append(client.chat.completions.create(**ASK).choices[0].message.content)
+        )
+        ask.start()
+        gate.wait_for()
+        served.thread.stop()
+        gate.open()
+        ask.join(WAIT)
+    served.thread.__exit__(None, None, None)
+    assert texts == ["It is \\boxed{4}."]
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{served.url}/health", timeout=WAIT)
+
+
+def test_what_does_not_end_in_time_is_cancelled(serve: Any) -> None:
+    gate = Gate()
+    served = serve(before=gate, limits=Limits(drain_seconds=0.1))
+    with served.client() as client:
+        failed: list[openai.APIError] = []
+
+        def ask() -> None:
+            with pytest.raises(openai.APIError) as error:
+                client.chat.completions.create(**ASK)
+            failed.append(error.value)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        gate.wait_for()
+        served.thread.__exit__(None, None, None)
+        gate.wait_for_cancelled()
+        asking.join(WAIT)
+    assert len(failed) == 1
+    assert served.stack.num_open == 0
+
+
+def test_health_and_readiness(serve: Any) -> None:
+    served = serve()
+    for path, status in (("/health", "ok"), ("/ready", "ready")):
+        with urllib.request.urlopen(served.url + path, timeout=WAIT) as answer:
+            assert json.load(answer)["status"] == status
+    served.stack.llm.shutdown()
+    with pytest.raises(urllib.error.HTTPError) as down:
+        urllib.request.urlopen(f"{served.url}/ready", timeout=WAIT)
+    assert down.value.code == 503
+    assert json.load(down.value)["down"] == ["model"]
+
+
+@pytest.mark.parametrize("shows", [False, True])
+def test_content_is_in_the_log_only_where_it_is_asked_for(
+    serve: Any, caplog: pytest.LogCaptureFixture, shows: bool
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    served = serve(keys=Keys({"anna": "secret-key"}), limits=Limits(shows_content=shows))
+    with served.client(api_key="secret-key") as client:
+        client.chat.completions.create(**ASK)
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(**ASK, logit_bias={"1": 1})
+    own = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("scaffolding_ext"))
+    assert "20 tokens" in own  # what was used is told
+    assert ("2+2?" in own and "boxed{4}" in own) == shows
+    assert "secret-key" not in own
+
+
+def test_tokens_by_purpose_are_the_sum_of_the_ledgers(serve: Any) -> None:
+    served = serve("x" * 100 + "\\boxed{4}", DynasorCoTController(400, 2, 20))
+    with served.client() as client:
+        ledgers = [client.chat.completions.create(**ASK).choices[0].scaffolding["ledger"] for _ in range(3)]
+    for purpose in ("prompt", "chain", "probe", "discarded"):
+        for how in ("decoded", "prefilled", "reused"):
+            told = sum(ledger["by_purpose"].get(purpose, {}).get(how, 0) for ledger in ledgers)
+            assert served.metric("scaffolding_tokens_total", purpose=purpose, how=how) == told
+    assert served.metric("scaffolding_tokens_total", purpose="probe", how="decoded") > 0
