@@ -87,8 +87,8 @@ def test_what_a_stack_cannot_honour_is_refused_by_name(serve: Any) -> None:
 
 
 def test_knobs_are_those_that_the_operator_lets_clients_turn(serve: Any) -> None:
-    served = serve(stack_file=VOTE, knobs=(Knob("default_sample_num", 8), Knob("launch"), Knob("chunk_size")))
-    assert sorted(served.stack.variants.knobs) == ["default_sample_num", "launch"]
+    served = serve(stack_file=VOTE, knobs=(Knob("default_sample_num", 8), Knob("weight"), Knob("chunk_size")))
+    assert sorted(served.stack.variants.knobs) == ["default_sample_num", "weight"]
 
     def ask(**knobs: Any) -> tuple[int, Any]:
         status, document, _ = post(served.url, json.dumps(ASK | {"scaffolding": knobs}).encode())
@@ -96,14 +96,14 @@ def test_knobs_are_those_that_the_operator_lets_clients_turn(serve: Any) -> None
 
     assert ask() == (200, 4 * 16)
     assert ask(default_sample_num=6) == (200, 6 * 16)
-    assert ask(default_sample_num=6, launch="at_once") == (200, 6 * 16)
+    assert ask(default_sample_num=6, weight="uniform") == (200, 6 * 16)
     for knobs, message in [
         ({"default_sample_num": 9}, "at most 8"),
         ({"default_sample_num": "six"}, "at most 8"),
         ({"default_sample_num": 1.5}, "must be of type"),
-        ({"launch": "never"}, "rounds"),
-        ({"launch": "os:system"}, "colon"),
-        ({"launch": {"type": "os:system"}}, "give a number"),
+        ({"weight": "never"}, "uniform"),
+        ({"weight": "os:system"}, "colon"),
+        ({"weight": {"type": "os:system"}}, "give a number"),
         ({"allocation": None}, "is no knob"),
     ]:
         status, error = ask(**knobs)
