@@ -154,7 +154,7 @@ def calibrated(
 
     def run() -> Calibrated:
         calibrating = CalibrateDraftTargetController(made, [sample.prompt for sample in samples], num_turns)
-        (result,) = lab.answers(calibrating, [""], seed=lab.seed + CALIBRATION_SEED, at_once=1)
+        (result,) = lab.answers(calibrating, [samples[0].prompt], seed=lab.seed + CALIBRATION_SEED, at_once=1)
         trace = result.program.trace
         num_tokens = sum(event.get("num_target_tokens", 0) for event in trace)
         return Calibrated([turn.scores for turn in turns_in(trace)], num_tokens / len(samples))
