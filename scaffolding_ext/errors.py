@@ -28,8 +28,14 @@ All of them can be pickled, so that they cross processes.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from typing import Any
+
+
+def shortened(message: str) -> str:
+    """A message with words of hundreds of characters cut: what was given is told, not repeated at any length."""
+    return re.sub(r"\S{300,}", lambda word: f"{word[0][:100]}... ({len(word[0]):,} characters)", message)
 
 
 class ScaffoldingExtError(Exception):
@@ -45,6 +51,7 @@ class ConfigError(ScaffoldingExtError, ValueError):
     """
 
     def __init__(self, message: str, key: str = "") -> None:
+        message, key = shortened(message), shortened(key)
         super().__init__(f"{key}: {message}" if key else message)
         self.message = message
         self.key = key

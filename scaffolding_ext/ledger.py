@@ -53,8 +53,8 @@ class Ledger:
         before = self._counts.get(purpose, (0, 0, 0))
         self._counts[purpose] = (before[0] + decoded, before[1] + prefilled, before[2] + reused)
 
-    def discard(self, purpose: Purpose, num_tokens: int) -> None:
-        """Move generated tokens that were counted under `purpose` to `discarded`: they did not reach the output.
+    def discard(self, purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) -> None:
+        """Move generated tokens counted under `purpose` to `discarded` or `rejected`: no output holds them.
 
         Decoded tokens go first, then reused ones, which a worker that answers from a store has instead.
 
@@ -70,7 +70,7 @@ class Ledger:
             )
         if num_tokens:
             self.add(purpose, -decoded, 0, -reused)
-            self.add(Purpose.DISCARDED, decoded, 0, reused)
+            self.add(to, decoded, 0, reused)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable copy."""

@@ -258,8 +258,13 @@ def enter_part(ledger: Ledger) -> None:
     _parts.set((*_parts.get(), ledger))
 
 
-def discard(purpose: Purpose, num_tokens: int) -> None:
+def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) -> None:
     """Move tokens generated for `purpose` to `discarded`, in the current program's ledger and those of its parts.
+
+    Args:
+        purpose: What they were counted under.
+        num_tokens: How many.
+        to: `rejected`, where a rule turned them down.
 
     Raises:
         ValueError: Fewer tokens were counted for that purpose.
@@ -267,4 +272,4 @@ def discard(purpose: Purpose, num_tokens: int) -> None:
     program = _program.get()
     if program is not None:
         for ledger in (program.ledger, *_parts.get()):
-            ledger.discard(purpose, num_tokens)
+            ledger.discard(purpose, num_tokens, to)

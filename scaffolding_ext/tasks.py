@@ -20,13 +20,18 @@ PAUSED = "paused"  # finish reason of a stream that its worker ended because nob
 
 
 class Purpose(str, Enum):
-    """What tokens were computed for."""
+    """What tokens were computed for.
+
+    `rejected` is what a rule turned down, as a draft that the target wrote anew: its price is known beforehand.
+    `discarded` was decoded in vain, beyond where a decision ended it.
+    """
 
     PROMPT = "prompt"
     CHAIN = "chain"
     PROBE = "probe"
     SCORE = "score"
     VERIFY = "verify"
+    REJECTED = "rejected"
     DISCARDED = "discarded"
 
     def __str__(self) -> str:

@@ -73,3 +73,12 @@ def test_a_wrong_type_is_a_type_error_and_a_wrong_value_a_value_error():
     assert issubclass(ArgumentTypeError, TypeError)
     assert issubclass(ConfigError, ValueError)
     assert not issubclass(ConfigError, TypeError)
+
+
+def test_a_word_of_thousands_of_characters_is_cut_and_a_path_is_not():
+    path = "/models/" + "long/" * 40
+    error = ConfigError(f"is {'x' * 5000!r}; name a file, not {path}", "y" * 700)
+    assert len(str(error)) < 600
+    assert "(5,003 characters) name a file" in str(error)
+    assert path in error.message
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

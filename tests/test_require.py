@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -80,3 +81,20 @@ def test_the_maths_raises_value_errors_that_become_config_errors_under_a_path():
     with pytest.raises(ConfigError, match=r"^allocation\.knob: is 0") as caught, require.under("allocation"):
         checks.whole("knob", 0)
     assert caught.value.key == "allocation.knob"
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: require.whole("knob", 10**9999, most=5),
+        lambda: require.number("knob", 10**9999, most=5),
+        lambda: require.whole("knob", "word " * 9999),
+        lambda: require.one_of("knob", "x" * 9999, ("a", "b")),
+        lambda: require.number("knob", Fraction(1, 3**9) ** 400, above=1),
+    ],
+)
+def test_a_message_does_not_repeat_what_has_thousands_of_characters(refused):
+    with pytest.raises(ConfigError, match=r"^knob: is ") as caught:
+        refused()
+    assert len(str(caught.value)) < 400
+    assert "must be" in str(caught.value) or "choose one of" in str(caught.value)

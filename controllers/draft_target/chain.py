@@ -146,7 +146,7 @@ class DraftTargetChain:
         if self._keeps_rejected:
             self._keep(chunk.without_end())
         else:
-            discard(Purpose.CHAIN, chunk.num_generated)
+            discard(Purpose.CHAIN, chunk.num_generated, Purpose.REJECTED)
         if self.exit_reason is not None or self.num_tokens >= self._written.max_tokens:
             return 0
         written = yield from self._write(self._target, self._target_tokens)

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any, SupportsIndex, TypeVar
 
 T = TypeVar("T")
+_MOST_SHOWN, _ENDS = 200, 60  # characters
 
 
 class WrongValueError(ValueError):
@@ -44,9 +45,9 @@ def whole(name: str, value: SupportsIndex, least: int | None = 1, most: int | No
             raise TypeError
         checked = operator.index(value)
     except TypeError:
-        raise WrongTypeError(name, f"is {value!r}; it must be {_kind('a whole number', bounds)}") from None
+        raise WrongTypeError(name, f"is {shown(value)}; it must be {_kind('a whole number', bounds)}") from None
     if (least is not None and checked < least) or (most is not None and checked > most):
-        raise WrongValueError(name, f"is {checked}; it must be {bounds}")
+        raise WrongValueError(name, f"is {shown(checked)}; it must be {bounds}")
     return checked
 
 
@@ -71,7 +72,7 @@ def number(
             raise TypeError
         checked = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise WrongTypeError(name, f"is {value!r}; it must be {_kind('a number', bounds)}") from None
+        raise WrongTypeError(name, f"is {shown(value)}; it must be {_kind('a number', bounds)}") from None
     if not math.isfinite(checked):
         raise WrongValueError(name, f"is {value}; it must be {_kind('a finite number', bounds)}")
     if (
@@ -109,7 +110,16 @@ def one_of(name: str, value: T, choices: Collection[Any], instead: str = "") -> 
     if isinstance(value, str) and value in choices:
         return value
     names = ", ".join(map(str, choices))
-    raise WrongValueError(name, f"is {value!r}; choose one of {names}{', or give ' if instead else ''}{instead}")
+    raise WrongValueError(name, f"is {shown(value)}; choose one of {names}{', or give ' if instead else ''}{instead}")
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it: the middle of a long one is left out."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python writes out
+        return "a number of thousands of digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_ENDS]}...{text[-_ENDS:]} ({len(text):,} characters)"
 
 
 def _said(

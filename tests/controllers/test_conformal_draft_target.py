@@ -97,7 +97,7 @@ def test_a_chunk_stands_or_is_written_anew_by_the_rank_of_its_score_in_its_turns
     ]
     assert [(e["num_draft_tokens"], e["num_target_tokens"]) for e in decisions] == [(4, 6), (4, 0), (4, 6)]
     assert result.outputs[0].text.startswith("TTTTTT" + "dddd" + "TTTTTT")
-    assert result.program.ledger.by_purpose[Purpose.DISCARDED].decoded == 8  # two rejected drafts
+    assert result.program.ledger.by_purpose[Purpose.REJECTED].decoded == 8  # two rejected drafts
     assert (result.answer, result.exit_reason) == ("7", "max_turns")
 
 
@@ -105,7 +105,7 @@ def test_continue_keeps_the_rejected_chunk() -> None:
     made = controller(NINE, NINE, on_reject="continue", max_turns=2)
     result = run(made, target=scored(lambda task: 10.0))
     assert result.outputs[0].text.startswith("dddd" + "TTTTTT" + "dddd" + "TTTTTT")
-    assert Purpose.DISCARDED not in result.program.ledger.by_purpose
+    assert not {Purpose.REJECTED, Purpose.DISCARDED} & result.program.ledger.by_purpose.keys()
 
 
 def test_each_model_reads_the_chain_so_far_and_the_target_scores_the_chunk_behind_it() -> None:

@@ -166,6 +166,15 @@ def with_discarded(num_tokens: int) -> Record:
     return make(ledger=ledger.to_json())
 
 
+def test_drafts_that_a_rule_turned_down_were_not_decoded_in_vain() -> None:
+    ledger = Ledger()
+    ledger.add(Purpose.CHAIN, 100)
+    ledger.discard(Purpose.CHAIN, 40, Purpose.REJECTED)
+    summary = summarize([make(ledger=ledger.to_json())])
+    assert (summary.discarded_share, summary.warning) == (0.0, None)
+    assert summary.mean_tokens_by_purpose["rejected"]["decoded"] == 40
+
+
 def test_what_was_decoded_in_vain_is_shown_and_warned_about_above_a_tenth() -> None:
     little, much = summarize([with_discarded(10)]), summarize([with_discarded(10), with_discarded(13)])
     assert (little.discarded_share, little.warning) == (0.1, None)

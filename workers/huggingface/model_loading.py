@@ -109,6 +109,7 @@ def load_model(
         )
         _check_weights(model, report)
     network.to(device).eval()
+    _check_finite(model, network)
     attends_to_rows = attn_implementation is None and network._supports_attention_backend
     if attends_to_rows:
         register()
@@ -141,6 +142,19 @@ def _check_weights(model: str, report: Mapping[str, Any]) -> None:
             "checkpoint, of the architecture that its config.json names",
             "model",
         )
+
+
+def _check_finite(model: str, network: Any) -> None:
+    """Refuse weights that are no numbers: every text would be noise, or fail in mid-run."""
+    import torch
+
+    for name, weights in network.named_parameters():
+        if weights.numel() and not torch.isfinite(torch.stack(torch.aminmax(weights.detach()))).all():
+            raise ConfigError(
+                f"is {model!r}, whose weights {name} hold NaN or infinite numbers: get the checkpoint anew, or load it "
+                "with dtype 'float32' where the numbers are too large for another",
+                "model",
+            )
 
 
 @contextmanager

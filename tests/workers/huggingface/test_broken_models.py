@@ -59,6 +59,14 @@ def test_weights_that_are_missing_are_not_made_up(folder: Path) -> None:
     assert f"whose weights lack {LAYER}; they would be random" in refusal(folder)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers(folder: Path, value: float) -> None:
+    weights = load_file(folder / "model.safetensors")[LAYER]
+    weights[0, 0] = value
+    edit_weights(folder, LAYER, weights)
+    assert f"whose weights {LAYER} hold NaN or infinite numbers" in refusal(folder)
+
+
 def test_weights_of_another_size(folder: Path) -> None:
     edit_weights(folder, LAYER, torch.zeros(5, 288))
     assert "its weights are not of the sizes that its config.json says" in refusal(folder)
