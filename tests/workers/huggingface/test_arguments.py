@@ -10,6 +10,7 @@ import torch
 from scaffolding_ext.errors import ConfigError, InvalidTaskError, UnknownNameError
 from scaffolding_ext.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.workers.huggingface.model_loading import _MOST
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"
@@ -36,7 +37,8 @@ def test_it_says_which_model_it_serves(worker):
 def test_a_number_that_is_none(key, value):
     error = refusal(MODEL, **{key: value})
     least = 0 if key == "prefix_cache_bytes" else 1
-    assert (error.key, error.message) == (key, f"is {value!r}; it must be a whole number of at least {least}")
+    most = f" and at most {_MOST[key]}" if key in _MOST else ""
+    assert (error.key, error.message) == (key, f"is {value!r}; it must be a whole number of at least {least}{most}")
 
 
 def test_a_seed_below_zero():
