@@ -1,4 +1,4 @@
-"""`scaffolding-ext compare`: finished runs side by side, paired by sample."""
+"""`scaffolding-ext compare`: finished runs side by side, paired by sample; tables, a page to look at, traces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaffolding_ext.cli.options import Command, Finite, json_option
+from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
 
 if TYPE_CHECKING:
     from scaffolding_ext.evaluation.compared import Compared
@@ -17,9 +17,18 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 140  # columns, where no terminal says how many there are
 
 
-@click.command(cls=Command, short_help="Compare runs: paired differences, a frontier.")
+@click.command(cls=Command, short_help="Compare runs: paired differences, a frontier, a report.")
 @click.argument(
     "runs", nargs=-1, required=True, metavar="RUN_A RUN_B ...", type=click.Path(exists=True, path_type=Path)
+)
+@click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page with every sample's trace.")
+@click.option("--chrome_trace", type=OutputPath(), help="Write the traces in Chrome's format (chrome://tracing).")
+@click.option(
+    "--num_traces",
+    type=click.IntRange(min=0),
+    default=1000,
+    show_default=True,
+    help="Samples that report and trace hold, those on which runs disagree first.",
 )
 @click.option(
     "--margin",
@@ -32,6 +41,9 @@ _PIPE_WIDTH = 140  # columns, where no terminal says how many there are
 @json_option
 def compare(
     runs: tuple[Path, ...],
+    report_path: Path | None,
+    chrome_trace: Path | None,
+    num_traces: int,
     margin: float,
     seed: int,
     as_json: bool,
@@ -43,19 +55,32 @@ def compare(
 
     \b
     Example:
-      scaffolding-ext compare runs/native runs/dynasor
+      scaffolding-ext compare runs/native runs/dynasor --report_path report.html
     """
     from scaffolding_ext.evaluation.compared import compare_runs
+    from scaffolding_ext.evaluation.kept_samples import kept_samples
 
     if len(runs) < 2:
         raise click.UsageError("give at least two runs: the first is what the others are compared with")
     compared = compare_runs(runs, seed=seed, margin=margin / 100)
+    samples = kept_samples(compared.runs, num_traces) if report_path or chrome_trace else []
+    if report_path is not None:
+        from scaffolding_ext.evaluation.html_report.page import write_report
+
+        write_report(report_path, compared, samples)
+    if chrome_trace is not None:
+        from scaffolding_ext.evaluation.chrome_trace import write_chrome_trace
+
+        write_chrome_trace(chrome_trace, [run.name for run in compared.runs], samples)
     for warning in compared.warnings:
         click.echo(f"Warning: {warning}", err=True)
     if as_json:
         click.echo(json.dumps(compared.to_json()))
     else:
         show(compared)
+        for what, path in (("report", report_path), ("trace", chrome_trace)):
+            if path is not None:
+                click.echo(f"{what}: {path}")
 
 
 def show(compared: Compared) -> None:

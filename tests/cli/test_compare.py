@@ -49,3 +49,11 @@ def test_what_cannot_be_compared_is_refused(runs: list[Path], count: int, says: 
     result = compare(*[*runs, runs[0]][:: 1 if count == 3 else 2][:count])
     assert result.exit_code == 2
     assert says in result.stderr
+
+
+def test_a_report_and_a_trace_are_written(runs: list[Path], tmp_path: Path) -> None:
+    report, trace = tmp_path / "report.html", tmp_path / "trace.json"
+    result = compare(*runs, "--report_path", report, "--chrome_trace", trace, "--num_traces", 7)
+    assert result.stdout.splitlines()[-2:] == [f"report: {report}", f"trace: {trace}"]
+    assert report.read_text(encoding="utf-8").count('id="s') >= 7
+    assert len({event["pid"] for event in json.loads(trace.read_text())["traceEvents"]}) == 14
