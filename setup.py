@@ -69,6 +69,8 @@ setup(
         "semantic": ["sentence-transformers>=3"],
         "openai": ["openai>=1.60"],
         "serve": ["starlette>=0.46", "uvicorn>=0.34", "prometheus-client>=0.21"],
+        "problems": ["reasoning-gym>=0.1.25", "datasets>=3"],
+        "ray": ["ray>=2.50"],
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.6",

@@ -70,11 +70,14 @@ class PromptConfig(_Section):
 class DatasetConfig(_Section):
     """What `eval` runs on; a plain string stands for its `source`."""
 
-    source: str = Field(description="A JSONL file, or `tinylm:held_out` for the embedded problems.")
-    num_samples: int | None = Field(
-        default=None, ge=1, description="How many embedded problems are drawn; null means 100."
+    source: str = Field(
+        description="A JSONL file; `hf:NAME`, a dataset of Hugging Face; `reasoning_gym:TASK`; `tinylm:held_out`, for "
+        "the embedded problems."
     )
-    seed: int = Field(default=0, description="Which embedded problems are drawn.")
+    num_samples: int | None = Field(
+        default=None, ge=1, description="How many problems are drawn, of a task or the embedded ones; null means 100."
+    )
+    seed: int = Field(default=0, description="Which problems are drawn.")
     kind: str | None = Field(default=None, description="One kind of the embedded problems only.")
     columns: dict[str, str] = Field(
         default_factory=dict,
@@ -84,6 +87,16 @@ class DatasetConfig(_Section):
         default=False,
         description="Whether a file's unusable rows are left out with a warning, instead of refusing the file.",
     )
+    format: str | None = Field(
+        default=None,
+        description="How a benchmark writes its rows: `math500`, `aime`, `amc`, `gsm8k`; null takes usual names, or "
+        "what a known dataset of Hugging Face has.",
+    )
+    subset: str | None = Field(default=None, description="Configuration of a dataset of Hugging Face.")
+    split: str | None = Field(
+        default=None, description="Split of a dataset of Hugging Face; null takes that of a known one, else `test`."
+    )
+    args: dict[str, Any] = Field(default_factory=dict, description="Configuration of a reasoning-gym task.")
 
 
 class EvaluationConfig(_Section):

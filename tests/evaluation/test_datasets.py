@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.errors import ConfigError, DatasetError
 from scaffolding_ext.evaluation.datasets import EMBEDDED, Limit, Sample, load_dataset, parse_limit
 from scaffolding_ext.tinylm.grammar import ALL_KINDS, KINDS, split_of
 
@@ -173,6 +173,53 @@ def test_columns_say_what_a_file_calls_its_fields(tmp_path: Path) -> None:
     assert "columns has promt; it may have prompt, target, id, kind" in problem_of(path, columns={"promt": "text"})
 
 
+# ---- benchmarks, as their authors write them
+
+MATH500 = {"problem": "1+1?", "solution": "so $2$", "answer": "2", "subject": "Algebra", "level": 1, "unique_id": "t/1"}
+AIME = {"ID": "2024-I-1", "Problem": "1+1?", "Solution": "so", "Answer": "025"}
+AMC = {"id": 3, "problem": "1+1?", "answer": 27.0, "url": "x", "question": "1+1?"}
+GSM8K = {"question": "1+1?", "answer": "1+1=<<1+1=2>>2 clips.\n#### 1,234"}
+
+
+@pytest.mark.parametrize(
+    ("format", "row", "sample"),
+    [
+        ("math500", MATH500, Sample("t/1", "1+1?", "2", "Algebra")),
+        ("aime", AIME, Sample("2024-I-1", "1+1?", "25")),
+        ("aime", {"id": 60, "problem": "1+1?", "answer": "204", "year": "2024"}, Sample("60", "1+1?", "204")),
+        ("amc", AMC, Sample("3", "1+1?", "27")),
+        ("gsm8k", GSM8K, Sample("1", "1+1?", "1234")),
+    ],
+)
+def test_benchmarks_are_read_as_they_are_written(
+    tmp_path: Path, format: str, row: dict[str, Any], sample: Sample
+) -> None:
+    assert load_dataset(write(tmp_path / "a.jsonl", row), format=format) == [sample]
+
+
+@pytest.mark.parametrize(
+    ("format", "row", "message"),
+    [
+        ("aime", AIME | {"Answer": "1000"}, "line 1, field 'Answer': '1000'; it must be a whole number from 0 to 999"),
+        ("aime", AIME | {"Answer": "a"}, "line 1, field 'Answer': 'a'; it must be"),
+        ("amc", AMC | {"answer": "B"}, "line 1, field 'answer': 'B'; it must be a number"),
+        (
+            "gsm8k",
+            GSM8K | {"answer": "so 72"},
+            "line 1, field 'answer': 'so 72'; the answer must stand at the end, beh",
+        ),
+        ("math500", {"question": "1+1?", "answer": 2}, "line 1: no field 'problem'; it has: question, answer"),
+        ("aime2024", AIME, "dataset.format"),
+    ],
+)
+def test_a_row_that_is_not_of_its_benchmark_is_refused(
+    tmp_path: Path, format: str, row: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((DatasetError, ConfigError)) as caught:
+        load_dataset(write(tmp_path / "a.jsonl", row), format=format)
+    assert message in str(caught.value)
+
+
 # ---- limits
 
 
@@ -231,7 +278,9 @@ def test_a_hundred_embedded_problems_unless_told_otherwise() -> None:
         (EMBEDDED, {"kind": "prime"}, "known: sum, walk"),
         (EMBEDDED, {"num_samples": 10**9}, "num_samples is 1000000000; tinylm:held_out gives 1 to 100,000"),
         ("tinylm:train", {}, "known: tinylm:held_out"),
-        ("a.jsonl", {"num_samples": 3}, "choose its rows with limit"),
+        ("a.jsonl", {"num_samples": 3}, "takes no num_samples; it takes columns, format, skip_bad_rows, and limit"),
+        ("hf:a/b", {"args": {"x": 1}}, "takes no args; it takes columns, format, skip_bad_rows, subset, split, and"),
+        (EMBEDDED, {"split": "test", "format": "aime"}, "takes no split and no format"),
     ],
 )
 def test_what_a_source_does_not_have_is_refused(source: str, options: dict[str, Any], message: str) -> None:
