@@ -15,8 +15,8 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import click
 from scipy.stats import t as student
@@ -232,6 +232,9 @@ def measure_two_workers(
     """Tokens a second of two workers alone and side by side in this process."""
     workers = {name: HuggingFaceWorker(name, threads=1) for name in models}
 
+    def decoded_since(before: dict[str, int]) -> dict[str, int]:
+        return {name: workers[name].metrics.num_decoded - number for name, number in before.items()}
+
     async def rates(names: tuple[str, ...]) -> dict[str, float]:
         running = [
             asyncio.ensure_future(
@@ -240,14 +243,18 @@ def measure_two_workers(
             for name in names
             for prompt in prompts
         ]
-        await asyncio.sleep(window_s / 2)  # until the prompts are read
-        before = {name: workers[name].metrics.num_decoded for name in names}
-        await asyncio.sleep(window_s)
-        decoded = {name: workers[name].metrics.num_decoded - before[name] for name in names}
+        pending: Collection[asyncio.Future[Any]] = running
+        for window in (0.01, window_s):  # the first lasts until the prompts are read
+            started = time.perf_counter()
+            before = {name: workers[name].metrics.num_decoded for name in names}
+            while pending and not all(decoded_since(before).values()):
+                _, pending = await asyncio.wait(pending, timeout=window)
+        seconds = time.perf_counter() - started
+        decoded = decoded_since(before)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        return {name: number / window_s for name, number in decoded.items()}
+        return {name: number / seconds for name, number in decoded.items()}
 
     alone = {name: asyncio.run(rates((name,)))[name] for name in models}
     together = asyncio.run(rates(models))
