@@ -62,6 +62,11 @@ _ASSIGNED_BY_SIGNAL = 128  # exit codes above it name the signal that ended a pr
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of another run; while this one goes on, the decoded tokens saved against it are shown.",
 )
+@click.option("--engine", type=click.Choice(["local", "ray"]), help="Where stacks run.  [default: local]")
+@click.option("--num_actors", type=click.IntRange(min=1), help="Actors of --engine ray, each with a stack of its own.")
+@click.option(
+    "--gpus_per_actor", type=Finite(min=0), help="GPUs that Ray assigns to an actor; without it all, evenly shared."
+)
 @click.option("--dry_run", is_flag=True, help="Check the stack and the dataset; load no model and run nothing.")
 @json_option
 @click.pass_context
@@ -81,6 +86,9 @@ def evaluate(
     fail_on_error: float | None,
     price: str | None,
     against: Path | None,
+    engine: str | None,
+    num_actors: int | None,
+    gpus_per_actor: float | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -112,6 +120,9 @@ def evaluate(
         output_path=None if output_path is None else str(output_path),
         fail_on_error=fail_on_error,
         price=None if price is None else parse_price(price),
+        engine=engine,
+        num_actors=num_actors,
+        gpus_per_actor=gpus_per_actor,
     )
     config, data = config_with_dataset(source, dataset, [*overrides, *options], skip_bad_rows)
     settings = config.evaluation

@@ -13,6 +13,7 @@ from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.records import Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.scoring import Score, score, score_quickly
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.ledger import Ledger
 
 
 class Job(NamedTuple):
@@ -102,6 +103,28 @@ class LocalEngine:
         if quick is not None:
             return quick
         return await asyncio.to_thread(score, answer, sample.target, units_implied=units_implied)
+
+
+def failed_record(job: Job, error: Exception) -> Record:
+    """The record of a job of which nothing else is known."""
+    return Record(
+        id=job.sample.id,
+        epoch=job.epoch,
+        prompt_hash=prompt_hash(job.sample.prompt),
+        target=job.sample.target,
+        output=None,
+        answer=None,
+        correct=False,
+        verdict=None,
+        exit_reason=None,
+        ledger=Ledger().to_json(),
+        seconds={"total": 0.0},
+        seed=None,
+        trace=[],
+        error=RecordError(type(error).__name__, str(error)),
+        prompt=job.sample.prompt,
+        kind=job.sample.kind,
+    )
 
 
 def _answer_of(output: Any) -> str | None:

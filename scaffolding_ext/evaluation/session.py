@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from scaffolding_ext.documents import write_text
 from scaffolding_ext.evaluation.datasets import Sample
-from scaffolding_ext.evaluation.engine import LocalEngine
+from scaffolding_ext.evaluation.engine import Engine, LocalEngine
 from scaffolding_ext.evaluation.interrupt import Interrupts
 from scaffolding_ext.evaluation.progress import progress_shown
+from scaffolding_ext.evaluation.ray_engine import ray_engine
 from scaffolding_ext.evaluation.records import Record, record_writer
 from scaffolding_ext.evaluation.resume import check_config, mend, taken_up
 from scaffolding_ext.evaluation.run_folder import CONFIG, SAMPLES
@@ -21,6 +23,21 @@ from scaffolding_ext.evaluation.summary import Tally
 from scaffolding_ext.stack.build import build_stack
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
+
+
+@contextmanager
+def local_engine(config: StackConfig) -> Iterator[Engine]:
+    """A stack in this process."""
+    with build_stack(config) as llm:
+        yield LocalEngine(llm, config.evaluation.request_timeout)
+
+
+def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:
+    """What runs a stack's evaluation, as it says itself."""
+    settings = config.evaluation
+    if settings.num_actors is None:
+        return local_engine(config)
+    return ray_engine(functools.partial(local_engine, config), settings.num_actors, settings.gpus_per_actor)
 
 
 class Session:
@@ -72,7 +89,7 @@ class Session:
             The signal that ended the run early, or None.
 
         Raises:
-            OutputError: A record cannot be written; those before are kept.
+            OutputError: A record cannot be written (the disk is full, say); those before are kept, for `take_up`.
         """
         settings = self._config.evaluation
         num_requests = len(self._samples) * settings.epochs
@@ -81,7 +98,7 @@ class Session:
         interrupts = Interrupts(lambda: say("finishing what is in flight; another interrupt does not wait for it"))
         heard: list[Callable[[Record], None]] = [self.tally.add]
         with ExitStack() as stack:
-            engine = LocalEngine(stack.enter_context(build_stack(self._config)), settings.request_timeout)
+            engine = stack.enter_context(engine_of(self._config))
             heard.append(stack.enter_context(progress_shown(num_requests, self.tally, against)))
             if self._folder is not None:
                 write_text(self._folder / CONFIG, self._config.to_yaml())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -112,6 +112,13 @@ class EvaluationConfig(_Section):
     fail_on_error: float = Field(
         default=0.0, ge=0, le=1, description="Share of the samples that may fail; if more do, the exit code is 1."
     )
+    engine: Literal["local", "ray"] = Field(
+        default="local", description="`local`, one stack in this process, or `ray`, one in each actor of a Ray cluster."
+    )
+    num_actors: int | None = Field(default=None, ge=1, description="Actors of `ray`, which needs it.")
+    gpus_per_actor: float | None = Field(
+        default=None, ge=0, description="GPUs that Ray assigns to an actor; null shares those of the cluster evenly."
+    )
     output_path: str | None = Field(
         default=None, description="Folder of the run; null writes nothing. A run's own `config.yaml` does not name it."
     )
@@ -119,6 +126,12 @@ class EvaluationConfig(_Section):
         default_factory=dict,
         description="What a million tokens cost that were `decoded`, `prefilled`, `reused`; empty shows no costs.",
     )
+
+    @model_validator(mode="after")
+    def _check_actors(self) -> EvaluationConfig:
+        if (self.engine == "ray") != (self.num_actors is not None):
+            raise PydanticCustomError("actors", "engine ray takes num_actors, and no other engine does")
+        return self
 
 
 class StackConfig(_Section):

@@ -31,7 +31,7 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_runs_as_it_stands(tmp_path: Path) -> None:
-    assert PAGE.count("\n```") == 2 * (len(FILES) + 2)  # no block escapes: files, commands, and a section of a stack
+    assert PAGE.count("\n```") == 2 * (len(FILES) + 3)  # no block escapes: files, commands, a section of a stack, Ray
     (section,) = (text for language, _, text in FENCE.findall(PAGE) if language == "yaml" and "controller" not in text)
     assert load_config({**plain_yaml.parse(FILES["lessons.yaml"], "lessons"), **plain_yaml.parse(section, "section")})
     for title, text in FILES.items():
