@@ -71,6 +71,8 @@ setup(
         "serve": ["starlette>=0.46", "uvicorn>=0.34", "prometheus-client>=0.21"],
         "problems": ["reasoning-gym>=0.1.25", "datasets>=3"],
         "ray": ["ray>=2.50"],
+        "lm-eval": ["lm-eval>=0.4.9"],
+        "inspect": ["inspect-ai>=0.3.200"],
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.6",
@@ -86,7 +88,11 @@ setup(
             "prometheus-client>=0.21",
         ],
     },
-    entry_points={"console_scripts": ["scaffolding-ext = scaffolding_ext.cli.main:main"]},
+    entry_points={
+        "console_scripts": ["scaffolding-ext = scaffolding_ext.cli.main:main"],
+        "lm_eval.models": ["scaffolding_ext = scaffolding_ext.plugins.lm_eval:ScaffoldingExtLM"],
+        "inspect_ai": ["scaffolding_ext = scaffolding_ext.plugins.inspect_ai"],
+    },
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Science/Research",

@@ -33,6 +33,9 @@ class Report:
         name: Of the benchmark.
         setting: What it ran with.
         seed: Of resamples, and of whatever else the benchmark draws.
+
+    Attributes:
+        closing: Lines for the end of what is printed.
     """
 
     def __init__(self, name: str, setting: dict[str, Any], seed: int = 0) -> None:
@@ -40,6 +43,7 @@ class Report:
         self.rng = np.random.default_rng(seed)
         self.figures: dict[str, dict[str, float | None]] = {}
         self.bars: list[Bar] = []
+        self.closing: list[str] = []
 
     def figure(self, name: str, value: float, low: float | None = None, high: float | None = None) -> None:
         """Add a figure with its interval."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -12,8 +13,11 @@ from rich.progress import Progress
 
 from benchmarks._lib.report import Report
 from scaffolding_ext import load_stack
+from scaffolding_ext.evaluation.comparison import compare
 from scaffolding_ext.evaluation.datasets import Sample
-from scaffolding_ext.evaluation.records import Record
+from scaffolding_ext.evaluation.records import Record, record_writer
+from scaffolding_ext.evaluation.run import run_of
+from scaffolding_ext.evaluation.run_folder import SAMPLES
 from scaffolding_ext.evaluation.runner import evaluate
 from scaffolding_ext.evaluation.summary import Summary, summarize
 
@@ -139,10 +143,27 @@ def add_run(report: Report, name: str, run: Run) -> None:
 
 def compare_runs(report: Report, name: str, run: Run, base: str, other: Run) -> None:
     """What a method gains and saves against another, paired by problem."""
-    report.difference(f"{name} against {base}: accuracy, points", run.correct, other.correct, scale=100)
-    report.saved(f"{name} against {base}: decoded saved", run.decoded, other.decoded)
-    report.saved(f"{name} against {base}: computed saved", run.computed, other.computed)
+    found = compare(run_of(other.records, base), run_of(run.records, name), seed=report.seed)
+    report.figure(f"{name} against {base}: accuracy, points", *(100 * value for value in found.accuracy_difference))
+    for kind in ("decoded", "computed"):
+        ratio = found.ratios[kind]
+        if ratio is not None:
+            report.figure(f"{name} against {base}: {kind} saved", 1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
     report.figure(f"{name} against {base}: seconds saved", 1 - run.seconds / other.seconds)
+
+
+def keep_runs(folder: Path, runs: Mapping[str, Run]) -> list[Path]:
+    """Write the records of runs, a folder a run as `scaffolding-ext compare` takes them; older ones are replaced."""
+    folders = []
+    for name, run in runs.items():
+        folders.append(folder / name.replace(" ", "_"))
+        folders[-1].mkdir(parents=True, exist_ok=True)
+        samples = folders[-1] / SAMPLES
+        samples.unlink(missing_ok=True)
+        with record_writer(samples) as write:
+            for record in run.records:
+                write(record)
+    return folders
 
 
 def add_side_by_side(report: Report, runs: Mapping[str, Run]) -> None:

@@ -3,7 +3,8 @@
     python -m benchmarks.studies.demo --num_problems 100
 
 The fixed cut is given the budget at which it decodes as many tokens as DynasorCoT did, so that the two can be compared
-by accuracy. Chains are drawn at temperature 0.7, and once more decoded greedily.
+by accuracy. Chains are drawn at temperature 0.7, and once more decoded greedily. It ends with what
+`scaffolding-ext compare` says of the drawn runs, and the path of its report.
 """
 
 from __future__ import annotations
@@ -22,8 +23,12 @@ from benchmarks._lib.command import benchmark, progress, size
 from benchmarks._lib.drawing import bars_of, drawing
 from benchmarks._lib.provenance import PLACE
 from benchmarks._lib.report import Report
-from benchmarks._lib.runs import CUT, DYNASOR, GREEDY, PLAIN, Run, add_side_by_side, side_by_side
+from benchmarks._lib.runs import CUT, DYNASOR, GREEDY, PLAIN, Run, add_side_by_side, keep_runs, side_by_side
+from scaffolding_ext.evaluation.compared import compare_runs
+from scaffolding_ext.evaluation.comparison_tables import text_of
 from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.evaluation.html_report.page import write_report
+from scaffolding_ext.evaluation.kept_samples import kept_samples
 from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap
 
 PIPE_WIDTH = 132  # columns, where no terminal says how many there are
@@ -58,6 +63,8 @@ def show(report: Report) -> None:
         "Decoded tokens hold everything generated: chains, probes, forced answers, discarded work.\n"
         "Intervals are 95 %, paired by problem where two methods are compared."
     )
+    for line in report.closing:
+        print(line)
 
 
 def plot(runs: dict[str, Run], path: Path, report: Report) -> None:
@@ -104,7 +111,8 @@ def _stack_purposes(runs: dict[str, Run], axes: Any) -> None:
 @size("--num_problems", 400, quick=60, help="Held-out problems.", least=2)
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
 @click.option("--plot_path", default="runs/demo/demo.png", show_default=True, type=PLACE, help="Where it is drawn.")
-def main(report: Report, num_problems: int, model: str, plot_path: Path) -> None:
+@click.option("--report_path", default="runs/demo/report.html", show_default=True, type=PLACE, help="Page to look at.")
+def main(report: Report, num_problems: int, model: str, plot_path: Path, report_path: Path) -> None:
     """Plain chain of thought, fixed cut and DynasorCoT, drawn and greedy: accuracy, tokens by purpose, seconds."""
     samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=report.seed)
     runs: dict[str, Run] = {}
@@ -113,6 +121,10 @@ def main(report: Report, num_problems: int, model: str, plot_path: Path) -> None
             runs |= side_by_side(samples, bars, seed=report.seed, model=model, greedy=greedy)
     add_side_by_side(report, runs)
     plot(runs, plot_path, report)
+    folders = keep_runs(report_path.parent, {name: runs[name] for name in (PLAIN, CUT, DYNASOR)})
+    compared = compare_runs(folders, seed=report.seed)
+    write_report(report_path, compared, kept_samples(compared.runs, num_problems))
+    report.closing = [text_of(compared), f"report: {report_path}"]
 
 
 def _shown(figure: dict[str, float | None] | None, scale: int) -> str:

@@ -5,16 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
-
-if TYPE_CHECKING:
-    from scaffolding_ext.evaluation.compared import Compared
-
-_PIPE_WIDTH = 140  # columns, where no terminal says how many there are
 
 
 @click.command(cls=Command, short_help="Compare runs: paired differences, a frontier, a report.")
@@ -58,6 +52,7 @@ def compare(
       scaffolding-ext compare runs/native runs/dynasor --report_path report.html
     """
     from scaffolding_ext.evaluation.compared import compare_runs
+    from scaffolding_ext.evaluation.comparison_tables import PIPE_WIDTH, text_of
     from scaffolding_ext.evaluation.kept_samples import kept_samples
 
     if len(runs) < 2:
@@ -77,28 +72,7 @@ def compare(
     if as_json:
         click.echo(json.dumps(compared.to_json()))
     else:
-        show(compared)
+        click.echo(text_of(compared, width=None if sys.stdout.isatty() else PIPE_WIDTH))
         for what, path in (("report", report_path), ("trace", chrome_trace)):
             if path is not None:
                 click.echo(f"{what}: {path}")
-
-
-def show(compared: Compared) -> None:
-    """Print the tables."""
-    from rich.console import Console
-
-    from scaffolding_ext.evaluation import comparison_tables as tables
-    from scaffolding_ext.evaluation.report import comparison_table
-
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    console.print(comparison_table({run.name: run.summary for run in compared.runs}))
-    console.print(tables.pairs_table(compared.comparisons))
-    console.print(tables.reasons_table(compared.runs))
-    for one in compared.comparisons:
-        console.print(f"only {one.baseline} right, against {one.run}: {tables.shown_keys(one.only_baseline_right)}")
-        console.print(f"only {one.run} right: {tables.shown_keys(one.only_run_right)}")
-        console.print(f"questions for a power of 0.9, {one.run}: {tables.shown_needed(one.needed, one.margin)}")
-    for sweep in compared.sweeps:
-        console.print(tables.sweep_table(sweep))
-        saving = tables.shown_saving(sweep.saving)
-        console.print(f"{sweep.name}: decoded tokens saved at the accuracy of {sweep.baseline}: {saving}")

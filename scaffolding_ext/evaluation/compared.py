@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaffolding_ext.evaluation.comparison import Comparison, compare
-from scaffolding_ext.evaluation.frontier import Point, Sweep, point_to_json, points_of, sweeps_of
+from scaffolding_ext.evaluation.comparison import Comparison, Point, compare
+from scaffolding_ext.evaluation.frontier import Sweep, sweeps_of
 from scaffolding_ext.evaluation.run import Run, distinct_names, read_run
 
 
@@ -17,7 +17,7 @@ class Compared(NamedTuple):
     Attributes:
         runs: The baseline first.
         comparisons: Of each other run with the baseline.
-        points: Accuracy and tokens of each run.
+        points: Accuracy and tokens of each run, on the samples that it has in common with the first.
         sweeps: Runs of one controller at different knobs.
     """
 
@@ -36,7 +36,7 @@ class Compared(NamedTuple):
         return {
             "runs": {run.name: run.summary.to_json() for run in self.runs},
             "comparisons": [one.to_json() for one in self.comparisons],
-            "points": [point_to_json(point) for point in self.points],
+            "points": [point.to_json() for point in self.points],
             "sweeps": [sweep.to_json() for sweep in self.sweeps],
         }
 
@@ -54,5 +54,5 @@ def compare_runs(paths: Sequence[Path], *, seed: int = 0, margin: float = 0.02) 
     """
     runs = [read_run(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)]
     comparisons = [compare(runs[0], run, seed=seed, margin=margin) for run in runs[1:]]
-    points = points_of(runs, seed)
+    points = [comparisons[0].baseline_point, *(one.run_point for one in comparisons)]
     return Compared(runs, comparisons, points, sweeps_of(runs, points, seed))

@@ -27,6 +27,24 @@ _LEFT_EARLY = {"probe": "stop", "warm_up": "unsure"}  # event of a rule that loo
 _SETTINGS = ("prompt", "workers")  # of a stack, that make two runs other questions to other models
 
 
+class Point(NamedTuple):
+    """A run on the plane of accuracy and tokens.
+
+    Attributes:
+        run: Its name.
+        accuracy: Share of right answers, with its 95 % interval, resampled by question.
+        tokens: Decoded tokens a sample, likewise.
+    """
+
+    run: str
+    accuracy: Estimate
+    tokens: Estimate
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that JSON can hold."""
+        return {"run": self.run, "accuracy": self.accuracy._asdict(), "tokens": self.tokens._asdict()}
+
+
 class Needed(NamedTuple):
     """How many questions a new comparison takes with a power of 0.9; None where a million would not do.
 
@@ -51,6 +69,8 @@ class Comparison:
         accuracy_difference: Accuracy of the run less that of the baseline, with its 95 % interval.
         mcnemar: McNemar's exact test. A question with several epochs counts for the run that was right in more of
             them, which makes it the exact sign test.
+        baseline_point: Accuracy and decoded tokens of the baseline.
+        run_point: Accuracy and decoded tokens of the run.
         ratios: Run by baseline of `decoded` and `computed` tokens and `seconds`, with 95 % intervals; None where the
             baseline's total is 0.
         only_baseline_right: Where the baseline alone is right, in the order of its file.
@@ -66,6 +86,8 @@ class Comparison:
     num_questions: int
     accuracy_difference: Estimate
     mcnemar: McNemar
+    baseline_point: Point
+    run_point: Point
     ratios: dict[str, Estimate | None]
     only_baseline_right: list[Key]
     only_run_right: list[Key]
@@ -83,6 +105,7 @@ class Comparison:
             fields
             | {name: fields[name]._asdict() for name in named}
             | {name: [key._asdict() for key in fields[name]] for name in keys}
+            | {name: fields[name].to_json() for name in ("baseline_point", "run_point")}
             | {"ratios": ratios}
         )
 
@@ -150,13 +173,15 @@ def compare(baseline: Run, run: Run, *, seed: int = 0, margin: float = 0.02, num
     kinds = [name for name in ("decoded", "computed", "seconds") if theirs[name].sum() > 0]
     num_samples = pairs.totals(np.ones(len(pairs.keys)))
     right = pairs.totals(ours["correct"]), pairs.totals(theirs["correct"])
-    accuracy, *ratios = bootstrap_quotients(
-        np.column_stack([right[0] - right[1], *(pairs.totals(ours[kind]) for kind in kinds)]),
-        np.column_stack([num_samples, *(pairs.totals(theirs[kind]) for kind in kinds)]),
+    decoded = [pairs.totals(columns["decoded"]) for columns in (theirs, ours)]
+    means = [right[1], decoded[0], right[0], decoded[1]]
+    accuracy, *estimates = bootstrap_quotients(
+        np.column_stack([right[0] - right[1], *means, *(pairs.totals(ours[kind]) for kind in kinds)]),
+        np.column_stack([num_samples] * 5 + [pairs.totals(theirs[kind]) for kind in kinds]),
         rng=rng,
         num_resamples=num_resamples,
     )
-    estimates = dict(zip(kinds, ratios, strict=True))
+    ratios = dict(zip(kinds, estimates[4:], strict=True))
     gain = ours["correct"] - theirs["correct"]
     return Comparison(
         baseline=baseline.name,
@@ -165,7 +190,9 @@ def compare(baseline: Run, run: Run, *, seed: int = 0, margin: float = 0.02, num
         num_questions=pairs.num_questions,
         accuracy_difference=accuracy,
         mcnemar=mcnemar_exact(right[1] > right[0], right[0] > right[1]),
-        ratios={kind: estimates.get(kind) for kind in ("decoded", "computed", "seconds")},
+        baseline_point=Point(baseline.name, *estimates[:2]),
+        run_point=Point(run.name, *estimates[2:4]),
+        ratios={kind: ratios.get(kind) for kind in ("decoded", "computed", "seconds")},
         only_baseline_right=[pairs.keys[row] for row in np.flatnonzero(gain < 0)],
         only_run_right=[pairs.keys[row] for row in np.flatnonzero(gain > 0)],
         margin=margin,

@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
+from scaffolding_ext.evaluation.compared import Compared
 from scaffolding_ext.evaluation.comparison import Comparison, Needed
 from scaffolding_ext.evaluation.frontier import Saving, Sweep
+from scaffolding_ext.evaluation.report import comparison_table
 from scaffolding_ext.evaluation.run import Key, Run
 from scaffolding_ext.maths.statistics import Estimate
 
 NUM_KEYS_SHOWN = 20
+PIPE_WIDTH = 140  # columns, where no terminal says how many there are
+
+
+def text_of(compared: Compared, width: int | None = PIPE_WIDTH) -> str:
+    """All tables, and the lines below them.
+
+    Args:
+        compared: The runs.
+        width: Columns; None asks the terminal.
+    """
+    buffer = io.StringIO()
+    console = Console(highlight=False, markup=False, width=width, file=buffer)
+    console.print(comparison_table({run.name: run.summary for run in compared.runs}))
+    console.print(pairs_table(compared.comparisons))
+    console.print(reasons_table(compared.runs))
+    for one in compared.comparisons:
+        console.print(f"only {one.baseline} right, against {one.run}: {shown_keys(one.only_baseline_right)}")
+        console.print(f"only {one.run} right: {shown_keys(one.only_run_right)}")
+        console.print(f"questions for a power of 0.9, {one.run}: {shown_needed(one.needed, one.margin)}")
+    for sweep in compared.sweeps:
+        console.print(sweep_table(sweep))
+        saving = shown_saving(sweep.saving)
+        console.print(f"{sweep.name}: decoded tokens saved at the accuracy of {sweep.baseline}: {saving}")
+    return buffer.getvalue().rstrip("\n")
 
 
 def pairs_table(comparisons: Sequence[Comparison]) -> Table:
@@ -47,11 +75,11 @@ def exit_shares(run: Run) -> dict[str, float]:
 
 
 def sweep_table(sweep: Sweep) -> Table:
-    """The points of a sweep, by rising tokens."""
+    """The runs of a sweep, by rising tokens."""
     table = _table(sweep.name, "decoded", "correct %", "knobs")
-    for point in sweep.points:
+    for point, knobs in sweep.runs:
         accuracy = Estimate(*(100 * value for value in point.accuracy))
-        table.add_row(point.run, shown(point.tokens), shown(accuracy), shown_knobs(point.knobs))
+        table.add_row(point.run, shown(point.tokens), shown(accuracy), shown_knobs(knobs))
     return table
 
 

@@ -7,29 +7,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaffolding_ext.evaluation.comparison import paired
+from scaffolding_ext.evaluation.comparison import Point, paired
 from scaffolding_ext.evaluation.run import Run
 from scaffolding_ext.maths.frontier import cost_at_accuracy
 from scaffolding_ext.maths.resampling import resampled_totals
-from scaffolding_ext.maths.statistics import Estimate, bootstrap_quotients
+from scaffolding_ext.maths.statistics import Estimate
 
 _ENDS = (0.025, 0.975)
 
 
-class Point(NamedTuple):
-    """A run on the plane of accuracy and tokens.
+class Knobs(NamedTuple):
+    """A run of a sweep.
 
     Attributes:
-        run: Its name.
-        knobs: Its own values of what differs within its sweep, by dotted path; empty outside any.
-        accuracy: Share of right answers, with its 95 % interval, resampled by question.
-        tokens: Decoded tokens a sample, likewise.
+        point: Its accuracy and tokens.
+        values: Its own values of what differs within the sweep, by dotted path.
     """
 
-    run: str
-    knobs: dict[str, Any]
-    accuracy: Estimate
-    tokens: Estimate
+    point: Point
+    values: dict[str, Any]
 
 
 class Saving(NamedTuple):
@@ -53,13 +49,13 @@ class Sweep(NamedTuple):
 
     Attributes:
         name: The controller's type.
-        points: Of its runs.
+        runs: Its runs.
         baseline: Name of the run whose accuracy is to be had for less.
         saving: What equal accuracy saves.
     """
 
     name: str
-    points: list[Point]
+    runs: list[Knobs]
     baseline: str
     saving: Saving
 
@@ -68,32 +64,10 @@ class Sweep(NamedTuple):
         saved = self.saving.saved
         return {
             "name": self.name,
-            "points": [point_to_json(point) for point in self.points],
+            "runs": [run.point.to_json() | {"knobs": run.values} for run in self.runs],
             "baseline": self.baseline,
             "saving": self.saving._asdict() | {"saved": None if saved is None else _finite(saved)},
         }
-
-
-def point_to_json(point: Point) -> dict[str, Any]:
-    """A dict that JSON can hold."""
-    return point._asdict() | {"accuracy": point.accuracy._asdict(), "tokens": point.tokens._asdict()}
-
-
-def points_of(runs: Sequence[Run], seed: int = 0, num_resamples: int = 10_000) -> list[Point]:
-    """Where each run lies, knobs apart; on all its own samples.
-
-    Raises:
-        DatasetError: A run has fewer than two questions.
-    """
-    points = []
-    for run in runs:
-        pairs = paired((run,))
-        ones = np.ones(len(run.keys))
-        above = np.column_stack([pairs.totals(run.columns[name]) for name in ("correct", "decoded")])
-        below = np.column_stack([pairs.totals(ones)] * 2)
-        rng = np.random.default_rng(seed)
-        points.append(Point(run.name, {}, *bootstrap_quotients(above, below, rng=rng, num_resamples=num_resamples)))
-    return points
 
 
 def sweeps_of(runs: Sequence[Run], points: Sequence[Point], seed: int = 0, num_resamples: int = 10_000) -> list[Sweep]:
@@ -104,7 +78,7 @@ def sweeps_of(runs: Sequence[Run], points: Sequence[Point], seed: int = 0, num_r
 
     Args:
         runs: The baseline, and others.
-        points: As `points_of` gives them.
+        points: Accuracy and tokens of each run.
         seed: Of the resamples.
         num_resamples: Of the interval.
 
@@ -123,12 +97,12 @@ def sweeps_of(runs: Sequence[Run], points: Sequence[Point], seed: int = 0, num_r
         paths = dict.fromkeys(path for own in arguments for path in own)
         differing = [path for path in paths if len({repr(own.get(path)) for own in arguments}) > 1]
         placed = [
-            points[number]._replace(knobs={path.removeprefix("args."): own.get(path) for path in differing})
+            Knobs(points[number], {path.removeprefix("args."): own.get(path) for path in differing})
             for number, own in zip(members, arguments, strict=True)
         ]
         saving = _saving(runs[0], [runs[number] for number in members], seed, num_resamples)
         name = str(runs[members[0]].config["controller"].get("type", "controller"))
-        sweeps.append(Sweep(name, sorted(placed, key=lambda point: point.tokens.value), runs[0].name, saving))
+        sweeps.append(Sweep(name, sorted(placed, key=lambda run: run.point.tokens.value), runs[0].name, saving))
     return sweeps
 
 

@@ -28,7 +28,8 @@ def kept_samples(runs: Sequence[Run], num_samples: int) -> list[KeptSample]:
         The samples, in the order of the first run's file.
 
     Raises:
-        DatasetError: The runs have fewer than two questions in common, or a file has changed since it was read.
+        DatasetError: The runs have fewer than two questions in common, or a file cannot be read again.
+        ValueError: A run was not read from a file.
     """
     pairs = paired(runs)
     right = [run.columns["correct"][rows] for run, rows in zip(runs, pairs.rows, strict=True)]
@@ -37,6 +38,8 @@ def kept_samples(runs: Sequence[Run], num_samples: int) -> list[KeptSample]:
     wanted = {pairs.keys[number] for number in chosen}
     found = []
     for run in runs:
+        if run.path is None:
+            raise ValueError(f"{run.name} was not read from a file, so that there is none to read its samples from")
         records = {}
         for record in each_record(run.path):
             key = Key(record.id, record.epoch)

@@ -35,7 +35,7 @@ class Run:
 
     Attributes:
         name: What the run is called in tables.
-        path: Its file of records.
+        path: Its file of records; None where they came from none.
         summary: Its figures.
         keys: Which sample and epoch each record is of; none occurs twice.
         questions: Tells whether two records asked the same and wanted the same: prompt hash and target.
@@ -48,7 +48,7 @@ class Run:
     """
 
     name: str
-    path: Path
+    path: Path | None
     summary: Summary
     keys: list[Key]
     questions: list[tuple[str, str]]
@@ -72,18 +72,37 @@ def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:
     """
     place = Path(path)
     samples = place / SAMPLES if place.is_dir() else place
+    name = name or (place.resolve().name if place.is_dir() else place.name.partition(".")[0])
+    return run_of(each_record(samples), name, samples, _config_beside(samples))
+
+
+def run_of(
+    records: Iterable[Record], name: str, path: Path | None = None, config: Mapping[str, Any] | None = None
+) -> Run:
+    """A run of records that are at hand; they are looked at one by one and not kept.
+
+    Args:
+        records: Of one run.
+        name: What to call it.
+        path: Where they stand, if in a file.
+        config: The stack that it ran, if it is known.
+
+    Raises:
+        DatasetError: There are no records, or a sample and epoch occurs twice.
+    """
     gathered = _Gathered()
-    summary = summarize(gathered.through(each_record(samples)))
+    summary = summarize(gathered.through(records))
+    place = name if path is None else path
     if not gathered.keys:
-        raise DatasetError(f"{samples} holds no record; compare takes runs that have some")
+        raise DatasetError(f"{place} holds no record; compare takes runs that have some")
     twice = [key for key, times in Counter(gathered.keys).items() if times > 1]
     if twice:
         raise DatasetError(
-            f"{samples} holds {twice[0].id!r}, epoch {twice[0].epoch}, twice; records pair by both, so each has one"
+            f"{place} holds {twice[0].id!r}, epoch {twice[0].epoch}, twice; records pair by both, so each has one"
         )
     return Run(
-        name=name or (place.resolve().name if place.is_dir() else place.name.partition(".")[0]),
-        path=samples,
+        name=name,
+        path=path,
         summary=summary,
         keys=gathered.keys,
         questions=gathered.questions,
@@ -92,7 +111,7 @@ def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:
         exit_reasons=gathered.exit_reasons,
         num_with_event=gathered.num_with_event,
         vote_sizes=gathered.vote_sizes,
-        config=_config_beside(samples),
+        config=config or {},
     )
 
 

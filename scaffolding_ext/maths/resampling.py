@@ -106,7 +106,7 @@ def resampled_totals(rows: Floats, num_draws: int, num_resamples: int, rng: np.r
     Returns:
         The totals, shape [num_resamples, num_columns].
     """
-    distinct, num_equal = np.unique(rows, axis=0, return_counts=True)
+    distinct, num_equal = _distinct_rows(rows)
     count_groups = len(distinct) * _GROUPING_GAIN <= num_draws
     shares = num_equal / len(rows)
     columns = np.ascontiguousarray(rows.T)
@@ -127,3 +127,13 @@ def resampled_totals(rows: Floats, num_draws: int, num_resamples: int, rng: np.r
         for j, column in enumerate(columns):
             block[:, j] = column.take(drawn).sum(axis=1)
     return totals
+
+
+def _distinct_rows(rows: Floats) -> tuple[Floats, Integers]:
+    """The distinct rows and how often each occurs, found by sorting one number a row where that tells rows apart."""
+    marks = rows @ np.sqrt(np.arange(2, rows.shape[1] + 2))
+    _, first, row_of, num_equal = np.unique(marks, return_index=True, return_inverse=True, return_counts=True)
+    if np.array_equal(rows[first][row_of], rows):
+        return rows[first], num_equal
+    distinct, num_equal = np.unique(rows, axis=0, return_counts=True)
+    return distinct, num_equal

@@ -244,8 +244,9 @@ def bootstrap_quotients(
         raise ValueError("numerators and denominators must be finite, and every denominator's total above 0.")
     critical_value(confidence)
     num_resamples = checks.whole("num_resamples", num_resamples, 1)
-    totals = resampled_totals(np.hstack((above, below)), len(above), num_resamples, rng)
-    resampled_above, resampled_below = np.hsplit(totals, 2)
+    columns, place = np.unique(np.hstack((above, below)), axis=1, return_inverse=True)  # quotients may share some
+    totals = resampled_totals(columns, len(columns), num_resamples, rng)
+    resampled_above, resampled_below = np.hsplit(totals[:, place.ravel()], 2)
     is_zero = resampled_below <= 0
     quotients = np.where(is_zero, np.inf, resampled_above / np.where(is_zero, 1, resampled_below))
     shares = ((1 - confidence) / 2, (1 + confidence) / 2)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from scaffolding_ext.evaluation.comparison import compare
 from scaffolding_ext.evaluation.comparison_tables import shown_saving
-from scaffolding_ext.evaluation.frontier import Sweep, points_of, sweeps_of
+from scaffolding_ext.evaluation.frontier import Sweep, sweeps_of
 from scaffolding_ext.evaluation.run import read_run
 
 STACK = """
@@ -28,7 +29,8 @@ def sweeps(write_run: Callable[..., Path]) -> Callable[..., list[Sweep]]:
             rows = [(f"q{n}", n < right, tokens) for n in range(100)]
             folders.append(write_run(f"t{threshold}{model}", rows, STACK.format(threshold=threshold, model=model)))
         runs = [read_run(folder) for folder in folders]
-        return sweeps_of(runs, points_of(runs, num_resamples=500), num_resamples=500)
+        others = [compare(runs[0], run, num_resamples=500) for run in runs[1:]]
+        return sweeps_of(runs, [others[0].baseline_point, *(one.run_point for one in others)], num_resamples=500)
 
     return make
 
@@ -36,9 +38,9 @@ def sweeps(write_run: Callable[..., Path]) -> Callable[..., list[Sweep]]:
 def test_knobs_that_differ_name_the_points_and_the_saving_is_interpolated(sweeps: Callable[..., list[Sweep]]) -> None:
     (sweep,) = sweeps((70, 80, 5, "m"), (50, 40, 2, "m"))
     assert (sweep.name, sweep.baseline) == ("DynasorCoTController", "plain")
-    assert [point.knobs for point in sweep.points] == [{"certainty_threshold": 2}, {"certainty_threshold": 5}]
-    assert [point.accuracy.value for point in sweep.points] == [0.5, 0.7]
-    assert [point.tokens.value for point in sweep.points] == [40, 80]
+    assert [run.values for run in sweep.runs] == [{"certainty_threshold": 2}, {"certainty_threshold": 5}]
+    assert [run.point.accuracy.value for run in sweep.runs] == [0.5, 0.7]
+    assert [run.point.tokens.value for run in sweep.runs] == [40, 80]
     saved = sweep.saving.saved
     assert saved is not None
     assert saved.value == pytest.approx(0.4)

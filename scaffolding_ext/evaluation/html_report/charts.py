@@ -9,7 +9,8 @@ from itertools import pairwise
 import numpy as np
 from markupsafe import Markup, escape
 
-from scaffolding_ext.evaluation.frontier import Point, Sweep
+from scaffolding_ext.evaluation.comparison import Point
+from scaffolding_ext.evaluation.frontier import Sweep
 from scaffolding_ext.evaluation.run import Column
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#5c4b9b", "#444444")
@@ -34,7 +35,7 @@ def frontier_chart(points: Sequence[Point], sweeps: Sequence[Sweep]) -> Markup:
     level = accuracy(100 * baseline.accuracy.value)
     parts.append(_line(_LEFT, level, _WIDTH - _RIGHT, level, "#999", "2 3"))
     for sweep in sweeps:
-        places = [(tokens(point.tokens.value), accuracy(100 * point.accuracy.value)) for point in sweep.points]
+        places = [(tokens(point.tokens.value), accuracy(100 * point.accuracy.value)) for point, _ in sweep.runs]
         parts += [_line(*one, *other, "#777", "5 4") for one, other in pairwise(places)]
         if sweep.saving.saved is not None:
             x = tokens((1 - sweep.saving.saved.value) * baseline.tokens.value)

@@ -1,0 +1,127 @@
+"""inspect_ai: `--model scaffolding_ext/configs:dynasor_cot`, and the solver `scaffolding_ext/stack`.
+
+The entry point `inspect_ai` brings both. A log holds our ledger, trace and exit reason beside each answer: in the
+output's `metadata` and, of the solver, in the sample's store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scaffolding_ext.errors import ConfigError, MissingDependencyError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.plugins.stacks import behind_thinking, told
+from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.stack.build import load_stack
+
+try:
+    from inspect_ai.model import (
+        ChatMessage,
+        ChatMessageUser,
+        GenerateConfig,
+        ModelAPI,
+        ModelOutput,
+        ModelUsage,
+        modelapi,
+    )
+    from inspect_ai.solver import Generate, Solver, TaskState, solver
+    from inspect_ai.tool import ToolChoice, ToolInfo
+except ImportError as error:
+    raise MissingDependencyError("inspect_ai", "inspect") from error
+
+STORE = "scaffolding_ext"
+
+
+@modelapi(name="scaffolding_ext")
+class ScaffoldingExtAPI(ModelAPI):  # type: ignore[misc]
+    """A stack as a model that answers one question; how it samples is the stack's own.
+
+    Args:
+        model_name: Stack file, or `configs:NAME`.
+        base_url: Not used: the stack's workers have addresses.
+        api_key: Not used, as `base_url`.
+        config: Generation settings; those of sampling are the stack's own.
+        overrides: `key.path=value`, or a list of such, of the stack.
+
+    Raises:
+        ConfigError: The stack is wrong.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        config: GenerateConfig | None = None,
+        overrides: str | Sequence[str] = (),
+    ) -> None:
+        super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
+        self.llm = load_stack(model_name, [overrides] if isinstance(overrides, str) else overrides)
+
+    async def generate(
+        self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
+    ) -> ModelOutput:
+        """Answer the question that the only message asks.
+
+        Raises:
+            ConfigError: There are tools, or other messages than one of the user's.
+        """
+        if tools:
+            raise ConfigError("a stack calls no tools; take them out of the task")
+        if len(input) != 1 or not isinstance(input[0], ChatMessageUser):
+            roles = ", ".join(message.role for message in input)
+            raise ConfigError(
+                f"a stack answers one question, and was given messages of {roles}; a system prompt belongs in the "
+                "stack file's `prompt` section"
+            )
+        result = self.llm.generate_async(input[0].text, timeout=config.timeout)
+        await result
+        return _output(self.model_name, result)
+
+    def max_connections(self) -> int:
+        """As many requests as the stack runs at once."""
+        return self.llm.max_parallel_requests
+
+    def close(self) -> None:
+        """Shut the stack down."""
+        self.llm.shutdown()
+
+
+@solver(name="stack")  # type: ignore[untyped-decorator]
+def stack(config: str, overrides: Sequence[str] = ()) -> Solver:
+    """A solver that answers a sample with a stack of its own, whatever the task's model is.
+
+    Seeds derive from the sample's id and epoch, as in `scaffolding-ext eval`.
+
+    Args:
+        config: Stack file, or `configs:NAME`.
+        overrides: `key.path=value` each.
+    """
+    hosts: list[ScaffoldingLlm] = []  # made by the first sample, so that listing solvers loads no model
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        if not hosts:
+            hosts.append(load_stack(config, overrides))
+        sample_id = str(state.sample_id)
+        result = hosts[0].generate_async(state.input_text, sample_id=sample_id, epoch=state.epoch - 1)
+        await result
+        state.output = _output(config, result)
+        state.messages.append(state.output.message)
+        state.store.set(STORE, told(result))
+        return state
+
+    return solve
+
+
+def _output(name: str, result: ScaffoldingResult) -> ModelOutput:
+    output = ModelOutput.from_content(name, behind_thinking(result.outputs[0].text or ""))
+    total = result.program.ledger.total
+    read = total.prefilled + total.reused
+    output.usage = ModelUsage(
+        input_tokens=read,
+        output_tokens=total.decoded,
+        total_tokens=read + total.decoded,
+        input_tokens_cache_read=total.reused,
+    )
+    output.metadata = told(result)
+    return output

@@ -1,0 +1,111 @@
+"""lm-evaluation-harness: `--model scaffolding_ext --model_args config=configs:dynasor_cot`.
+
+Releases that read the entry points `lm_eval.models` know the model by themselves; with the others
+`python -m scaffolding_ext.plugins.lm_eval` takes the arguments of `lm_eval` and registers it first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scaffolding_ext.errors import MissingDependencyError
+from scaffolding_ext.plugins.stacks import behind_thinking, cut_at, told
+from scaffolding_ext.stack.build import load_stack
+
+try:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ImportError as error:
+    raise MissingDependencyError("lm-evaluation-harness", "lm-eval") from error
+
+_log = logging.getLogger(__name__)
+_OF_THE_STACK = ("temperature", "top_p", "top_k", "max_gen_toks")  # which a task may ask for, and a stack says itself
+
+
+@register_model("scaffolding_ext")
+class ScaffoldingExtLM(LM):  # type: ignore[misc]
+    """A stack as a model that generates.
+
+    How chains are sampled, and how long they may be, is the stack's own; a task's sampling is left aside, with a
+    warning. A task sees what stands behind the thinking, up to the first of its `until` strings.
+
+    Args:
+        config: Stack file, or `configs:NAME`.
+        overrides: `key.path=value` of the stack, separated by semicolons.
+        seed: Of the run, instead of the stack's.
+        ledger_path: JSONL file to which each request's ledger, trace and text are added.
+        batch_size: Not used: the stack says how many requests run at once.
+        max_batch_size: Not used, as `batch_size`.
+        device: Not used: the stack's workers have devices.
+
+    Raises:
+        ConfigError: The stack is wrong.
+    """
+
+    def __init__(
+        self,
+        config: str,
+        overrides: str = "",
+        seed: int | None = None,
+        ledger_path: str | None = None,
+        batch_size: int | str | None = None,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__()
+        changes = [change for change in overrides.split(";") if change]
+        self.llm = load_stack(config, [*changes, *([] if seed is None else [f"seed={seed}"])])
+        self.ledger_path = None if ledger_path is None else Path(ledger_path)
+        self._has_warned = False
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """The stack's answers to requests of (context, generation arguments); all run at once, as far as it lets them.
+
+        Raises:
+            Exception: The first failure, once all have ended; no empty text stands for it.
+        """
+        results = [self.llm.generate_async(request.args[0]) for request in requests]
+        for result in results:
+            result.exception()
+        texts = []
+        for request, result in zip(requests, results, strict=True):
+            result.result()
+            text = cut_at(behind_thinking(result.outputs[0].text or ""), self._stops(request.args[1]))
+            self._keep(request, result.outputs[0].text, told(result))
+            self.cache_hook.add_partial("generate_until", request.args, text)
+            texts.append(text)
+        return texts
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Refused: a controller answers, it gives no probability to another's words."""
+        raise NotImplementedError("a stack generates; choose tasks of output_type generate_until")
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Refused, as `loglikelihood`."""
+        raise NotImplementedError("a stack generates; choose tasks of output_type generate_until")
+
+    def _stops(self, arguments: dict[str, Any]) -> Sequence[str]:
+        asked = sorted(name for name in _OF_THE_STACK if name in arguments)
+        if asked and not self._has_warned:
+            self._has_warned = True
+            _log.warning("the stack says how to sample; the task's %s are left aside", ", ".join(asked))
+        until = arguments.get("until") or []
+        return [until] if isinstance(until, str) else until
+
+    def _keep(self, request: Instance, text: str | None, fields: dict[str, Any]) -> None:
+        if self.ledger_path is not None:
+            self.ledger_path.parent.mkdir(parents=True, exist_ok=True)
+            row = {"task": request.task_name, "doc_id": request.doc_id, "text": text, **fields}
+            with self.ledger_path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()

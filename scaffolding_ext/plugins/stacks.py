@@ -1,0 +1,33 @@
+"""What the plugs share: a stack by name, and the part of its output that an answer is read from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from scaffolding_ext.prompting import DEFAULT_FAMILY, family_named
+
+if TYPE_CHECKING:
+    from scaffolding_ext.results import ScaffoldingResult
+
+
+def behind_thinking(text: str) -> str:
+    """What stands behind the end of the thinking; all of a text that has none."""
+    return text.rpartition(family_named(DEFAULT_FAMILY).think_close)[2].lstrip("\n")
+
+
+def cut_at(text: str, stops: Sequence[str]) -> str:
+    """The text up to the first of some strings."""
+    ends = [place for stop in stops if stop and (place := text.find(stop)) >= 0]
+    return text[: min(ends, default=len(text))]
+
+
+def told(result: ScaffoldingResult) -> dict[str, Any]:
+    """What a harness keeps of an ended request beside its text: our ledger, the trace, and how it ended."""
+    return {
+        "answer": result.answer,
+        "exit_reason": result.exit_reason,
+        "ledger": result.program.ledger.to_json(),
+        "seed": result.program.seed,
+        "trace": result.program.trace,
+    }
