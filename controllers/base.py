@@ -29,6 +29,7 @@ from scaffolding_ext.protocol import (
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.relay import relay
 from scaffolding_ext.tasks import CONTINUED_TURNS, TokenCounts
+from scaffolding_ext.thinking import ServerBudget
 from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 
 # What only a request of one generation can have: a vote's samples share none of it.
@@ -170,6 +171,14 @@ class BaseController(Controller):
     def can_stream_output(self, tag: WorkerTag, task_type: type[Task]) -> bool:
         """Whether the worker of that tag can stream the output of a task of that type to the caller."""
         return task_type in self._capabilities.get(tag.value, UNBOUND).streamed_tasks
+
+    def server_budget(self, tag: WorkerTag) -> ServerBudget | None:
+        """What is known of the thinking budget of the worker's server; None where it has none that could keep one."""
+        return self._capabilities.get(tag.value, UNBOUND).server_budget
+
+    def bind_as(self, other: BaseController) -> None:
+        """Tell the controller what another one knows of its workers."""
+        self._capabilities = other._capabilities
 
     def budget_within_context(self, tag: WorkerTag, task: GenerationTask, budget: int, reserved: int) -> int:
         """The budget, lowered to what the worker's context leaves after the prompt and some reserved tokens.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from scaffolding_ext.protocol import GenerationTask, Task, Worker
+from scaffolding_ext.thinking import ServerBudget
 
 
 class Capabilities(NamedTuple):
@@ -15,18 +16,21 @@ class Capabilities(NamedTuple):
         tasks: Task types that it serves natively.
         context_len: Prompt and generated tokens that one of its tasks may have; None where it does not say.
         streamed_tasks: Those of the task types whose output it can stream to the caller.
+        server_budget: What is known of its server's thinking budget; None where it has no server that could keep one.
     """
 
     tasks: frozenset[type[Any]]
     context_len: int | None
     streamed_tasks: frozenset[type[Any]]
+    server_budget: ServerBudget | None = None
 
     @classmethod
     def of(cls, worker: Worker) -> Capabilities:
         """A worker's, read from the instance: one that wraps another worker passes on what that one serves."""
         handlers = worker.task_handlers
         streamed = (task_type for task_type, handler in handlers.items() if not _asks_for_a_queue(task_type, handler))
-        return cls(frozenset(handlers), getattr(worker, "max_seq_len", None), frozenset(streamed))
+        told = getattr(worker, "max_seq_len", None), frozenset(streamed), getattr(worker, "server_budget", None)
+        return cls(frozenset(handlers), *told)
 
 
 UNBOUND = Capabilities(frozenset({GenerationTask}), None, frozenset({GenerationTask}))

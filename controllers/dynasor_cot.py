@@ -112,10 +112,18 @@ class DynasorCoTController(BaseController):
         self.insist_on_answer = insist_on_answer
 
     def honours(self) -> frozenset[str]:
-        return CHAIN_FIELDS
+        return CHAIN_FIELDS | {"thinking_budget"}
 
-    def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
-        """Answer the task's prompt; keyword arguments are sampling fields of this request."""
+    def run(
+        self, task: GenerationTask, thinking_budget: int | None = None, **sampling_params: Any
+    ) -> ControllerGenerator:
+        """Answer the task's prompt.
+
+        Args:
+            task: Gets the output.
+            thinking_budget: Budget of this request's chain, where that is fewer tokens.
+            **sampling_params: Sampling fields of this request.
+        """
         set_sampling_params(task, sampling_params)
         family = self.family or prompt_family()
         if self.family is None and family == family_named(UNTHINKING_FAMILY):
@@ -128,7 +136,7 @@ class DynasorCoTController(BaseController):
             self,
             task,
             family,
-            max_tokens=self.max_tokens,
+            max_tokens=self.max_tokens if thinking_budget is None else min(self.max_tokens, thinking_budget),
             sampling_params=self.sampling_params,
             answer_tokens=self.probe.max_tokens,
             mode=self.mode,

@@ -6,6 +6,7 @@ from typing import Any
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.sampling_params import (
     SAMPLING_FIELDS,
@@ -15,6 +16,9 @@ from scaffolding_ext.sampling_params import (
 )
 from scaffolding_ext.tasks import finish_reason_of, output_of
 from scaffolding_ext.worker_tags import WorkerTag
+
+_ANSWER_TOKENS = 1024  # behind thinking that has a budget, where nobody says how long the whole may be
+_FORCED_TOKENS = 64  # of an answer for which the whole left no room
 
 
 class NativeGenerationController(BaseController):
@@ -37,10 +41,22 @@ class NativeGenerationController(BaseController):
         self.streaming = streaming
 
     def honours(self) -> frozenset[str]:
-        return SAMPLING_FIELDS
+        return SAMPLING_FIELDS | {"thinking_budget"}
 
-    def process(self, tasks: list[Any], **sampling_params: Any) -> ControllerGenerator:
-        """Generate all tasks in one batch; keyword arguments are sampling fields of this request."""
+    def process(
+        self, tasks: list[Any], thinking_budget: int | None = None, **sampling_params: Any
+    ) -> ControllerGenerator:
+        """Generate all tasks in one batch.
+
+        Args:
+            tasks: Get the outputs.
+            thinking_budget: Tokens after which thinking is closed: by the worker's server where that can and does, and
+                else by a `BudgetForcingController`, in the place of this one.
+            **sampling_params: Sampling fields of this request.
+        """
+        if thinking_budget is not None:
+            yield from self._within(thinking_budget).process(tasks, **sampling_params)
+            return
         for task in tasks:
             set_sampling_params(task, sampling_params)
             task.worker_tag = WorkerTag.GENERATION
@@ -51,3 +67,16 @@ class NativeGenerationController(BaseController):
             text = output_of(task)
             task.customized_result_fields["answer"] = extract(text)
             task.customized_result_fields["exit_reason"] = "length" if finish_reason_of(task) == "length" else "end"
+
+    def _within(self, thinking_budget: int) -> BudgetForcingController:
+        params = {name: value for name, value in self.sampling_params.items() if name != "max_tokens"}
+        total = self.sampling_params.get("max_tokens")
+        forcing = BudgetForcingController(
+            thinking_budget if total is None else min(thinking_budget, total),
+            _ANSWER_TOKENS if total is None else max(_FORCED_TOKENS, total - thinking_budget),
+            sampling_params=params,
+            insist_on_answer=False,
+            kept_by="server",
+        )
+        forcing.bind_as(self)
+        return forcing

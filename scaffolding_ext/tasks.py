@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask, Task
+from scaffolding_ext.thinking import ThinkingBudget
 
 CONTINUED_TURNS = "continued turns"  # in a worker's `refused`, beside the names of task types: see `set_turn_start`
 _NOTES = "scaffolding_ext"  # key of custom_input_params
@@ -83,6 +84,7 @@ class TaskNotes(NamedTuple):
         may_run_to: Tokens that a stream may have before more is asked of it; None where nothing bounds it.
         draw: Which draw of its request it is: samples, chains and pieces, from the outermost in. A seed that is one for
             all of them becomes one of its own for each.
+        thinking: The budget of thinking that its worker's server is asked to keep.
     """
 
     purpose: PurposeOf | None = None
@@ -94,6 +96,7 @@ class TaskNotes(NamedTuple):
     host_seed: int | None = None
     may_run_to: int | None = None
     draw: tuple[int | str, ...] = ()
+    thinking: ThinkingBudget | None = None
 
 
 _NO_NOTES = TaskNotes()

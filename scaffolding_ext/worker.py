@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
 
 W = TypeVar("W", bound="BaseWorker")
-_TOLD = ("model", "max_seq_len", "tokenizer_fingerprint", "chat_template", "max_num_logprobs", "refused")
+_TOLD = (
+    "model",
+    "max_seq_len",
+    "tokenizer_fingerprint",
+    "chat_template",
+    "max_num_logprobs",
+    "refused",
+    "server_budget",
+)
 
 
 class BaseWorker(Worker):

@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 # folder of the package; the longest name that fits a module is its room.
 LAYERS = (
     ("errors", "maths", "standins", "configs", "seeds"),
-    ("documents", "model_files", "chat_standins"),
+    ("documents", "model_files", "chat_standins", "thinking"),
     ("protocol", "answers", "plain_yaml", "require"),
     ("tasks", "worker_tags", "relay", "worker", "completion"),
     ("ledger", "execution_trace", "prompting", "lowering", "registry", "testing"),

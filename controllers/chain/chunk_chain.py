@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from scaffolding_ext.controllers.base import decode, encode
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
-from scaffolding_ext.controllers.chain.chunk_text import without_end_token
+from scaffolding_ext.controllers.chain.chunk_text import ChunkText, without_end_token
 from scaffolding_ext.controllers.chain.continuation import continuation
 from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.sampling_params import apply_sampling_params, inherit_sampling_params
@@ -120,3 +121,14 @@ class ChunkChain(Chain):
             reason = "stop"
         self.ended = reason != "length" or self._num_tokens >= self.max_tokens
         self.finish_reason = reason if self.ended else None
+
+    def cut(self, num_tokens: int) -> None:
+        """Take back what lies behind a position; `leave` counts it as discarded. The chain goes on from there."""
+        ids = encode(self.text) if self._ids is None else self._ids
+        if ids is None or len(ids) <= num_tokens:
+            return
+        kept, text = ids[:num_tokens], ChunkText()
+        text.add(decode(kept) or "", kept, None)
+        self._ids = None if self._ids is None else kept
+        self._text, self._logprobs, self._num_tokens = text, self._logprobs[:num_tokens], num_tokens
+        self.ended, self.finish_reason = False, None

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, UnknownNameError
+from scaffolding_ext.thinking import ThinkingBudget
 
 # Task fields that every server takes under the same name.
 COMMON_FIELDS = (
@@ -57,6 +58,8 @@ class Flavor(NamedTuple):
             it ignore it, and tell the likeliest.
         logits_field: Request field for the logits of a prompt, which are a reward model's scores.
         ask_plain_text: Request fields that make it tokenise a text without adding special tokens; None where it cannot.
+        thinking: Request fields for a budget of thinking on completions, and in chats; None where it has none.
+        chat_thinking: Likewise.
     """
 
     name: str
@@ -83,6 +86,33 @@ class Flavor(NamedTuple):
     verdict_field: str | None = None
     logits_field: str | None = None
     ask_plain_text: Mapping[str, Any] | None = None
+    thinking: Callable[[ThinkingBudget], Mapping[str, Any]] | None = None
+    chat_thinking: Callable[[ThinkingBudget], Mapping[str, Any]] | None = None
+
+
+def _top_level(budget: ThinkingBudget) -> Mapping[str, Any]:
+    return {"thinking_token_budget": budget.max_tokens}
+
+
+def _custom_params(budget: ThinkingBudget) -> Mapping[str, Any]:
+    """Read by strict thinking, and by the logit processor that a request may name beside it."""
+    return {"custom_params": {"thinking_budget": budget.max_tokens}}
+
+
+def _sampler(budget: ThinkingBudget) -> Mapping[str, Any]:
+    """llama-server's sampler counts only where it knows both marks, was told of an open one, and has a message."""
+    return {
+        "reasoning_budget_tokens": budget.max_tokens,
+        "reasoning_budget_start_tag": budget.open,
+        "reasoning_budget_end_tag": budget.close,  # of releases before those with several
+        "reasoning_budget_end_tags": [budget.close],
+        "reasoning_budget_message": "",
+        **({"generation_prompt": budget.open} if budget.is_open else {}),
+    }
+
+
+def _of_template(budget: ThinkingBudget) -> Mapping[str, Any]:
+    return {"thinking_budget_tokens": budget.max_tokens}  # the chat template's own marks
 
 
 _CONTINUE: Mapping[str, Any] = MappingProxyType({"add_generation_prompt": False, "continue_final_message": True})
@@ -108,6 +138,8 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 scores=True,
                 continue_turn=_CONTINUE,
                 chat_fields=("reasoning_effort",),
+                thinking=_top_level,
+                chat_thinking=_top_level,
             ),
             Flavor(
                 "sglang",
@@ -125,6 +157,8 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 draws_for_scores=1,
                 continue_turn={"continue_final_message": True},
                 chat_fields=("reasoning_effort",),
+                thinking=_custom_params,
+                chat_thinking=_custom_params,
             ),
             Flavor(
                 "trtllm",
@@ -139,6 +173,8 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 priority=lambda place: 1.0 if place < 0 else 0.5 / (1 + place / 1024),  # the highest first, 0.5 unsaid
                 takes_salt=(False, True),
                 logits_field="return_context_logits",
+                thinking=_top_level,
+                chat_thinking=_top_level,
             ),
             Flavor(
                 "llama_cpp",
@@ -154,6 +190,8 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 loses_ids=True,
                 # Whole, its answer lacks ids where it ends at a stop string, and begins with the turn it went on with.
                 streamed_for=("stop", "continue_final_message"),
+                thinking=_sampler,
+                chat_thinking=_of_template,
             ),
             Flavor(
                 "llama_cpp_python",

@@ -43,6 +43,7 @@ class RequestBodies:
         chat: Whether requests go to `/chat/completions`.
         compact: Whether a prompt of token ids goes as text where that is shorter and certain to give the same ids.
         prioritize: Whether the server is told which tasks go before others.
+        thinking_fields: Further request fields beside a budget of thinking.
 
     Raises:
         ConfigError: The server has no priorities.
@@ -57,6 +58,7 @@ class RequestBodies:
         chat: bool,
         compact: bool = False,
         prioritize: bool = False,
+        thinking_fields: Mapping[str, Any] | None = None,
     ) -> None:
         if prioritize and flavor.priority is None:
             raise ConfigError(f"is True, but servers of flavor {flavor.name!r} take no priority", "prioritize")
@@ -67,6 +69,7 @@ class RequestBodies:
         self._chat = chat
         self._compact = compact
         self._prioritize = prioritize
+        self._thinking_fields = dict(thinking_fields or {})
         fields = {*COMMON_FIELDS, *flavor.fields, *(flavor.chat_fields if chat else ())}
         self._forwarded = tuple(sorted(fields))
         self._refused = tuple(sorted(NEUTRAL.keys() - fields - {"num_logprobs"}))
@@ -122,6 +125,7 @@ class RequestBodies:
             body.update(self.flavor.ask_ids or {})
         body.update(self._logprobs(task))
         body.update(self._hints(task))
+        body.update(self._thinking(task))
         if stream:
             body["stream_options"] = {"include_usage": True}
         return body
@@ -208,6 +212,17 @@ class RequestBodies:
             priority = self.flavor.priority(place) if place else None
             fields |= {} if priority is None else {"priority": priority}
         return fields
+
+    @property
+    def no_thinking_budget(self) -> str | None:
+        """Why no budget of thinking can be asked for; None where it can."""
+        fields = self.flavor.chat_thinking if self._chat else self.flavor.thinking
+        return f"servers of flavor {self.flavor.name!r} have none on this endpoint" if fields is None else None
+
+    def _thinking(self, task: GenerationTask) -> Mapping[str, Any]:
+        budget = notes_of(task).thinking
+        fields = self.flavor.chat_thinking if self._chat else self.flavor.thinking
+        return {} if budget is None or fields is None else {**self._thinking_fields, **fields(budget)}
 
     def _prompt(self, task: GenerationTask) -> dict[str, Any]:
         if self._chat:

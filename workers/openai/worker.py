@@ -8,11 +8,12 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from scaffolding_ext.errors import EngineError
+from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, RewardTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.tasks import ScoreTask, VerifyTask, set_token_counts
+from scaffolding_ext.tasks import ScoreTask, VerifyTask, notes_of, set_notes, set_token_counts
+from scaffolding_ext.thinking import ServerBudget
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.openai.arguments import DEFAULT_KEY, api_key, check_arguments
 from scaffolding_ext.workers.openai.circuit import Circuit
@@ -77,6 +78,7 @@ class OpenAIWorker(ChatWorker):
         failure_pause_seconds: How long then, until one request is tried.
         prioritize: Whether the server is told of tasks that others wait for (probes, forced answers, scores), so that
             it serves them before chains: for a vLLM or SGLang that schedules by priority, see `docs/servers.md`.
+        thinking_fields: Further request fields beside a budget of thinking, such as SGLang's `custom_logit_processor`.
 
     Raises:
         MissingDependencyError: openai is not installed.
@@ -88,6 +90,7 @@ class OpenAIWorker(ChatWorker):
         max_seq_len: Prompt and generated tokens of one request at most, or None.
         max_num_logprobs: Most alternatives a token that `num_logprobs` may ask for.
         flavor: The server's kind.
+        server_budget: Whether it is relied on for budgets of thinking.
         refused: What this server cannot do that its kind could, and why: `"ScoreTask"`, `"continued turns"`.
     """
 
@@ -109,6 +112,7 @@ class OpenAIWorker(ChatWorker):
         failure_threshold: int = 8,
         failure_pause_seconds: float = 30.0,
         prioritize: bool = False,
+        thinking_fields: dict[str, Any] | None = None,
     ) -> None:
         check_arguments(
             base_url,
@@ -146,9 +150,17 @@ class OpenAIWorker(ChatWorker):
             self.model = None if endpoint == "chat" else tokenizer or model
             self.max_seq_len = max_seq_len
             self._bodies = RequestBodies(
-                named, model, tokenizer or model, max_seq_len, self._path == "chat", compact_prompts, prioritize
+                named,
+                model,
+                tokenizer or model,
+                max_seq_len,
+                self._path == "chat",
+                compact_prompts,
+                prioritize,
+                thinking_fields,
             )
             self.max_num_logprobs = self._bodies.max_num_logprobs
+            self.server_budget = ServerBudget(self._bodies.no_thinking_budget)
             self._streams: OpenStreams[StreamReader] = OpenStreams(self._cancel)
             self._refuse_what_fails(lacking, tested=served is not None)
         except BaseException:
@@ -189,6 +201,18 @@ class OpenAIWorker(ChatWorker):
         return None if self._path == "chat" else load_tokenizer(self._bodies.tokenizer_name)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
+        notes = notes_of(task)
+        try:
+            return await self._generate_once(task)
+        except InvalidTaskError as error:
+            if notes.thinking is None:
+                raise
+            set_notes(task, notes._replace(thinking=None))
+            status = await self._generate_once(task)  # fails, where the budget was not at fault
+            self.server_budget.reason = f"the server refused it: {error}"
+            return status
+
+    async def _generate_once(self, task: GenerationTask) -> TaskStatus:
         body = self._bodies.generation(task, stream=False)
         if task.streaming_output_flag or self._bodies.is_streamed(task, body):
             return await self._generate_in_pieces(task)
