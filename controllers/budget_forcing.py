@@ -84,8 +84,10 @@ class BudgetForcingController(BaseController):
         wanted = min(limit for limit in limits if limit is not None)
         budget = self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
         chain = ChunkChain(task, budget + self.max_answer_tokens, self.sampling_params)
-        server = self.server_budget(WorkerTag.GENERATION) if self.kept_by == "server" else None
-        yield from grow_within(chain, budget, family, server)
+        if self.kept_by == "server":
+            yield from grow_within(chain, budget, family, self.server_budget(WorkerTag.GENERATION))
+        else:
+            yield from chain.grow(budget)
         show(task, chain.text, None)
         if not chain.ended and chain.contains(family.think_close):
             yield from chain.grow(chain.max_tokens)

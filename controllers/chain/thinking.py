@@ -54,9 +54,9 @@ def grow_within(
         chain: Has not begun.
         budget: Tokens of thinking.
         family: How thinking is closed.
-        server: Of the worker, where that may keep the budget; None cuts the chain here.
+        server: Of the worker, where that may keep the budget; None where it has none.
     """
-    reason = "the stack keeps it" if server is None else server.reason
+    reason = "the worker has no server that could" if server is None else server.reason
     if server is None or reason is not None:
         yield from chain.grow(budget)
         _record(chain, budget, family, "controller", reason)

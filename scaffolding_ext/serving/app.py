@@ -181,14 +181,15 @@ class Front:
 
     def _ended(self, job: Job, holder: str) -> None:
         self.jobs.discard(job)
-        self._budgets.charge(holder, job.num_tokens)
+        num_tokens = job.num_tokens
+        self._budgets.charge(holder, num_tokens)
         for result in job.results:
             error = result.exception() if result.finished else None
             failed = "unfinished" if not result.finished else None if error is None else of_failure(error).code
             self.metrics.ended(job.stack.name, result.program, failed or result.exit_reason or "end")
         codes = [failure.code for i in range(len(job.results)) if (failure := job.failure_of(i)) is not None]
         _log.info(
-            "%s %s: %d choices, %d tokens, %s", job.id, job.stack.name, len(job.results), job.num_tokens, codes or "ok"
+            "%s %s: %d choices, %d tokens, %s", job.id, job.stack.name, len(job.results), num_tokens, codes or "ok"
         )
         if self.limits.shows_content:
             texts = [result.outputs[0].text if result.outputs else None for result in job.results]

@@ -110,7 +110,7 @@ class ServedStack:
         """
         given = dict(body.scaffolding or {})
         with_trace = given.pop("trace", None)
-        if with_trace not in (None, True, False):
+        if not isinstance(with_trace, bool | None):
             raise ApiError(400, "scaffolding.trace: give true or false", "invalid_value", "scaffolding.trace")
         controller = self.variants.of(given)
         is_raw = isinstance(body, CompletionBody)
@@ -193,8 +193,12 @@ class ServedStack:
         if body.num_logprobs is not None:
             if body.stream:
                 raise unsupported("logprobs", "is given with whole answers alone; leave stream out")
+            if self.prompting is None:
+                raise unsupported("logprobs", f"needs the texts of tokens, and {self.name!r} has no tokenizer for them")
             fields["num_logprobs"] = max(1, body.num_logprobs)
         budget = self._thinking_budget(body)
+        if budget is not None and body.num_logprobs is not None:
+            raise unsupported("logprobs", "is not given beside a budget of thinking, where a text may be put together")
         if budget is not None:
             fields["thinking_budget"] = budget
         for name in sorted(fields.keys() - honoured):
