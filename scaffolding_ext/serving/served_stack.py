@@ -193,8 +193,6 @@ class ServedStack:
         if body.num_logprobs is not None:
             if body.stream:
                 raise unsupported("logprobs", "is given with whole answers alone; leave stream out")
-            if self.prompting is None:
-                raise unsupported("logprobs", f"needs the texts of tokens, and {self.name!r} has no tokenizer for them")
             fields["num_logprobs"] = max(1, body.num_logprobs)
         budget = self._thinking_budget(body)
         if budget is not None and body.num_logprobs is not None:
@@ -205,6 +203,8 @@ class ServedStack:
             able = ", ".join(shown for own, shown in _FIELDS.items() if own in honoured) or "none of these fields"
             message = f"cannot be honoured by {self.name!r} ({type(controller).__name__}), which takes: {able}"
             raise unsupported(_FIELDS[name], message)
+        if "num_logprobs" in fields and self.prompting is None:
+            raise unsupported("logprobs", f"needs the texts of tokens, and {self.name!r} has no tokenizer for them")
         limit = self._limits.max_request_tokens
         if fields.get("max_tokens", 0) > limit:
             raise ApiError(400, f"max_tokens: at most {limit} are given", "invalid_value", "max_tokens")
