@@ -132,6 +132,8 @@ class DynasorCoTController(BaseController):
                 f"(family {UNTHINKING_FAMILY!r}); family={DEFAULT_FAMILY!r} probes it as a chain of thought",
                 stacklevel=2,
             )
+        if thinking_budget is not None:
+            record("thinking_budget", asked=thinking_budget, by="controller", reason="it bounds the chain")
         chain = start_chain(
             self,
             task,

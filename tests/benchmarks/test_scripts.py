@@ -49,6 +49,8 @@ SLOW = (
     "engines.openai_parity",
     "engines.openai_soak",
     "engines.orchestration",
+    "engines.serve_load",
+    "engines.serve_parity",
     "studies.tinylm",
     "studies.voting",
 )

@@ -1,0 +1,73 @@
+"""docs/serving.md: its curl lines run, its stack and compose files are read, its dashboard names metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaffolding_ext import plain_yaml
+from scaffolding_ext.serving.app import Front
+from scaffolding_ext.serving.served_stack import ServedStack
+from scaffolding_ext.serving.server import FrontThread
+from scaffolding_ext.serving.settings import Knob, Limits
+from scaffolding_ext.stack.build import build_stack
+from scaffolding_ext.stack.load import load_config
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "serving.md").read_text(encoding="utf-8")
+WORKERS = json.dumps({"generation": {"type": "ScriptedWorker", "args": {"respond": "It is \\boxed{6}."}}})
+CURL = re.search(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+FILES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    limits = Limits()
+    stacks = []
+    for name, packaged in (("dynasor_cot", "dynasor_cot"), ("vote", "majority_vote")):
+        config = load_config(f"configs:{packaged}", [f"workers={WORKERS}", "prompt=null"])
+        stacks.append(
+            ServedStack(name, build_stack(config), limits, config=config, knobs=[Knob("certainty_threshold")])
+        )
+    with FrontThread(Front(stacks, limits)) as running:
+        yield running.url
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_curl_lines_run(url: str) -> None:
+    assert CURL is not None
+    commands = re.split(r"\n(?=curl )", CURL.group(1).strip())
+    answers = []
+    for command in commands:
+        run = subprocess.run(
+            ["bash", "-c", command],
+            capture_output=True,
+            text=True,
+            env={"URL": url, "PATH": "/usr/bin:/bin"},
+            timeout=120,
+        )
+        assert run.returncode == 0, run.stderr
+        answers.append(run.stdout)
+    models, chat, stream, knobs, text, ready, metrics = answers
+    assert [model["id"] for model in json.loads(models)["data"]] == ["dynasor_cot", "vote"]
+    assert json.loads(chat)["choices"][0]["scaffolding"]["exit_reason"]
+    assert stream.rstrip().endswith("data: [DONE]")
+    told = json.loads(knobs)["choices"][0]["scaffolding"]
+    assert told["trace"]
+    assert told["thinking_budget"][0]["asked"] == 64
+    assert json.loads(text)["object"] == "text_completion"
+    assert json.loads(ready)["status"] == "ready"
+    names = set(re.findall(r"scaffolding_[a-z_]+", (DOCS / "grafana_dashboard.json").read_text(encoding="utf-8")))
+    assert names <= set(re.findall(r"^(?:# TYPE )?(scaffolding_[a-z_]+)", metrics, re.MULTILINE))
+
+
+def test_the_stack_and_compose_files_can_be_read() -> None:
+    stack, compose = (plain_yaml.parse(text, "the page") for text in FILES)
+    assert load_config(stack).workers["generation"].type == "OpenAIWorker"
+    assert compose["services"]["serve"]["depends_on"] == ["vllm"]
