@@ -82,6 +82,7 @@ setup(
             "mypy>=1.11",
             "ruff>=0.6",
             "jsonschema>=4.20",
+            "simpy>=4.1",  # what simulated queues are compared with
             "gguf>=0.17",  # writes embedded models for llama.cpp's servers
             "starlette>=0.46",  # the tests of `serve`
             "uvicorn>=0.34",

@@ -1,0 +1,93 @@
+"""Queues that Lindley's recursion does not reach, event by event: several servers, and an engine that batches.
+
+An engine is no FIFO server: it computes up to `batch_limit` queries at once, and each is slower the more there are.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+import numpy as np
+
+from scaffolding_ext.maths import checks
+from scaffolding_ext.maths.queueing.lindley import Simulated, batch_estimate
+from scaffolding_ext.maths.queueing.tasks import Floats
+
+_BATCHES = 40
+
+
+def serve_by_servers(arrivals: Floats, services: Floats, num_servers: int) -> Floats:
+    """When each query leaves, if the first in the line goes to the first server that is free.
+
+    Args:
+        arrivals: Seconds, growing, shape [num_queries].
+        services: Seconds of service, shape [num_queries].
+        num_servers: At least 1.
+
+    Returns:
+        Seconds, shape [num_queries].
+    """
+    free = [0.0] * checks.whole("num_servers", num_servers)
+    departures = np.empty(len(arrivals))
+    for query, (arrival, service) in enumerate(zip(arrivals.tolist(), services.tolist(), strict=True)):
+        leaves = max(arrival, free[0]) + service
+        heapq.heapreplace(free, leaves)
+        departures[query] = leaves
+    return departures
+
+
+def serve_in_batch(
+    arrivals: Floats, services: Floats, batch_limit: int, speed: Callable[[int], float] | None = None
+) -> Floats:
+    """When each query leaves an engine that computes up to `batch_limit` at once and has the others wait in line.
+
+    All in the batch go on at one speed, so that one clock of work done for each is enough: a query ends when the
+    clock has gone on by its service since it came in.
+
+    Args:
+        arrivals: Seconds, growing, shape [num_queries].
+        services: Seconds that each would take alone, shape [num_queries].
+        batch_limit: At least 1.
+        speed: Of each of n queries side by side, 1 being that of a query alone; always 1 where left out. 1 / n is
+            processor sharing.
+
+    Returns:
+        Seconds, shape [num_queries].
+    """
+    checks.whole("batch_limit", batch_limit)
+    at_size = [1.0 if speed is None else float(speed(size)) for size in range(1, min(batch_limit, len(arrivals)) + 1)]
+    if min(at_size) <= 0:
+        raise checks.WrongValueError("speed", f"is {min(at_size)} at some batch size; it must be above 0")
+    departures = np.empty(len(arrivals))
+    comes, works = arrivals.tolist(), services.tolist()
+    batch: list[tuple[float, int]] = []  # the clock's time at which each ends
+    now = clock = 0.0
+    arrived = admitted = 0
+    for _ in range(2 * len(comes)):
+        rate = at_size[len(batch) - 1] if batch else 0.0
+        next_end = now + (batch[0][0] - clock) / rate if batch else float("inf")
+        next_arrival = comes[arrived] if arrived < len(comes) else float("inf")
+        if next_arrival < next_end:
+            clock += rate * (next_arrival - now)
+            now, arrived = next_arrival, arrived + 1
+        else:
+            clock, query = heapq.heappop(batch)
+            departures[query] = now = next_end
+        while admitted < arrived and len(batch) < len(at_size):
+            heapq.heappush(batch, (clock + works[admitted], admitted))
+            admitted += 1
+        if not batch:
+            clock = 0.0
+    return departures
+
+
+def summarized(arrivals: Floats, services: Floats, departures: Floats, warm_up: float = 0.02) -> Simulated:
+    """Mean time in the system of what was served, after the first part that is not counted."""
+    times = (departures - arrivals)[int(warm_up * len(arrivals)) :]
+    size = len(times) // _BATCHES
+    if not size:
+        raise checks.WrongValueError("num_queries", f"is {len(arrivals)}; give at least 1000, for an interval")
+    counted = size * _BATCHES
+    means = times[:counted].reshape(_BATCHES, size).mean(axis=1)
+    return Simulated(batch_estimate(means), float(services.sum() / arrivals[-1]), counted)
