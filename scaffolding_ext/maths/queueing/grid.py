@@ -90,7 +90,9 @@ def solve_on_grid(types: Sequence[MeasuredType], arrival_rate: float, alpha: flo
         what = f"serving takes {shortest:.6g} s on average even at the quickest budgets"
         raise UnstableLoadError(arrival_rate, 1 / shortest, what)
     terms = [
-        np.array([each.probability * np.asarray(values) for values in (each.accuracies, each.seconds, each.second_moments)])
+        np.array(
+            [each.probability * np.asarray(values) for values in (each.accuracies, each.seconds, each.second_moments)]
+        )
         for each in types
     ]
 

@@ -65,7 +65,7 @@ def accuracies(mix: Mix, budgets: Floats) -> Floats:
 
 def service_times(mix: Mix, budgets: Floats) -> Floats:
     """Seconds of service of each type; shape of the budgets. Reference: eq. 1."""
-    return mix.t0 + mix.c * budgets
+    return np.asarray(mix.t0 + mix.c * budgets)
 
 
 def moments(mix: Mix, budgets: Floats) -> Moments:
