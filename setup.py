@@ -52,7 +52,7 @@ setup(
     },
     install_requires=[
         "numpy>=1.26,<3",
-        "scipy>=1.11",
+        "scipy>=1.12",
         "math-verify[antlr4_13_2]>=0.9,<0.10",
         "pydantic>=2.9,<3",
         "ruamel.yaml>=0.18",

@@ -55,7 +55,7 @@ class Curvature(NamedTuple):
 
     def dense(self) -> Floats:
         """As a matrix, shape [num_types, num_types]."""
-        return np.diag(self.diagonal) + self.U @ self.inner @ self.U.T
+        return np.asarray(np.diag(self.diagonal) + self.U @ self.inner @ self.U.T)
 
 
 def accuracies(mix: Mix, budgets: Floats) -> Floats:
