@@ -44,6 +44,7 @@ SLOW = (
     "studies.demo",
     "studies.dynasor",
     "studies.load",
+    "engines.evaluation",
     "engines.huggingface_bandwidth",
     "engines.huggingface_soak",
     "engines.openai_parity",

@@ -197,6 +197,16 @@ def test_one_yaml_says_all(folder: Path) -> None:
     assert again.stdout == "stack and dataset are fine: 2 samples, 4 requests, 4 of them done\n"
 
 
+def test_an_interrupt_while_the_stack_is_built_leaves_no_folder(folder: Path) -> None:
+    (folder / "cli_held.py").write_text(
+        "from scaffolding_ext.testing import ScriptedWorker\n"
+        "class Interrupted(ScriptedWorker):\n    def __init__(self):\n        raise KeyboardInterrupt\n"
+    )
+    result = call(*RUN, "--set", "workers.generation={type: cli_held:Interrupted}")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "Aborted!")
+    assert not Path("run").exists()
+
+
 # ---- signals
 
 HELD = """
