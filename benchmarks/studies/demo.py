@@ -124,7 +124,8 @@ def main(report: Report, num_problems: int, model: str, plot_path: Path, report_
     folders = keep_runs(report_path.parent, {name: runs[name] for name in (PLAIN, CUT, DYNASOR)})
     compared = compare_runs(folders, seed=report.seed)
     write_report(report_path, compared, kept_samples(compared.runs, num_problems))
-    report.closing = [text_of(compared), f"report: {report_path}"]
+    warnings = [f"Warning: {warning}" for warning in compared.warnings]
+    report.closing = [text_of(compared), *warnings, f"report: {report_path}"]
 
 
 def _shown(figure: dict[str, float | None] | None, scale: int) -> str:
