@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from scaffolding_ext import __version__
+from scaffolding_ext.cli.budget import budget
 from scaffolding_ext.cli.calibrate import calibrate
 from scaffolding_ext.cli.compare import compare
 from scaffolding_ext.cli.engine import engine
@@ -73,7 +74,7 @@ def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""
 
 
-for command in (run, evaluate, compare, calibrate, engine, serve):
+for command in (run, evaluate, compare, budget, calibrate, engine, serve):
     main.add_command(command)
 
 

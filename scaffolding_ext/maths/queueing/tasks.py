@@ -73,6 +73,21 @@ class TaskType:
             raise checks.WrongValueError("A", f"is {self.A} and D {self.D}; no accuracy is above 1: A + D is at most 1")
 
 
+def shares_of(tasks: Sequence[TaskType]) -> Floats:
+    """The types' shares of the arrivals, which sum to 1.
+
+    Raises:
+        WrongValueError: There is no type, names repeat, or probabilities do not sum to 1.
+    """
+    names = [task.name for task in tasks]
+    if not names or len(set(names)) < len(names):
+        raise checks.WrongValueError("tasks", f"have the names {names}; give at least one, each a name of its own")
+    total = math.fsum(task.probability for task in tasks)
+    if abs(total - 1) > 1e-6:
+        raise checks.WrongValueError("tasks", f"have probabilities that sum to {total:g}; they must sum to 1")
+    return np.array([task.probability / total for task in tasks])
+
+
 @dataclass(frozen=True, eq=False)
 class Mix:
     """Types of questions that arrive together, as arrays of one entry a type.
@@ -106,14 +121,9 @@ class Mix:
         checks.number("arrival_rate", arrival_rate, above=0)
         checks.number("alpha", alpha, least=0)
         checks.number("max_tokens", max_tokens, least=0)
-        names = [task.name for task in tasks]
-        if not names or len(set(names)) < len(names):
-            raise checks.WrongValueError("tasks", f"have the names {names}; give at least one, each a name of its own")
-        total = math.fsum(task.probability for task in tasks)
-        if abs(total - 1) > 1e-6:
-            raise checks.WrongValueError("tasks", f"have probabilities that sum to {total:g}; they must sum to 1")
-        columns = np.array([[t.probability / total, t.A, t.b, t.D, t.t0, t.c] for t in tasks]).T
-        mix = cls(tuple(tasks), arrival_rate, alpha, max_tokens, *columns)
+        shares = shares_of(tasks)
+        columns = np.array([[task.A, task.b, task.D, task.t0, task.c] for task in tasks]).T
+        mix = cls(tuple(tasks), arrival_rate, alpha, max_tokens, shares, *columns)
         shortest = float(mix.pi @ mix.t0)
         if arrival_rate * shortest >= 1:
             what = f"serving takes {shortest:.6g} s on average even without thinking"

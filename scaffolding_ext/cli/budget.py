@@ -1,0 +1,178 @@
+"""`scaffolding-ext budget`: how many tokens each type of question may think for, under a load.
+
+Arguments in, files and tables out, as in `cli`; what is computed is imported when a command runs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from scaffolding_ext.cli.options import Finite, Group, OutputPath, console, json_option
+
+tasks_argument = click.argument("tasks", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+rate_option = click.option(
+    "--arrival_rate", type=Finite(0, min_open=True), required=True, help="Questions that arrive in a second."
+)
+plot_option = click.option("--plot_path", type=OutputPath(), help="Picture; takes the extra plots.")
+
+
+@click.group(cls=Group, short_help="Budgets of thinking that a queue can bear.")
+def budget() -> None:
+    """Budgets of thinking that a queue can bear: fitted to runs, solved for a load, tried on a simulated queue."""
+
+
+@budget.command("solve", short_help="The best budgets for a load.")
+@tasks_argument
+@rate_option
+@click.option("--alpha", type=Finite(0), required=True, help="Seconds that a right answer is worth.")
+@click.option("--max_tokens", type=click.IntRange(min=0), required=True, help="No budget is larger.")
+@plot_option
+@json_option
+def solve_command(
+    tasks: Path, arrival_rate: float, alpha: float, max_tokens: int, plot_path: Path | None, as_json: bool
+) -> None:
+    """The budgets that maximise --alpha times accuracy less the mean seconds in the system, for the types in TASKS.
+
+    TASKS is a JSON file of types of questions, as `budget fit` writes it.
+
+    \b
+    Example:
+      scaffolding-ext budget solve types.json --arrival_rate 0.3 --alpha 30 --max_tokens 4096
+    """
+    import dataclasses
+
+    from scaffolding_ext import require
+    from scaffolding_ext.calibration.budget_files import read_tasks
+    from scaffolding_ext.evaluation.budget_report import plan_table, plot_plan
+    from scaffolding_ext.maths.queueing import solve
+
+    with require.under():
+        plan = solve(read_tasks(tasks), arrival_rate, alpha, max_tokens)
+    if plot_path is not None:
+        plot_plan(plan, plot_path)
+    if as_json:
+        click.echo(json.dumps({**dataclasses.asdict(plan), "rounding_loss": plan.rounding_loss}))
+        return
+    console().print(plan_table(plan))
+    click.echo(f"objective    {plan.objective:.4f}; whole budgets lose {plan.rounding_loss:.2g}")
+    click.echo(f"accuracy     {plan.accuracy:.1%}")
+    click.echo(f"system time  {plan.system_time:.4g} s at load {plan.load:.3f}")
+    click.echo(f"residual     {plan.kkt_residual:.1g}")
+
+
+@budget.command("simulate", short_help="The time in the system under budgets.")
+@tasks_argument
+@rate_option
+@click.option("--budgets", required=True, metavar="N,N,...", help="Tokens: one for all types, or one for each.")
+@click.option("--num_queries", type=click.IntRange(1000), default=1_000_000, show_default=True, help="To simulate.")
+@click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="Servers behind one line.")
+@click.option("--batch", type=click.IntRange(1), help="Instead: an engine that computes so many at once.")
+@click.option(
+    "--slowdown",
+    type=Finite(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Of --batch: n at once go at the speed 1 / (1 + slowdown (n - 1)); 1 is processor sharing.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of arrivals and their types.")
+@json_option
+def simulate_command(
+    tasks: Path,
+    arrival_rate: float,
+    budgets: str,
+    num_queries: int,
+    servers: int,
+    batch: int | None,
+    slowdown: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Simulate Poisson arrivals of the types in TASKS, served first come first served.
+
+    \b
+    Example:
+      scaffolding-ext budget simulate types.json --arrival_rate 0.3 --budgets 0,340,30
+      scaffolding-ext budget simulate types.json --arrival_rate 2 --budgets 128 --batch 16 --slowdown 0.1
+    """
+    import numpy as np
+
+    from scaffolding_ext import require
+    from scaffolding_ext.calibration.budget_files import read_tasks
+    from scaffolding_ext.maths.queueing.queues import Queue, simulate
+
+    if batch is not None and servers > 1:
+        raise click.UsageError("--servers and --batch are two kinds of engine; give one of them")
+    types = read_tasks(tasks)
+    queue = Queue(servers if batch is None else batch, None if batch is None else slowdown)
+    tokens = _tokens(budgets, len(types))
+    with require.under():
+        found = simulate(types, tokens, arrival_rate, queue, num_queries, np.random.default_rng(seed))
+    time = found.simulated.system_time
+    if as_json:
+        figures = {"load": found.simulated.load, "num_queries": found.simulated.num_queries}
+        click.echo(json.dumps({"system_time": time._asdict(), "formula": found.formula, **figures}))
+        return
+    click.echo(f"system time  {time.value:.4g} s ({time.low:.4g} to {time.high:.4g})")
+    if found.formula is not None:
+        click.echo(f"formula      {found.formula:.4g} s (Pollaczek-Khinchine)")
+    click.echo(f"load         {found.simulated.load:.3f} servers' worth of work")
+    click.echo(f"counted      {found.simulated.num_queries:,} queries")
+
+
+@budget.command("fit", short_help="Types of questions, from runs at several budgets.")
+@click.argument(
+    "runs", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="RUNS..."
+)
+@click.option("--output_path", type=OutputPath(), required=True, help="JSON file of types, for the other commands.")
+@click.option("--budget_key", help="Key of the budget in a run's config.yaml; BudgetForcingController's if left out.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the resamples.")
+@plot_option
+@json_option
+def fit_command(
+    runs: tuple[Path, ...], output_path: Path, budget_key: str | None, seed: int, plot_path: Path | None, as_json: bool
+) -> None:
+    """Fit accuracy and seconds against budget to RUNS, folders of `eval --output_path`, kind of question by kind.
+
+    Run at four budgets or more, one request at a time, so that seconds are those of service.
+
+    \b
+    Example:
+      for n in 64 128 256 512; do
+        scaffolding-ext eval --config configs:budget_forcing --set controller.args.max_thinking_tokens=$n \\
+          --set max_parallel_requests=1 --output_path runs/budget_$n
+      done
+      scaffolding-ext budget fit runs/budget_* --output_path types.json
+    """
+    from scaffolding_ext.calibration.budget_files import write_tasks
+    from scaffolding_ext.evaluation.budget_report import fit_notes, fit_table, plot_fits
+    from scaffolding_ext.evaluation.budget_sweep import BUDGET_KEY, read_sweep
+
+    swept = read_sweep(runs, budget_key or BUDGET_KEY, seed)
+    for warning in swept.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    notes = fit_notes(swept)
+    write_tasks(output_path, [kind.task() for kind in swept.kinds], fits=notes)
+    if plot_path is not None:
+        plot_fits(swept, plot_path)
+    if as_json:
+        click.echo(json.dumps({"fits": notes, "warnings": swept.warnings, "output_path": str(output_path)}))
+        return
+    console().print(fit_table(swept))
+    click.echo(f"written   {output_path}")
+
+
+def _tokens(text: str, num_types: int) -> list[int]:
+    try:
+        tokens = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no list of whole numbers such as 0,340,30", param_hint="--budgets"
+        ) from None
+    if len(tokens) not in (1, num_types) or min(tokens) < 0:
+        raise click.BadParameter(
+            f"{text!r} has {len(tokens)} numbers; give one, or {num_types}, none below 0", param_hint="--budgets"
+        )
+    return tokens * (num_types if len(tokens) == 1 else 1)

@@ -1,0 +1,153 @@
+"""Runs of one dataset at several budgets, and the types of questions that they tell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scaffolding_ext import plain_yaml
+from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.records import each_record
+from scaffolding_ext.evaluation.run_folder import CONFIG, SAMPLES
+from scaffolding_ext.maths.queueing.fits import AccuracyFit, ServiceFit, fit_accuracy, fit_monotone, fit_service
+from scaffolding_ext.maths.queueing.grid import MeasuredType
+from scaffolding_ext.maths.queueing.tasks import TaskType
+from scaffolding_ext.require import under
+
+BUDGET_KEY = "controller.args.max_thinking_tokens"
+ALL = "all"  # the type of questions that have no kind
+
+
+@dataclass(frozen=True)
+class KindSweep:
+    """What was measured on one kind of question, an entry a budget, budgets growing.
+
+    Attributes:
+        kind: Of the questions.
+        share: Of all records.
+        budgets: Tokens.
+        num_correct: Right answers.
+        num_answers: Answers.
+        mean_seconds: Mean wall-clock of an answer.
+        spread_seconds: Standard deviation of it.
+        accuracy: The fitted curve.
+        service: The fitted line.
+    """
+
+    kind: str
+    share: float
+    budgets: tuple[int, ...]
+    num_correct: tuple[int, ...]
+    num_answers: tuple[int, ...]
+    mean_seconds: tuple[float, ...]
+    spread_seconds: tuple[float, ...]
+    accuracy: AccuracyFit
+    service: ServiceFit
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Of both fits, the kind before each."""
+        return tuple(f"{self.kind}: {warning}" for warning in self.accuracy.warnings + self.service.warnings)
+
+    def task(self) -> TaskType:
+        """The type, as `solve` takes it.
+
+        Raises:
+            ConfigError: Seconds do not grow with the budget.
+        """
+        with under(self.kind):
+            return TaskType(
+                self.kind,
+                self.share,
+                self.accuracy.A.value,
+                self.accuracy.b.value,
+                self.accuracy.D.value,
+                self.service.t0.value,
+                self.service.c.value,
+            )
+
+    def measured(self) -> MeasuredType:
+        """The type, as `solve_on_grid` takes it: its accuracy only rises."""
+        rising = fit_monotone(self.budgets, self.num_correct, self.num_answers)
+        return MeasuredType(
+            self.kind, self.share, self.budgets, tuple(rising.tolist()), self.mean_seconds, self.spread_seconds
+        )
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What runs at several budgets tell.
+
+    Attributes:
+        kinds: By name.
+        warnings: Of the runs and of all fits.
+    """
+
+    kinds: tuple[KindSweep, ...]
+    warnings: tuple[str, ...]
+
+
+def read_sweep(runs: Sequence[Path], budget_key: str = BUDGET_KEY, seed: int = 0) -> Swept:
+    """Read the folders of runs, and fit each kind of question.
+
+    Args:
+        runs: Folders that `eval --output_path` wrote, at three budgets at least.
+        budget_key: Where a run's config.yaml has its budget, dotted.
+        seed: Of the resamples for the intervals.
+
+    Raises:
+        DatasetError: A run cannot be read, or says no budget.
+        ConfigError: There are fewer than three budgets.
+    """
+    rows: dict[str, list[tuple[int, bool, float]]] = {}
+    warnings = []
+    for folder in runs:
+        config = plain_yaml.read(folder / CONFIG) if (folder / CONFIG).exists() else None
+        budget = _at(config, budget_key)
+        if isinstance(budget, bool) or not isinstance(budget, int):
+            raise DatasetError(
+                f"{folder}: {CONFIG} says {budget!r} at {budget_key}; name the key of the budget by --budget_key"
+            )
+        if _at(config, "max_parallel_requests") != 1:
+            warnings.append(
+                f"{folder} served several requests at once: its seconds are no service times; "
+                "run it with --set max_parallel_requests=1"
+            )
+        for record in each_record(folder / SAMPLES):
+            rows.setdefault(record.kind or ALL, []).append((budget, record.correct, record.seconds["total"]))
+    total = sum(map(len, rows.values()))
+    rng = np.random.default_rng(seed)
+    kinds = tuple(_fitted(kind, found, len(found) / total, rng) for kind, found in sorted(rows.items()))
+    return Swept(kinds, (*dict.fromkeys(warnings), *(warning for kind in kinds for warning in kind.warnings)))
+
+
+def _fitted(kind: str, rows: Sequence[tuple[int, bool, float]], share: float, rng: np.random.Generator) -> KindSweep:
+    answers = Counter(budget for budget, _, _ in rows)
+    right = Counter(budget for budget, correct, _ in rows if correct)
+    budgets = sorted(answers)
+    seconds = {budget: np.array([time for at, _, time in rows if at == budget]) for budget in budgets}
+    with under(kind):
+        accuracy = fit_accuracy(budgets, [right[n] for n in budgets], [answers[n] for n in budgets], rng)
+        service = fit_service([budget for budget, _, _ in rows], [time for _, _, time in rows])
+    return KindSweep(
+        kind,
+        share,
+        tuple(budgets),
+        tuple(right[n] for n in budgets),
+        tuple(answers[n] for n in budgets),
+        tuple(float(seconds[n].mean()) for n in budgets),
+        tuple(float(seconds[n].std()) for n in budgets),
+        accuracy,
+        service,
+    )
+
+
+def _at(config: Any, key: str) -> Any:
+    for part in key.split("."):
+        config = config.get(part) if isinstance(config, Mapping) else None
+    return config

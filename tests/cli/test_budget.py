@@ -1,0 +1,159 @@
+"""`scaffolding-ext budget`: solve, simulate, fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from scaffolding_ext.cli.main import main
+from scaffolding_ext.maths.queueing import TaskType, solve
+
+TASKS = [
+    {"name": "sums", "probability": 0.7, "A": 0.55, "b": 0.02, "D": 0.3, "t0": 0.2, "c": 0.01},
+    {"name": "proofs", "probability": 0.3, "A": 0.6, "b": 0.004, "D": 0.1, "t0": 0.4, "c": 0.01},
+]
+SOLVE = ("--arrival_rate", 0.3, "--alpha", 30, "--max_tokens", 4096)
+
+
+def budget(*arguments: object) -> Any:
+    return CliRunner().invoke(main, ["budget", *map(str, arguments)])
+
+
+@pytest.fixture
+def types(tmp_path: Path) -> Path:
+    path = tmp_path / "types.json"
+    path.write_text(json.dumps({"tasks": TASKS, "note": "made up"}), encoding="utf-8")
+    return path
+
+
+def test_solve_prints_the_plan(types: Path, tmp_path: Path) -> None:
+    plan = solve([TaskType(**task) for task in TASKS], 0.3, 30, 4096)
+    result = budget("solve", types, *SOLVE)
+    assert result.exit_code == 0, result.output
+    rows = {words[0]: words for line in result.stdout.splitlines() if (words := line.split())}
+    assert [int(rows[name][3]) for name in ("sums", "proofs")] == list(plan.integer_budgets)
+    assert float(rows["objective"][1].rstrip(";")) == pytest.approx(plan.objective, abs=1e-4)
+    found = json.loads(budget("solve", types, *SOLVE, "--json").stdout)
+    assert found["budgets"] == pytest.approx(plan.budgets)
+    assert found["kkt_residual"] <= 1e-8
+
+
+def test_solve_draws(types: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert budget("solve", types, *SOLVE, "--plot_path", tmp_path / "plan.png").exit_code == 0
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_unstable_load_says_what_can_be_served(types: Path) -> None:
+    result = budget("solve", types, "--arrival_rate", 9, "--alpha", 30, "--max_tokens", 100)
+    assert result.exit_code == 2
+    assert "must be below 3.84615" in result.stderr  # 1 / (0.7 * 0.2 + 0.3 * 0.4)
+    result = budget("simulate", types, "--arrival_rate", 2, "--budgets", 100, "--servers", 2)
+    assert "must be below 1.5873" in result.stderr  # 2 / 1.26
+
+
+def test_simulate_beside_the_formula(types: Path) -> None:
+    arguments = ("simulate", types, "--arrival_rate", 0.5, "--budgets", "50,200", "--num_queries", 100_000)
+    found = json.loads(budget(*arguments, "--json").stdout)
+    seconds, shares = np.array([0.7, 2.4]), np.array([0.7, 0.3])
+    mean, square = seconds @ shares, seconds**2 @ shares
+    assert found["formula"] == pytest.approx(mean + 0.5 * square / (2 * (1 - 0.5 * mean)))
+    assert found["system_time"]["value"] == pytest.approx(found["formula"], rel=0.05)
+    assert "Pollaczek-Khinchine" in budget(*arguments).stdout
+
+
+def test_simulated_engines(types: Path) -> None:
+    arguments = ("simulate", types, "--arrival_rate", 1, "--budgets", 100, "--num_queries", 20_000, "--json")
+    servers = json.loads(budget(*arguments, "--servers", 4).stdout)
+    free, shared = (json.loads(budget(*arguments, "--batch", 4, "--slowdown", s).stdout) for s in (0, 0.1))
+    assert servers["formula"] is None
+    assert free["system_time"]["value"] == pytest.approx(servers["system_time"]["value"])
+    assert shared["system_time"]["value"] > free["system_time"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("budgets", "says"), [("1,2,3", "has 3 numbers"), ("a", "no list"), ("-1", "none below 0"), ("", "no list")]
+)
+def test_budgets_that_do_not_fit(types: Path, budgets: str, says: str) -> None:
+    result = budget("simulate", types, "--arrival_rate", 1, f"--budgets={budgets}")
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[]", "has no types"),
+        ('{"tasks": []}', "has no types"),
+        ("{", "no valid JSON"),
+        (json.dumps({"tasks": [{"name": "a"}]}), "lacks ['A', 'D'"),
+        (json.dumps({"tasks": [TASKS[0] | {"b": 0}]}), "tasks[0].b: is 0"),
+        (json.dumps({"tasks": [TASKS[0] | {"b": "x"}]}), "must be a number above 0"),
+        (json.dumps({"tasks": [TASKS[0]]}), "sum to 0.7"),
+    ],
+)
+def test_files_that_hold_no_types(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "types.json"
+    path.write_text(content, encoding="utf-8")
+    result = budget("solve", path, *SOLVE)
+    assert result.exit_code == 2
+    assert says in " ".join(result.stderr.split())
+
+
+@pytest.fixture
+def sweep(write_run: Callable[..., Path]) -> list[Path]:
+    rng = np.random.default_rng(0)
+    folders = []
+    for tokens in (0, 50, 100, 200, 400):
+        rows = []
+        for number in range(240):
+            kind = ("sums", "proofs")[number % 2]
+            task = TASKS[number % 2]
+            right = rng.random() < task["D"] + task["A"] * (1 - np.exp(-task["b"] * tokens))
+            seconds = {"total": task["t0"] + task["c"] * tokens + rng.normal(0, 0.01)}
+            rows.append((f"q{number}", right, tokens, {"kind": kind, "seconds": seconds}))
+        config = f"controller: {{args: {{max_thinking_tokens: {tokens}}}}}\nmax_parallel_requests: 1\n"
+        folders.append(write_run(f"budget_{tokens}", rows, config))
+    return folders
+
+
+def test_fit_writes_types_that_solve_reads(sweep: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path, picture = tmp_path / "fitted.json", tmp_path / "fit.png"
+    result = budget("fit", *sweep, "--output_path", path, "--plot_path", picture)
+    assert result.exit_code == 0, result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    fitted = {task["name"]: task for task in content["tasks"]}
+    for task in TASKS:
+        found = fitted[task["name"]]
+        assert found["probability"] == 0.5
+        assert found["c"] == pytest.approx(task["c"], rel=0.02)
+        (notes,) = (each for each in content["fits"] if each["kind"] == task["name"])
+        assert notes["A"]["low"] <= task["A"] <= notes["A"]["high"]
+        assert list(notes["monotone"]) == sorted(notes["monotone"])
+    assert budget("solve", path, *SOLVE).exit_code == 0
+
+
+def test_fit_says_what_it_cannot_know(sweep: list[Path], tmp_path: Path) -> None:
+    config = sweep[0] / "config.yaml"
+    config.write_text(config.read_text().replace("requests: 1", "requests: 8"), encoding="utf-8")
+    result = budget("fit", *sweep[:3], "--output_path", tmp_path / "types.json", "--json")
+    assert "no service times" in result.stderr
+    assert any("measure a fourth" in warning for warning in json.loads(result.stdout)["warnings"])
+    result = budget("fit", *sweep[:2], "--output_path", tmp_path / "types.json")
+    assert result.exit_code == 2
+    assert "at least three budgets" in result.stderr
+    result = budget("fit", *sweep, "--output_path", tmp_path / "types.json", "--budget_key", "controller.args.other")
+    assert "says None at controller.args.other" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["solve", "simulate", "fit"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"scaffolding-ext budget {command}" in budget(command, "--help").stdout
