@@ -99,7 +99,9 @@ set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a key of the stack file; may be repeated."
 )
 dataset_option = click.option(
-    "--dataset", metavar="SPEC", help="JSONL file or tinylm:held_out, instead of the stack file's dataset."
+    "--dataset",
+    metavar="SPEC",
+    help="JSONL file, hf:NAME, reasoning_gym:TASK or tinylm:held_out, instead of the stack file's dataset.",
 )
 skip_option = click.option(
     "--skip_bad_rows", is_flag=True, help="Leave unusable rows of the dataset out, with a warning."
