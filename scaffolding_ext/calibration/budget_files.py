@@ -12,6 +12,7 @@ from scaffolding_ext import require
 from scaffolding_ext.documents import decoded, parse_json, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.queueing import TaskType
+from scaffolding_ext.maths.queueing.grid import MeasuredType
 
 FIELDS = ("name", "probability", "A", "b", "D", "t0", "c")
 
@@ -25,11 +26,7 @@ def read_tasks(path: str | os.PathLike[str]) -> list[TaskType]:
         ConfigError: The file cannot be read, or a type is wrong.
     """
     name = os.fspath(path)
-    try:
-        content = parse_json(decoded(Path(path).read_bytes()))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{name} {error}") from error
-    rows = content.get("tasks") if isinstance(content, dict) else None
+    rows = _content(path).get("tasks")
     if not isinstance(rows, list) or not rows:
         raise ConfigError(f'{name} has no types; it must hold {{"tasks": [...]}} with at least one', "tasks")
     return [_task(row, f"{name}: tasks[{number}]") for number, row in enumerate(rows)]
@@ -45,6 +42,15 @@ def write_tasks(path: str | os.PathLike[str], tasks: Sequence[TaskType], **notes
     write_text(path, json.dumps({"tasks": rows, **notes}, indent=1) + "\n")
 
 
+def _content(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The object in a JSON file; an empty one where it holds something else."""
+    try:
+        content = parse_json(decoded(Path(path).read_bytes()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{os.fspath(path)} {error}") from error
+    return content if isinstance(content, dict) else {}
+
+
 def _task(row: Any, place: str) -> TaskType:
     given = {key for key in row if not key.startswith("_")} if isinstance(row, dict) else set()
     if given != set(FIELDS):
@@ -52,3 +58,29 @@ def _task(row: Any, place: str) -> TaskType:
         raise ConfigError(f"lacks {lacks} and has {extra}; a type has {', '.join(FIELDS)}", place)
     with require.under(place):
         return TaskType(**{field: row[field] for field in FIELDS})
+
+
+def read_measured(path: str | os.PathLike[str], max_tokens: float) -> list[MeasuredType]:
+    """What was measured on the types of a file of `budget fit`, at budgets up to a bound; accuracies only rise.
+
+    Raises:
+        ConfigError: The file cannot be read, holds no fits, or was measured above the bound only.
+    """
+    fits = _content(path).get("fits")
+    if not isinstance(fits, list) or not fits:
+        raise ConfigError(f"{os.fspath(path)} has none; measured types are in files that `budget fit` writes", "fits")
+    shares = {task.name: task.probability for task in read_tasks(path)}
+    types = []
+    for number, fit in enumerate(fits):
+        place = f"{os.fspath(path)}: fits[{number}]"
+        try:
+            columns = zip(fit["budgets"], fit["monotone"], fit["mean_seconds"], fit["spread_seconds"], strict=True)
+            kept = [row for row in columns if row[0] <= max_tokens]
+            share = shares[fit["kind"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"is not as `budget fit` writes it: {error!r}; fit again", place) from error
+        if not kept:
+            raise ConfigError(f"has no budget up to {max_tokens:g}, only {fit['budgets']}; allow more tokens", place)
+        with require.under(place):
+            types.append(MeasuredType(fit["kind"], share, *map(tuple, zip(*kept, strict=True))))
+    return types

@@ -29,10 +29,19 @@ def budget() -> None:
 @rate_option
 @click.option("--alpha", type=Finite(0), required=True, help="Seconds that a right answer is worth.")
 @click.option("--max_tokens", type=click.IntRange(min=0), required=True, help="No budget is larger.")
+@click.option(
+    "--measured", is_flag=True, help="Choose among the budgets that `budget fit` measured, whatever the curve's shape."
+)
 @plot_option
 @json_option
 def solve_command(
-    tasks: Path, arrival_rate: float, alpha: float, max_tokens: int, plot_path: Path | None, as_json: bool
+    tasks: Path,
+    arrival_rate: float,
+    alpha: float,
+    max_tokens: int,
+    measured: bool,
+    plot_path: Path | None,
+    as_json: bool,
 ) -> None:
     """The budgets that maximise --alpha times accuracy less the mean seconds in the system, for the types in TASKS.
 
@@ -49,6 +58,11 @@ def solve_command(
     from scaffolding_ext.evaluation.budget_report import plan_table, plot_plan
     from scaffolding_ext.maths.queueing import solve
 
+    if measured:
+        if plot_path is not None:
+            raise click.UsageError("--plot_path draws the fitted curves; leave out --measured")
+        _solve_measured(tasks, arrival_rate, alpha, max_tokens, as_json)
+        return
     with require.under():
         plan = solve(read_tasks(tasks), arrival_rate, alpha, max_tokens)
     if plot_path is not None:
@@ -162,6 +176,24 @@ def fit_command(
         return
     console().print(fit_table(swept))
     click.echo(f"written   {output_path}")
+
+
+def _solve_measured(tasks: Path, arrival_rate: float, alpha: float, max_tokens: int, as_json: bool) -> None:
+    from scaffolding_ext import require
+    from scaffolding_ext.calibration.budget_files import read_measured
+    from scaffolding_ext.maths.queueing.grid import solve_on_grid
+
+    types = read_measured(tasks, max_tokens)
+    with require.under():
+        plan = solve_on_grid(types, arrival_rate, alpha)
+    budgets = dict(zip((each.name for each in types), plan.budgets, strict=True))
+    if as_json:
+        click.echo(json.dumps({"budgets": budgets, "objective": plan.objective, "is_global": plan.is_global}))
+        return
+    for name, tokens in budgets.items():
+        click.echo(f"{name}  {tokens} tokens")
+    best = "the best of all combinations" if plan.is_global else "no single change gains"
+    click.echo(f"objective  {plan.objective:.4f} ({best})")
 
 
 def _tokens(text: str, num_types: int) -> list[int]:

@@ -15,7 +15,8 @@ SCRIPTS = sorted(
     f"{folder}.{path.stem}" for folder in ("engines", "studies") for path in (ROOT / "benchmarks" / folder).glob("*.py")
 )
 PLOTTED = tuple(
-    f"studies.{name}" for name in ("conformal", "conformal_timing", "conformal_replay", "demo", "dynasor", "voting")
+    f"studies.{name}"
+    for name in ("conformal", "conformal_timing", "conformal_replay", "demo", "dynasor", "queueing", "voting")
 )
 EXTRA = {
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),

@@ -141,6 +141,20 @@ def test_fit_writes_types_that_solve_reads(sweep: list[Path], tmp_path: Path) ->
     assert budget("solve", path, *SOLVE).exit_code == 0
 
 
+def test_solve_among_what_was_measured(sweep: list[Path], tmp_path: Path, types: Path) -> None:
+    path = tmp_path / "fitted.json"
+    budget("fit", *sweep, "--output_path", path)
+    found = json.loads(budget("solve", path, *SOLVE, "--measured", "--json").stdout)
+    assert found["is_global"]
+    assert found["budgets"].keys() == {"sums", "proofs"}
+    assert set(found["budgets"].values()) <= {0, 50, 100, 200, 400}
+    free = json.loads(budget("solve", path, *SOLVE, "--json").stdout)
+    assert found["objective"] == pytest.approx(free["objective"], rel=0.1)
+    bounded = ("solve", path, "--arrival_rate", 0.3, "--alpha", 300, "--max_tokens", 60, "--measured")
+    assert "sums  50 tokens" in budget(*bounded).stdout
+    assert "files that `budget fit` writes" in budget("solve", types, *SOLVE, "--measured").stderr
+
+
 def test_fit_says_what_it_cannot_know(sweep: list[Path], tmp_path: Path) -> None:
     config = sweep[0] / "config.yaml"
     config.write_text(config.read_text().replace("requests: 1", "requests: 8"), encoding="utf-8")

@@ -1,0 +1,157 @@
+"""What a queue can bear: the plan against uniform budgets, roundings, solvers, simulations and times.
+
+    python -m benchmarks.studies.queueing --seed 0 --plot_path queueing.png
+    python -m benchmarks.studies.queueing --tasks types.json --arrival_rate 0.1 --alpha 30
+
+Without a file the types are made up: six, two of which thinking helps much and the others less.
+A million queries scatter by about 2 % at a load of 0.9, so more are simulated there.
+
+The picture has accuracy against time over alpha, and the objective against one budget while the others are at the
+optimum.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import numpy as np
+
+from benchmarks._lib.command import benchmark, plotted, size
+from benchmarks._lib.provenance import DATA
+from benchmarks._lib.report import Report
+from scaffolding_ext.calibration.budget_files import read_tasks
+from scaffolding_ext.evaluation.budget_report import plot_plan
+from scaffolding_ext.maths.queueing import TaskType, solve
+from scaffolding_ext.maths.queueing.fixed_point import fixed_point
+from scaffolding_ext.maths.queueing.lindley import simulate_fifo
+from scaffolding_ext.maths.queueing.model import Moments, kkt_residual, objective, pollaczek_khinchine
+from scaffolding_ext.maths.queueing.projected_gradient import constant_step, projected_gradient
+from scaffolding_ext.maths.queueing.projected_newton import projected_newton
+from scaffolding_ext.maths.queueing.rounding import coordinate_search, enumerated, nearest
+from scaffolding_ext.maths.queueing.tasks import Floats, Mix
+
+MAX_TOKENS = 32768
+UNIFORM = (0, 100, 500)
+LOADS = {0.3: 0.04, 0.6: 0.1, 0.9: 1.0}  # and the share of the queries that it takes
+MADE_UP = (
+    TaskType("rare gain", 1 / 6, A=0.30, b=1e-4, D=0.02, t0=0.5, c=0.010),
+    TaskType("school", 1 / 6, A=0.60, b=7e-3, D=0.30, t0=0.3, c=0.012),
+    TaskType("choice", 1 / 6, A=0.10, b=8e-4, D=0.35, t0=0.3, c=0.010),
+    TaskType("code", 1 / 6, A=0.15, b=9e-4, D=0.45, t0=0.4, c=0.011),
+    TaskType("logic", 1 / 6, A=0.55, b=6e-3, D=0.35, t0=0.4, c=0.011),
+    TaskType("facts", 1 / 6, A=0.12, b=1e-2, D=0.80, t0=0.2, c=0.010),
+)
+
+
+def study_plan(report: Report, tasks: list[TaskType], arrival_rate: float, alpha: float) -> None:
+    """The plan, uniform budgets, roundings, and the solvers from the same start."""
+    plan = solve(tasks, arrival_rate, alpha, MAX_TOKENS)
+    mix = Mix.of(tasks, arrival_rate, alpha, MAX_TOKENS)
+    for task, budget in zip(tasks, plan.budgets, strict=True):
+        report.figure(f"budget of {task.name}", budget)
+    report.figure("objective of the plan", plan.objective)
+    report.bar("KKT residual", plan.kkt_residual, "<=", 1e-8)
+    report.bar("lost by whole budgets", plan.rounding_loss, "<=", 1e-3)
+    for tokens in UNIFORM:
+        report.figure(
+            f"objective of {tokens} tokens for all", float(objective(mix, np.full(len(tasks), float(tokens))))
+        )
+    even = np.arange(0.0, 4000)[:, None] * np.ones(len(tasks))
+    best = float(objective(mix, even).max())
+    report.bar("plan above the best budget for all", plan.objective - best, ">=", 0)
+    budgets = np.asarray(plan.budgets)
+    for rounding in (nearest, enumerated, coordinate_search):
+        lost = plan.objective - float(objective(mix, rounding(mix, budgets)))
+        report.figure(f"lost by rounding, {rounding.__name__}", lost)
+    for solver in (fixed_point, projected_newton, projected_gradient):
+        report.figure(f"residual of {solver.__name__}", kkt_residual(mix, solver(mix, np.zeros(len(tasks)))))
+    report.closing.append(
+        f"constant step of the gradient: {constant_step(mix) or 'none, the largest budgets are unstable'}"
+    )
+    shares = mix.pi * mix.c
+    report.figure("contraction constant of the paper's condition, lower bound", float(shares.sum() / mix.c.min()))
+
+
+def study_simulation(report: Report, num_queries: int) -> None:
+    """Lindley's recursion against Pollaczek-Khinchine at three loads."""
+    seconds, shares = np.array([0.3, 1.0, 4.0]), np.array([0.5, 0.35, 0.15])
+    ends = np.cumsum(shares)[:-1]
+    for load, part in LOADS.items():
+        rate = load / float(seconds @ shares)
+        formula = float(pollaczek_khinchine(rate, Moments(seconds @ shares, seconds**2 @ shares)))
+        found = simulate_fifo(
+            lambda rng, number: seconds[np.searchsorted(ends, rng.random(number))],
+            rate,
+            max(int(part * num_queries), 100_000),
+            report.rng,
+        )
+        ratio = [value / formula for value in found.system_time]
+        report.figure(f"simulated by formula, load {load}, {found.num_queries:,} queries", *ratio)
+        if num_queries >= 20_000_000:
+            report.bar(f"distance from the formula, load {load}", abs(ratio[0] - 1), "<=", 0.01)
+
+
+def study_times(report: Report, repetitions: int) -> None:
+    """Best of several runs: other work on the machine only adds."""
+    rng = report.rng
+    many = [
+        TaskType(
+            f"{n}",
+            1e-3,
+            rng.uniform(0.05, 0.6),
+            10 ** rng.uniform(-4, -1.5),
+            rng.uniform(0, 0.4),
+            rng.uniform(0.1, 1),
+            0.01,
+        )
+        for n in range(1000)
+    ]
+
+    def exponential(generator: np.random.Generator, number: int) -> Floats:
+        return generator.standard_exponential(number)
+
+    for name, work, bar in (
+        ("ms to solve, 6 types", lambda: solve(MADE_UP, 0.1, 30, MAX_TOKENS), 5),
+        ("ms to solve, 1,000 types", lambda: solve(many, 0.5, 30, MAX_TOKENS), 100),
+        ("ms to simulate a million queries", lambda: simulate_fifo(exponential, 0.5, 1_000_000, rng), 200),
+    ):
+        report.bar(name, min(_ms(work) for _ in range(repetitions)), "<=", bar)
+
+
+def _ms(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return 1000 * (time.perf_counter() - start)
+
+
+@benchmark("studies.queueing --seed 0")
+@click.option("--tasks", type=DATA, help="JSON file of types, such as a paper's table; made up if left out.")
+@click.option("--arrival_rate", default=0.1, show_default=True, help="Arrivals a second.")
+@click.option("--alpha", default=30.0, show_default=True, help="Seconds that a right answer is worth.")
+@size("--num_queries", 50_000_000, quick=200_000, help="Queries simulated at a load of 0.9.")
+@size("--repetitions", 20, quick=3, help="Runs of which the quickest counts.")
+@plotted
+def main(
+    report: Report,
+    tasks: Path | None,
+    arrival_rate: float,
+    alpha: float,
+    num_queries: int,
+    repetitions: int,
+    plot_path: Path | None,
+) -> None:
+    """Budgets for types of questions, against uniform ones; simulated queues against the formula; how long it takes."""
+    types = list(MADE_UP) if tasks is None else read_tasks(tasks)
+    study_plan(report, types, arrival_rate, alpha)
+    study_simulation(report, num_queries)
+    study_times(report, repetitions)
+    if plot_path is not None:
+        plot_path.parent.mkdir(parents=True, exist_ok=True)
+        plot_plan(solve(types, arrival_rate, alpha, MAX_TOKENS), plot_path)
+
+
+if __name__ == "__main__":
+    main()
