@@ -54,12 +54,13 @@ def serve() -> Iterator[Callable[..., Served]]:
             *,
             limits: Limits | None = None,
             before: Any = None,
+            model_worker: Any = None,
             stack_file: dict[str, Any] | None = None,
             knobs: tuple[Knob, ...] = (),
             host: dict[str, Any] | None = None,
             **options: Any,
         ) -> Served:
-            worker = ScriptedWorker(reply, before=before)
+            worker = model_worker or ScriptedWorker(reply, before=before)
             config = None if stack_file is None else StackConfig.model_validate(stack_file)
             if config is None:
                 llm = ScaffoldingLlm(controller or NativeGenerationController(), {"generation": worker}, **(host or {}))
