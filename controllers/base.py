@@ -40,6 +40,18 @@ _CONTAINERS = frozenset({tuple, list, dict})
 _PLAIN_TYPES = frozenset({type(None), bool, int, float, str})  # skips a slower isinstance in clone()
 
 
+class Told:
+    """What the requests of one stack have said in the log, which they share: of each warning, the first is enough."""
+
+    def __init__(self) -> None:
+        self._warnings: set[str] = set()
+
+    def is_new(self, warning: str) -> bool:
+        is_new = warning not in self._warnings
+        self._warnings.add(warning)
+        return is_new
+
+
 class BaseController(Controller):
     """A controller with a program, prompting, capabilities, and a clone that copies nothing large.
 
@@ -76,7 +88,7 @@ class BaseController(Controller):
         super().__init__()
         self._capabilities: dict[str, Capabilities] = {}
         self._foreign_keys: dict[str, Any] = {}
-        self._said: set[str] = set()  # one for all clones
+        self.told = Told()  # one for all clones
 
     def clone(self) -> BaseController:
         """A copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
@@ -91,12 +103,6 @@ class BaseController(Controller):
                 twin.__dict__[name] = value.clone()
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
-
-    def first_to_say(self, what: str) -> bool:
-        """Whether neither this controller nor a clone of it has said something: requests of one stack share a log."""
-        is_first = what not in self._said
-        self._said.add(what)
-        return is_first
 
     def own_requests(self) -> Mapping[WorkerTag, Requests]:
         """What this controller itself sends, by tag; override it where the workers are not all sent the same."""

@@ -108,7 +108,7 @@ class Sampler:
         if len(texts) > 1 and len(set(texts)) == 1:
             reason = "all samples are the same text: set a temperature, and let each have a seed of its own"
             record("warning", what="samples", reason=reason)
-            if controller.first_to_say(reason):
+            if controller.told.is_new(reason):
                 _log.warning("%s: %d samples, %s", type(self.controller).__name__, len(texts), reason)
 
     def discard(self, samples: Iterable[Sample]) -> int:
