@@ -43,7 +43,7 @@ test_split: test
 output_type: generate_until
 doc_to_text: "{{question}}"
 doc_to_target: "{{answer}}"
-generation_kwargs: {until: ["Question:", "</s>"], do_sample: false, max_gen_toks: 64}
+generation_kwargs: {until: ["Question:", "</s>"], do_sample: true, temperature: 0.7, max_gen_toks: 64}
 filter_list:
   - name: boxed
     filter:
