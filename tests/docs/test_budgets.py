@@ -1,0 +1,44 @@
+"""What `docs/budgets.md` shows runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from scaffolding_ext.cli.main import main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "budgets.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+def test_the_example_in_python_makes_a_plan() -> None:
+    (example,) = blocks("python")
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert names["plan"].load < 1
+    assert min(names["plan"].integer_budgets) > 0
+
+
+def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    (types,) = blocks("json")
+    Path("types.json").write_text(types, encoding="utf-8")
+    commands, sweep = blocks("bash")
+    lines = commands.splitlines()
+    assert [shlex.split(line)[:2] for line in lines] == [["scaffolding-ext", "budget"]] * 3
+    for line in lines:
+        extra = ["--num_queries", "2000"] if " simulate " in line else []
+        result = CliRunner().invoke(main, [*shlex.split(line)[1:], *extra])
+        assert result.exit_code == 0, result.output
+    assert Path("plan.png").stat().st_size > 0
+    options = set(re.findall(r"budget fit .*", sweep)[0].split()) & {"--output_path", "--plot_path"}
+    assert len(options) == 2
