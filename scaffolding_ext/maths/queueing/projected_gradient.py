@@ -1,9 +1,9 @@
 """Projected gradient: the plainest ascent, with backtracking inside the stable region, or with a constant step.
 
-Reference: arXiv 2601.10274, the projected gradient and the step bound of eq. 38.
-Deviation: the constant step needs that even the largest budgets can be served, which the paper's own example does not
-meet (its load there is 41). Elsewhere steps are scaled by the diagonal curvature, sized by the last one
-(Barzilai and Borwein), and halved until they gain.
+Reference: arXiv 2601.10274, the projected gradient with a bounded step (eq. 38).
+Deviation: `constant_step` is our own bound. Like the paper's it needs that even the largest budgets can be served,
+which the paper's own example does not meet (its load there is 41). Elsewhere steps are scaled by the diagonal
+curvature, sized by the last one (Barzilai and Borwein), and halved until they gain.
 """
 
 from __future__ import annotations

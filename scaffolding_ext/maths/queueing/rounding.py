@@ -1,6 +1,7 @@
 """Whole budgets out of the optimum's fractions; each result can be served.
 
-Reference: arXiv 2601.10274, eq. 39 (the best of all roundings up and down) and eq. 40 (the nearest).
+Reference: arXiv 2601.10274, eq. 39 (the best of all roundings up and down); the nearest whole budgets are
+beside it to compare.
 Deviation: the paper's bound of the loss, eq. 41, mixes units; the loss is known exactly here, and reported. Stability
 is checked again, since rounding up can pass it.
 """
