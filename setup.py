@@ -48,7 +48,7 @@ setup(
         "scaffolding_ext.evaluation": ["*.json"],
         "scaffolding_ext.evaluation.html_report": ["templates/*"],
         "scaffolding_ext.workers.huggingface": ["*.c", "*.pyi"],
-        "scaffolding_ext.tinylm": ["weights/*/*"],
+        "scaffolding_ext.tinylm": ["weights/*/*", "weights/*/*/*"],
     },
     install_requires=[
         "numpy>=1.26,<3",

@@ -31,6 +31,7 @@ def model_folder(model: str) -> str:
     weights = Path(str(importlib.resources.files("scaffolding_ext.tinylm"))) / "weights"
     folder = weights / model.removeprefix("tinylm/")
     if not os.path.isfile(folder / "config.json"):
-        known = ", ".join(f"tinylm/{path.parent.name}" for path in sorted(weights.glob("*/config.json"))) or "none"
+        names = sorted(path.parent.relative_to(weights).as_posix() for path in weights.glob("**/config.json"))
+        known = ", ".join(f"tinylm/{name}" for name in names) or "none"
         raise UnknownNameError(f"unknown embedded model {model!r}; known: {known}")
     return str(folder)
