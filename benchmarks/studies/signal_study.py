@@ -23,7 +23,8 @@ from benchmarks._lib.report import Report
 from benchmarks._lib.signals import correlation, fit_combination
 from benchmarks.studies.vote_replay import simulated
 from scaffolding_ext.evaluation.samples import read_votes
-from scaffolding_ext.maths.allocation.replay import LabelledVote, shuffled
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.maths.allocation.replay import shuffled
 from scaffolding_ext.maths.allocation.skyline import samples_needed
 from scaffolding_ext.maths.certaindex import entropy_certaindex
 

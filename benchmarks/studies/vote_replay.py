@@ -31,8 +31,9 @@ from scaffolding_ext.maths.allocation.baselines import Even, LengthThreshold
 from scaffolding_ext.maths.allocation.curtailment import Curtailment
 from scaffolding_ext.maths.allocation.doubling import AgreementDoubling
 from scaffolding_ext.maths.allocation.early_stopping import EarlyStoppingWindow
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.maths.allocation.leader_change import LeaderChange
-from scaffolding_ext.maths.allocation.replay import LabelledVote, Outcome, play, shuffled
+from scaffolding_ext.maths.allocation.replay import Outcome, play, shuffled
 from scaffolding_ext.maths.allocation.search import cheapest
 from scaffolding_ext.maths.allocation.skyline import DynamicSkyline, InitialStepSkyline, fit_curve
 from scaffolding_ext.maths.allocation.threshold import StaticThreshold, ThresholdEvery

@@ -10,7 +10,8 @@ import numpy as np
 
 from scaffolding_ext.maths.allocation.base import AllocationRule
 from scaffolding_ext.maths.allocation.baselines import Even
-from scaffolding_ext.maths.allocation.replay import LabelledVote, Outcome, play, shuffled
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.maths.allocation.replay import Outcome, play, shuffled
 from scaffolding_ext.maths.allocation.search import cheapest, families
 from scaffolding_ext.registry import allocation_rules
 

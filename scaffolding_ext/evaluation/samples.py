@@ -14,7 +14,7 @@ from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.jsonl import read_rows
 from scaffolding_ext.evaluation.records import read_records
 from scaffolding_ext.evaluation.scoring import answer_of_target
-from scaffolding_ext.maths.allocation.replay import LabelledVote
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.maths.certaindex import entropy_certaindex
 
 CHUNK_TOKENS = 500  # of the released draft/target chains; how long each chunk is in tokens is not recorded

@@ -10,7 +10,7 @@ import pytest
 from scaffolding_ext.calibration.vote_trial import plot_trial, try_rules
 from scaffolding_ext.maths.allocation.base import AllocationRule
 from scaffolding_ext.maths.allocation.curtailment import Curtailment
-from scaffolding_ext.maths.allocation.replay import LabelledVote
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 
 EASY = LabelledVote("easy", [0] * 6, [True] * 6, [10] * 6)
 HARD = LabelledVote("hard", [0, 1, 0, 1, 1, -1], [False, True, False, True, True, False], [20] * 6)

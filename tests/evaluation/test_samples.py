@@ -13,7 +13,7 @@ import pytest
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.records import Record, RecordError, record_writer
 from scaffolding_ext.evaluation.samples import fingerprint, read_votes
-from scaffolding_ext.maths.allocation.replay import LabelledVote
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 
 
 def write(path: Path, rows: list[Any]) -> Path:

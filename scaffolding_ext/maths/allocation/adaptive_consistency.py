@@ -15,7 +15,7 @@ from scipy.special import betainc, gammainc, gammaincinv
 
 from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.allocation.base import AllocationRule, SequentialRule, Standing
-from scaffolding_ext.maths.allocation.replay import LabelledVote
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 
 CONFIDENCES = (0.98, 0.95, 0.9, 0.85, 0.8, 0.7)  # that a calibration tries
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)

@@ -8,13 +8,11 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from scaffolding_ext.maths import checks
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.maths.voting import vote
-
-if TYPE_CHECKING:
-    from scaffolding_ext.maths.allocation.replay import LabelledVote
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
-from scaffolding_ext.maths.allocation.replay import LabelledVote
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.maths.allocation.search import knobs_of, most_samples
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from scaffolding_ext.maths.allocation.base import AllocationRule, Rival, SequentialRule, Standing
-from scaffolding_ext.maths.allocation.replay import LabelledVote
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 
 
 @dataclass(frozen=True, kw_only=True)

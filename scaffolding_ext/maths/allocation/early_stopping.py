@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
-from scaffolding_ext.maths.allocation.replay import LabelledVote
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.maths.allocation.search import most_samples
 
 

@@ -19,7 +19,7 @@ from scipy.special import gammaln
 
 from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.allocation.base import AllocationRule, Rival, SequentialRule, Standing
-from scaffolding_ext.maths.allocation.replay import LabelledVote
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 
 CONCENTRATIONS = (2.0, 1.0, 0.5)  # that a calibration tries, beside the one that fits its votes
 MISSES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.maths.voting import vote
 
 Floats = npt.NDArray[np.float64]
@@ -64,43 +65,6 @@ def tokens_at_once(num_samples: int, lengths: Sequence[int]) -> int:
     """
     last = max(lengths[:num_samples])
     return sum(min(length, last) for length in lengths)
-
-
-@dataclass(frozen=True)
-class LabelledVote:
-    """All samples of one question, of which the right ones are known.
-
-    Attributes:
-        id: The question's.
-        classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
-        correct: Whether each sample is right, shape [num_samples].
-        lengths: Tokens of each sample, shape [num_samples].
-        rewards: Reward of each sample, in [0, 1], or None.
-        logprobs: Mean log-probability of each sample's tokens, or None.
-    """
-
-    id: str
-    classes: Sequence[int]
-    correct: Sequence[bool]
-    lengths: Sequence[int]
-    rewards: Sequence[float] | None = None
-    logprobs: Sequence[float] | None = None
-
-    def reordered(self, order: Sequence[int]) -> LabelledVote:
-        """The same samples in another order."""
-        return LabelledVote(
-            self.id,
-            [self.classes[index] for index in order],
-            [self.correct[index] for index in order],
-            [self.lengths[index] for index in order],
-            None if self.rewards is None else [self.rewards[index] for index in order],
-            None if self.logprobs is None else [self.logprobs[index] for index in order],
-        )
-
-    def is_right(self, num_samples: int) -> bool:
-        """Whether the vote of the first samples is: its output is the winner's first sample."""
-        winner = vote(self.classes[:num_samples])
-        return winner != -1 and bool(self.correct[list(self.classes).index(winner)])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from scaffolding_ext.maths.allocation.base import AllocationRule
-from scaffolding_ext.maths.allocation.replay import LabelledVote, Outcome
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.maths.allocation.replay import Outcome
 
 
 def most_samples(votes: Sequence[LabelledVote]) -> int:

@@ -11,7 +11,8 @@ from scaffolding_ext.calibration.vote_trial import rules_to_try
 from scaffolding_ext.maths.allocation.base import AllocationRule
 from scaffolding_ext.maths.allocation.baselines import Even
 from scaffolding_ext.maths.allocation.curtailment import Curtailment
-from scaffolding_ext.maths.allocation.replay import LabelledVote, Outcome, play, shuffled, tokens_at_once
+from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.maths.allocation.replay import Outcome, play, shuffled, tokens_at_once
 from scaffolding_ext.maths.allocation.search import cheapest, families
 
 VOTE = LabelledVote("a", [0, 1, 1, -1, 0, 1], [False, True, True, False, False, True], [10, 20, 30, 40, 50, 60])
