@@ -18,9 +18,9 @@ LINKED = ("controllers", "workers", "configs")  # symlinks inside scaffolding_ex
 
 # Sums may be computed in any order; the whole of -ffast-math would also change the number format of the process.
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"]
-DECODE_ATTENTION = Extension(
-    "scaffolding_ext.workers.huggingface._decode_attention",
-    ["workers/huggingface/decode_attention.c"],
+BLOCK_ATTENTION = Extension(
+    "scaffolding_ext.workers.huggingface._block_attention",
+    ["workers/huggingface/block_attention.c"],
     extra_compile_args=[] if sys.platform == "win32" else FLAGS,
     optional=True,  # without a compiler the package installs all the same, and torch computes what the kernel would
 )
@@ -41,7 +41,7 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=packages,
     package_dir=ROOTS,
-    ext_modules=[DECODE_ATTENTION],
+    ext_modules=[BLOCK_ATTENTION],
     package_data={
         "scaffolding_ext": ["py.typed"],
         "scaffolding_ext.configs": ["*.yaml", "*.json"],

@@ -112,22 +112,20 @@ def test_the_embedded_models_are_in_the_wheel(files: set[str], wheel: zipfile.Zi
     assert wheel.getinfo(f"{folder}/model.safetensors").file_size > 100_000
 
 
-@pytest.mark.parametrize(
-    "name", ["py.typed", "evaluation/record.schema.json", "workers/huggingface/decode_attention.c"]
-)
+@pytest.mark.parametrize("name", ["py.typed", "evaluation/record.schema.json", "workers/huggingface/block_attention.c"])
 def test_the_other_data_files_are_in_the_wheel(files: set[str], name: str) -> None:
     assert f"scaffolding_ext/{name}" in files
 
 
 def kernels(files: set[str]) -> list[str]:
-    return [name for name in files if name.startswith("scaffolding_ext/workers/huggingface/_decode_attention.c")]
+    return [name for name in files if name.startswith("scaffolding_ext/workers/huggingface/_block_attention.c")]
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="this machine has no C compiler")
 def test_the_wheels_kernel_loads(files: set[str], wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     (name,) = kernels(files)
     wheel.extractall(tmp_path)
-    code = "from scaffolding_ext.workers.huggingface import _decode_attention; print(_decode_attention.__file__)"
+    code = "from scaffolding_ext.workers.huggingface import _block_attention; print(_block_attention.__file__)"
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
     assert run.stdout.decode().strip() == str(tmp_path / name)
@@ -136,7 +134,7 @@ def test_the_wheels_kernel_loads(files: set[str], wheel: zipfile.ZipFile, tmp_pa
 def test_without_a_compiler_there_is_a_wheel_without_a_kernel(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, CC="no-such-compiler")
     assert not kernels(set(wheel.namelist()))
-    assert "scaffolding_ext/workers/huggingface/decode_attention.py" in wheel.namelist()
+    assert "scaffolding_ext/workers/huggingface/block_attention.py" in wheel.namelist()
 
 
 def test_no_scratch_is_in_the_wheel(files: set[str]) -> None:

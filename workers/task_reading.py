@@ -33,12 +33,14 @@ class TaskReader:
         tokenizer: The tokenizer's Rust backend.
         vocab_size: Token ids are below it.
         max_seq_len: Prompt and generated tokens of one request at most; None is no limit.
+        limited_by: What sets that limit, as a part of messages.
     """
 
-    def __init__(self, tokenizer: Any, vocab_size: int, max_seq_len: int | None) -> None:
+    def __init__(self, tokenizer: Any, vocab_size: int, max_seq_len: int | None, limited_by: str = "") -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self._max_seq_len = _UNLIMITED if max_seq_len is None else max_seq_len
+        self._in_all = f"{self._max_seq_len} in all{limited_by and f' ({limited_by})'}"
 
     @property
     def tokenizer_fingerprint(self) -> str:
@@ -134,9 +136,7 @@ class TaskReader:
             InvalidTaskError: It is.
         """
         if num_tokens > self._max_seq_len:
-            raise InvalidTaskError(
-                f"{what} {num_tokens} tokens, but a request may have {self._max_seq_len} in all: shorten it"
-            )
+            raise InvalidTaskError(f"{what} {num_tokens} tokens, but a request may have {self._in_all}: shorten it")
 
     def max_tokens(self, task: GenerationTask, prompt_len: int) -> int:
         """Tokens that may be generated: as the task says, else as many as fit.
@@ -147,7 +147,7 @@ class TaskReader:
         room = self._max_seq_len - prompt_len
         if task.max_tokens is None and room < 1:
             raise InvalidTaskError(
-                f"the prompt has {prompt_len} tokens, but a request may have {self._max_seq_len} in all with at least "
+                f"the prompt has {prompt_len} tokens, but a request may have {self._in_all} with at least "
                 "one generated: shorten the prompt"
             )
         if task.max_tokens is None and self._max_seq_len == _UNLIMITED:
@@ -156,7 +156,7 @@ class TaskReader:
         if max_tokens > room:
             raise InvalidTaskError(
                 f"the prompt has {prompt_len} tokens and max_tokens is {max_tokens}, but a request may have "
-                f"{self._max_seq_len} in all: shorten one of them"
+                f"{self._in_all}: shorten one of them"
             )
         return max_tokens
 

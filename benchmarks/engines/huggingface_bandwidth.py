@@ -2,7 +2,8 @@
 
     python -m benchmarks.engines.huggingface_bandwidth --device cuda --shape 7b
 
-A step must read every weight once, and the keys and values of every row: bytes by the measured bandwidth is the limit.
+A step must read every weight once, and the keys and values of every request: bytes by the measured bandwidth is the
+limit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from benchmarks._lib.report import Report
 
 BATCHES = (1, 8, 64)
 PROMPT_LEN = 128
+TOKENS_PER_BLOCK = 32
 
 
 class Shape(NamedTuple):
@@ -81,7 +83,7 @@ def _wait_for(device: str) -> None:
 
 
 def decode_rate(model: Any, batch: int, num_tokens: int, threads: int) -> float:
-    """Tokens a second while `batch` rows decode together, prompts not counted."""
+    """Tokens a second while `batch` requests decode together, prompts not counted."""
     from tokenizers import Tokenizer, models
 
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
@@ -92,11 +94,11 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int) -> float:
         model,
         Tokenizer(models.BPE()),
         frozenset(),
-        num_rows=batch,
+        num_blocks=batch * -(-(PROMPT_LEN + num_tokens) // TOKENS_PER_BLOCK),
+        tokens_per_block=TOKENS_PER_BLOCK,
+        max_cached=0,
         max_batch_size=batch,
-        max_seq_len=PROMPT_LEN + num_tokens,
         prefill_chunk=2048,
-        prefix_cache_bytes=0,
         enable_block_reuse=False,
         threads=threads,
     )
@@ -125,7 +127,7 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int) -> float:
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")
 @click.option("--shape", type=click.Choice(list(SHAPES)), default="tiny", show_default=True, help="Size of the model.")
 @click.option("--dtype", default=None, help="bfloat16 or float32.  [default: bfloat16 on CUDA, else float32]")
-@size("--num_tokens", 256, quick=64, help="Tokens that each row decodes.")
+@size("--num_tokens", 256, quick=64, help="Tokens that each request decodes.")
 @click.option("--threads", default=1, show_default=True, help="CPU threads of the engine.")
 def main(report: Report, device: str, shape: str, dtype: str | None, num_tokens: int, threads: int) -> None:
     """Decoded tokens a second at batch 1, 8 and 64, beside the limit that the memory's bandwidth sets."""

@@ -23,10 +23,10 @@ from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.tasks import PROBE, ScoreTask, VerifyTask, let_run_to, set_purpose
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
-CONCURRENCY = 256  # requests at once: four times the rows, so that some wait
+CONCURRENCY = 256  # requests at once: four times what a step computes, so that some wait
 NUM_PREFIXES = 40
 STUCK_S = 120.0  # a request that takes longer counts as hung
-CAP = 8 * 2**20  # bytes of stored prefixes
+CAP = 8 * 2**20  # bytes of cached blocks
 
 
 def random_prompt(rng: random.Random, prefixes: list[list[int]]) -> list[int]:
@@ -84,7 +84,7 @@ async def serve(worker: HuggingFaceWorker, rng: random.Random, prefixes: list[li
     fate, delay = rng.random(), rng.random() * 0.2
     if isinstance(task, StreamGenerationTask):
         while not task.end_flag:
-            if rng.random() < 0.5:  # some pause, and rest in their rows or lose them
+            if rng.random() < 0.5:  # some pause, and keep their blocks or lose them
                 let_run_to(task, len(task.output_tokens or ()) + rng.randint(1, 8))
             await worker.run_task(task)
             if rng.random() < 0.5:
@@ -160,7 +160,7 @@ def settle(worker: HuggingFaceWorker) -> None:
 @size("--num_requests", 20_000, quick=1_000, help="Requests in all.", least=10)
 @click.option("--model", default="tinylm/draft", show_default=True, help="The model.")
 def main(report: Report, num_requests: int, model: str) -> None:
-    """Requests that end in all the ways a request can; rows, memory and tasks must all come back."""
+    """Requests that end in all the ways a request can; blocks, memory and tasks must all come back."""
     seed = report.seed
     report.setting |= {"concurrency": CONCURRENCY, "prefix_cache_bytes": CAP}
     worker = HuggingFaceWorker(model, seed=seed, prefix_cache_bytes=CAP, max_seq_len=256, prefill_chunk=128)
@@ -178,8 +178,9 @@ def main(report: Report, num_requests: int, model: str) -> None:
     report.figure("seconds", seconds)
     report.figure("tokens_per_s", metrics.tokens_per_s)
     report.figure("hit_rate", metrics.hit_rate)
-    report.figure("evicted_prefixes", metrics.num_evicted)
-    report.figure("streams_put_back", metrics.num_put_back)
+    report.figure("evicted_blocks", metrics.num_evicted)
+    report.figure("put_back", metrics.num_put_back)
+    report.figure("recomputed_tokens", metrics.num_recomputed)
     report.figure("longest_wait_of_a_row_s", metrics.longest_wait_s)
     for name, number in sorted(outcomes.items()):
         report.figure(name, number)
@@ -189,12 +190,13 @@ def main(report: Report, num_requests: int, model: str) -> None:
     num_missing = num_requests - outcomes.total()
     for name, value, bar in (
         ("requests that hung, ended wrongly or are missing", num_wrong + num_missing, 0),
-        ("rows in use at the end", metrics.num_running + metrics.num_waiting + metrics.num_paused, 0),
+        ("requests in the engine at the end", metrics.num_running + metrics.num_waiting + metrics.num_paused, 0),
+        ("blocks held at the end", metrics.num_held_blocks, 0),
         ("requests that the engine still knows", len(engine._unfinished), 0),
         ("promised prefixes that nobody computes", len(index._promised), 0),
         ("streams that the worker still knows", len(worker._streams), 0),
         ("asyncio tasks left", num_tasks, 0),
-        ("stored prefixes over their cap, bytes", max(0, index.num_bytes - CAP), 0),
+        ("cached blocks over their cap", max(0, metrics.num_cached_blocks - engine._batch._pool.max_cached), 0),
         ("memory grown since the second tenth, MiB", memory[-1] - memory[1], 32),
     ):
         report.bar(name, value, "<=", bar)

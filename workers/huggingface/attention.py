@@ -1,8 +1,9 @@
-"""Attention over rows of cached keys and values, for all the tokens of a step in one flat sequence.
+"""Attention over cached keys and values in blocks, for all the tokens of a step in one flat sequence.
 
 The tokens of every request in a step lie one behind the other, without padding between them, so that all of a model but
-its attention works on them as on one text. Attention is computed span by span. transformers calls `attend` in the place
-of its own attention where a model's `attn_implementation` is `ATTENTION`.
+its attention works on them as on one text. Attention reads the blocks of each request through a table: in C on a CPU
+(`block_attention`), else by torch, span by span. transformers calls `attend` in the place of its own attention where a
+model's `attn_implementation` is `ATTENTION`.
 """
 
 from __future__ import annotations
@@ -14,32 +15,31 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.workers.huggingface.decode_attention import decode_attention, serves
-from scaffolding_ext.workers.huggingface.kv_cache import KVRows, Slots
+from scaffolding_ext.workers.huggingface.block_attention import block_attention, serves
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, LayerKV, Slots
 
-ATTENTION = "scaffolding_ext_rows"
+ATTENTION = "scaffolding_ext_blocks"
 
 
 class Span:
-    """Consecutive rows that compute equally many tokens, and attend to equally many positions.
+    """Requests of a step that compute equally many tokens each, and whose lengths are alike.
 
     Args:
-        first_row: The first of them.
-        num_rows: How many they are.
-        num_tokens: Tokens that each of them computes.
-        kv_len: Positions that they see.
+        start: Where their tokens begin in the step.
+        tables: Their blocks, int64, shape (rows, blocks).
         positions: Those of their tokens, int64, shape (rows, tokens).
+        kv_len: Positions that they see.
         dtype: Of the mask.
     """
 
     def __init__(
-        self, first_row: int, num_rows: int, num_tokens: int, kv_len: int, positions: torch.Tensor, dtype: torch.dtype
+        self, start: int, tables: torch.Tensor, positions: torch.Tensor, kv_len: int, dtype: torch.dtype
     ) -> None:
-        self.first_row = first_row
-        self.num_rows = num_rows
-        self.num_tokens = num_tokens
-        self.kv_len = kv_len
+        self.num_rows, self.num_tokens = positions.shape
+        self.start, self.stop = start, start + positions.numel()
+        self.tables = tables
         self.positions = positions
+        self.kv_len = kv_len
         self._dtype = dtype
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
 
@@ -69,15 +69,26 @@ class Span:
 class Step(NamedTuple):
     """What attention must know of one forward pass.
 
+    Requests that hold the same blocks have them in both tables: an attention that computes what is shared once, and joins
+    it with the rest by the logarithms of both sums of exponentials, finds here what it needs.
+
     Attributes:
         kv: All keys and values.
         slots: Where those of the pass are written.
-        spans: In the order of the tokens; behind the last span's tokens there may be padding.
+        tables: The blocks of each request, int64, shape (requests, blocks).
+        rows: Of each token, whose table is its own; int64, shape (tokens,).
+        positions: Of each token, int64, shape (tokens,).
+        num_few: Tokens at the beginning whose requests compute few of them; the kernel attends to these.
+        spans: All requests, in the order of the tokens; behind the last span's tokens there may be padding.
         layers: Those that have attended.
     """
 
-    kv: KVRows
+    kv: KVBlocks
     slots: Slots
+    tables: torch.Tensor
+    rows: torch.Tensor
+    positions: torch.Tensor
+    num_few: int
     spans: list[Span]
     layers: set[int]
 
@@ -116,23 +127,23 @@ def attend(
     Raises:
         ConfigError: The layer does more than this attention can.
     """
-    kv, slots, spans, layers = current_step.get()
+    step = current_step.get()
     layer = int(module.layer_idx)
-    _check(module, layer in layers, attention_mask, kwargs)
-    layers.add(layer)
-    kv.write(layer, key[0], value[0], slots)
+    _check(module, layer in step.layers, attention_mask, kwargs)
+    step.layers.add(layer)
+    kv = step.kv.write(layer, key[0], value[0], step.slots)
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     output = query.new_zeros(query.shape[2], query.shape[1], value.shape[3])
-    start = 0
-    for span in spans:
-        stop = start + span.num_rows * span.num_tokens
-        queries, target = query[0, :, start:stop], output[start:stop]
-        keys, values = kv.read(layer, span.first_row, span.num_rows, span.kv_len)
-        if span.num_tokens == 1 and serves(queries, keys, values):
-            decode_attention(queries, keys, values, span.positions, sliding_window, scale, target)
-        else:
-            target.copy_(_attend_span(queries, keys, values, span, sliding_window, scale))
-        start = stop
+    done = 0
+    if step.num_few and serves(query[0], kv):
+        done = step.num_few
+        block_attention(
+            query[0, :, :done], kv, step.tables, step.rows, step.positions, sliding_window, scale, output[:done]
+        )
+    for span in step.spans:
+        if span.start >= done:
+            queries = query[0, :, span.start : span.stop]
+            output[span.start : span.stop] = _attend_span(queries, kv, span, sliding_window, scale)
     return output[None], None
 
 
@@ -152,10 +163,9 @@ def _check(module: torch.nn.Module, again: bool, mask: torch.Tensor | None, opti
         )
 
 
-def _attend_span(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, span: Span, window: int | None, scale: float
-) -> torch.Tensor:
+def _attend_span(queries: torch.Tensor, kv: LayerKV, span: Span, window: int | None, scale: float) -> torch.Tensor:
     """torch's attention of a span: queries of shape (heads, tokens, head size) to (tokens, heads, head size)."""
+    keys, values = kv.gather(span.tables, span.kv_len)
     num_rows, num_tokens = span.num_rows, span.num_tokens
     num_heads, num_kv_heads = queries.shape[0], keys.shape[1]
     num_groups = num_heads // num_kv_heads

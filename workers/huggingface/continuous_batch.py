@@ -10,18 +10,17 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
 
 from scaffolding_ext.errors import EngineError
+from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, reported_logprobs
-from scaffolding_ext.workers.huggingface.kv_cache import KVRows
 from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
-from scaffolding_ext.workers.huggingface.prefix_index import PrefixIndex
-from scaffolding_ext.workers.huggingface.row_scheduler import RowScheduler
+from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, PrefixIndex
+from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, Sampled, sample
 
 logger = logging.getLogger(__name__)
@@ -40,11 +39,11 @@ class ContinuousBatch:
 
     Args:
         runner: The model.
-        kv: The rows on which it works.
+        pool: The blocks of its keys and values.
         index: The prefixes that can be reused.
         tokenizer: The tokenizer's Rust backend, for text and stop strings.
         end_ids: Token ids that end a text.
-        num_places: Rows that one step computes at most.
+        num_places: Requests that one step computes at most.
         prefill_chunk: Prompt tokens that one step computes at most.
         on_end: Called with each request when it has ended, before the request says so itself.
     """
@@ -52,7 +51,7 @@ class ContinuousBatch:
     def __init__(
         self,
         runner: ModelRunner,
-        kv: KVRows,
+        pool: BlockPool,
         index: PrefixIndex,
         tokenizer: Any,
         end_ids: frozenset[int],
@@ -61,13 +60,13 @@ class ContinuousBatch:
         on_end: Callable[[EngineRequest], None],
     ) -> None:
         self._runner = runner
-        self._kv = kv
+        self._pool = pool
         self._index = index
         self._tokenizer = tokenizer
         self._end_ids = end_ids
         self._on_end = on_end
-        self._scheduler = RowScheduler(kv, index, num_places, prefill_chunk)
-        self._num_decoded = self._num_prefilled = 0
+        self._scheduler = RequestScheduler(pool, index, num_places, prefill_chunk)
+        self._num_decoded = self._num_prefilled = self._num_recomputed = 0
         self._busy_s, self._num_steps = 0.0, 0
 
     @property
@@ -78,20 +77,23 @@ class ContinuousBatch:
     @property
     def metrics(self) -> EngineMetrics:
         """A snapshot; from any thread."""
-        scheduler = self._scheduler
+        scheduler, pool = self._scheduler, self._pool
         return EngineMetrics(
-            num_running=len(scheduler.rows),
+            num_running=len(scheduler.running),
             num_waiting=scheduler.num_waiting,
-            num_rows=self._kv.num_rows,
+            num_free_blocks=pool.num_free,
+            num_held_blocks=pool.num_held,
+            num_cached_blocks=pool.num_cached,
             num_places=scheduler.num_places,
             num_paused=scheduler.num_paused,
             num_put_back=scheduler.num_put_back,
             longest_wait_s=scheduler.longest_wait_s,
-            num_stored_tokens=self._index.num_stored_tokens,
+            num_cached_tokens=pool.num_cached_tokens,
             num_decoded=self._num_decoded,
             num_prefilled=self._num_prefilled,
             num_reused=scheduler.num_reused,
-            num_evicted=self._index.num_evicted,
+            num_recomputed=self._num_recomputed,
+            num_evicted=pool.num_evicted,
             busy_s=self._busy_s,
             num_steps=self._num_steps,
         )
@@ -99,10 +101,9 @@ class ContinuousBatch:
     def warm_up(self) -> None:
         """Run the model once, so that one that does not fit or cannot be served fails now."""
         request = EngineRequest([0], 0, GREEDY, notify=lambda _: None)
-        rows = self._scheduler.rows
-        rows.add(request, 0)
-        self._runner.forward([Work(request, 1)], rows.class_of_row)
-        rows.remove(request)
+        self._index.begin(request.sequence, NO_MATCH, may_adopt=False)
+        self._runner.forward([Work(request, 1)])
+        self._index.discard(request.sequence)
 
     def add(self, request: EngineRequest) -> None:
         """Put a request behind those that wait."""
@@ -120,7 +121,7 @@ class ContinuousBatch:
         self._scheduler.clear()
 
     def step(self) -> None:
-        """Admit what fits; then compute one token of every row that decodes, and some of the prompts."""
+        """Admit what fits; then compute one token of every request that decodes, and some of the prompts."""
         started = time.monotonic()
         self._num_steps += 1
         self._scheduler.admit()
@@ -131,7 +132,6 @@ class ContinuousBatch:
 
     def _compute(self, works: list[Work]) -> None:
         """Run the model on these tokens; where that fails, on halves of them, until it is known whose fault it is."""
-        works = sorted(works, key=lambda work: work.request.holder.row)
         try:
             drawn = self._run(works)
         except Exception as error:  # an out-of-memory or a model's bug: the engine lives
@@ -150,7 +150,7 @@ class ContinuousBatch:
 
     def _run(self, works: list[Work]) -> _Drawn:
         """One pass, and a draw from its logits; changes no request but its scores."""
-        logits = self._runner.forward(works, self._scheduler.rows.class_of_row)
+        logits = self._runner.forward(works)
         completed = [work.request for work in works if work.completes]
         return _Drawn(completed, logits.isnan().any(-1).tolist(), self._sample(completed, logits))
 
@@ -160,17 +160,15 @@ class ContinuousBatch:
             self._advance(work)
         self._accept(drawn.completed, drawn.sampled)
         for request in [request for request, broken in zip(drawn.completed, drawn.broken, strict=True) if broken]:
-            self._kv.clear(request.holder.row)
+            self._index.discard(request.sequence)
             self._fail(request, EngineError("the model's logits are not numbers (NaN): try another dtype"))
         for request, _ in works:
             if request.error is not None:
                 continue
             if request.finish_reason is not None:
                 self._release(request, request.finish_reason)
-            else:
-                self._scheduler.rows.refile(request)
-                if request.num_decoded >= request.wanted:
-                    request.notify(request)
+            elif request.num_decoded >= request.wanted:
+                request.notify(request)
 
     def _fail(self, request: EngineRequest, error: EngineError) -> None:
         request.keep = False
@@ -199,7 +197,7 @@ class ContinuousBatch:
         return sample(
             logits,
             [request.sampling for request in chosen],
-            [len(request.holder.token_ids) for request in chosen],
+            [len(request.sequence.token_ids) for request in chosen],
             max(request.num_logprobs for request in chosen),
             forbidden,
         )
@@ -214,8 +212,9 @@ class ContinuousBatch:
                 self._scheduler.has_read(request)
         else:
             self._num_decoded += num_tokens
-        request.holder.num_kv += num_tokens
-        self._index.extend(request.holder)
+        num_kv = request.sequence.num_kv
+        self._num_recomputed += max(0, min(request.num_known - num_kv, num_tokens))
+        self._index.extend(request.sequence, num_tokens)
 
     def _accept(self, requests: list[EngineRequest], sampled: Sampled | None) -> None:
         """Append the drawn tokens to the requests that generate; the others have ended."""
@@ -232,18 +231,9 @@ class ContinuousBatch:
             row += 1
 
     def _release(self, request: EngineRequest, reason: str, error: EngineError | None = None) -> None:
-        """Free a request's row; its KV is stored if it is worth it."""
-        holder = request.holder
-        tensors = None
+        """Take a request's blocks; they stay as cache if what is in them is worth it."""
         wanted = request.keep or (error is None and self._scheduler.num_waiting)  # somebody may wait for this prefix
-        if wanted and holder.num_indexed:
-            with suppress(RuntimeError, MemoryError):  # no memory for the copy: then it is not kept
-                tensors = self._kv.export(holder.row, holder.num_kv)
-        self._scheduler.leave(request)
-        if tensors is None:
-            self._index.forget(holder)
-        else:
-            self._index.store(holder, tensors)
+        self._scheduler.leave(request, keep=bool(wanted))
         self._end(request, reason, error)
 
     def _end(self, request: EngineRequest, reason: str, error: EngineError | None = None) -> None:

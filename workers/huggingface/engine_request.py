@@ -11,7 +11,7 @@ from tokenizers.decoders import DecodeStream
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.tasks import TokenCounts
-from scaffolding_ext.workers.huggingface.prefix_index import Holder
+from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence, Worth, all_alike
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
 from scaffolding_ext.workers.streaming import NEVER
 from scaffolding_ext.workers.task_fields import TokenLogprob
@@ -65,12 +65,16 @@ class EngineRequest:
         min_tokens: Tokens before which an end-of-sequence token cannot be drawn.
         urgent: Whether others wait for what it gives: a probe, a forced answer, a score, a verdict.
         priority: Its place among those that wait with it: the lower, the sooner.
+        worth: What a block of it is worth in the cache, by its number; what is worth less leaves sooner.
         notify: Called on the engine's thread when the request has ended or has `wanted` tokens.
 
     Attributes:
         awaited: Whether somebody waits for its next tokens, or its end; a stream that nobody waits for runs ahead.
         may_run_to: Generated tokens at which it pauses.
-        last_step: The engine's step that computed something of it last, or gave it a row.
+        number: How many came before it.
+        num_put_back: How often it had to make room for others.
+        num_known: First tokens whose KV was computed before it was put back.
+        last_step: The engine's step that computed something of it last, or let it in.
         skipped_since: When it should have computed and got no place in a step; None once it had one.
     """
 
@@ -90,9 +94,10 @@ class EngineRequest:
         min_tokens: int = 0,
         urgent: bool = False,
         priority: float = 0.0,
+        worth: Worth = all_alike,
         notify: Callable[[EngineRequest], None],
     ) -> None:
-        self.holder = Holder(list(prompt))
+        self.sequence = TokenSequence(list(prompt))
         self.prompt_len = len(prompt)
         self.max_tokens = max_tokens
         self.sampling = sampling
@@ -106,10 +111,12 @@ class EngineRequest:
         self.min_tokens = min_tokens
         self.urgent = urgent
         self.priority = priority
+        self.worth = worth
         self.notify = notify
         self.wanted = max_tokens + 1
         self.awaited = True
         self.may_run_to = NEVER
+        self.number = self.num_put_back = self.num_known = 0
         self.last_step = 0
         self.skipped_since: float | None = None
         self.finish_reason: str | None = None
@@ -129,12 +136,12 @@ class EngineRequest:
     @property
     def num_decoded(self) -> int:
         """Tokens generated so far."""
-        return len(self.holder.token_ids) - self.prompt_len
+        return len(self.sequence.token_ids) - self.prompt_len
 
     @property
     def num_pending(self) -> int:
         """Tokens that are there but not computed."""
-        return len(self.holder.token_ids) - self.holder.num_kv
+        return len(self.sequence.token_ids) - self.sequence.num_kv
 
     @property
     def paused(self) -> bool:
@@ -160,7 +167,7 @@ class EngineRequest:
         with self._lock:
             finish_reason, counts = self.finish_reason, self.counts
             parts, logprobs = self.text_parts[:], self.logprobs[:]
-            token_ids = self.holder.token_ids[self.prompt_len + num_known :]
+            token_ids = self.sequence.token_ids[self.prompt_len + num_known :]
         text = "".join(parts)
         if finish_reason is None and self.stop:
             text = text[: len(text) - self._num_undecided(text)]
@@ -178,7 +185,7 @@ class EngineRequest:
             end_ids: Token ids that end a text.
         """
         with self._lock:
-            self.holder.token_ids.append(token_id)
+            self.sequence.token_ids.append(token_id)
             if logprobs is not None:
                 self.logprobs.append(logprobs)
             if token_id in end_ids and not self.ignore_end:

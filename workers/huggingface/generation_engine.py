@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from scaffolding_ext.errors import EngineError
+from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch, caused_by
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
-from scaffolding_ext.workers.huggingface.kv_cache import KVRows
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface.prefix_index import PrefixIndex
@@ -29,11 +30,11 @@ class GenerationEngine:
         model: A causal LM in evaluation mode.
         tokenizer: The tokenizer's Rust backend, for text and stop strings.
         end_ids: Token ids that end a text.
-        num_rows: Rows: requests whose keys and values are held.
-        max_batch_size: Rows that one step computes at most.
-        max_seq_len: Prompt and generated tokens of one request at most.
+        num_blocks: Blocks of keys and values; they must hold every single request.
+        tokens_per_block: Tokens of a block.
+        max_cached: Blocks that may stay as cache.
+        max_batch_size: Requests that one step computes at most.
         prefill_chunk: Prompt tokens that one step computes at most.
-        prefix_cache_bytes: Cap on stored prefixes.
         enable_block_reuse: Whether prefixes are reused at all.
         threads: Threads of each torch operation of this engine.
     """
@@ -44,21 +45,20 @@ class GenerationEngine:
         tokenizer: Any,
         end_ids: frozenset[int],
         *,
-        num_rows: int,
+        num_blocks: int,
+        tokens_per_block: int,
+        max_cached: int,
         max_batch_size: int,
-        max_seq_len: int,
         prefill_chunk: int,
-        prefix_cache_bytes: int,
         enable_block_reuse: bool,
         threads: int,
     ) -> None:
-        kv = KVRows(num_rows, max_seq_len)
-        index = PrefixIndex(prefix_cache_bytes, enable_block_reuse)
+        kv, pool = KVBlocks(num_blocks, tokens_per_block), BlockPool(num_blocks, max_cached)
         self._unfinished: set[EngineRequest] = set()
         self._batch = ContinuousBatch(
             ModelRunner(model, kv),
-            kv,
-            index,
+            pool,
+            PrefixIndex(kv, pool, enable_block_reuse),
             tokenizer,
             end_ids,
             max_batch_size,
@@ -165,7 +165,7 @@ class GenerationEngine:
             self._inbox.clear()
             self._batch.clear()
         for request in unfinished:
-            if request.ended:  # complete; only its row was not free yet
+            if request.ended:  # complete; only its blocks were not free yet
                 request.notify(request)
             elif cause is None:
                 request.end("error", EngineError("the worker was shut down before the task ended"))

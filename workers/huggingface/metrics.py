@@ -9,33 +9,39 @@ class EngineMetrics(NamedTuple):
     """A snapshot of an engine.
 
     Attributes:
-        num_running: Requests that hold a row.
-        num_waiting: Requests that wait for one.
-        num_rows: Rows in all: twice `max_batch_size`, or fewer where the memory for keys and values holds no more.
-        num_places: Rows that one step computes at most: `max_batch_size`, or all rows where they are fewer.
-        num_paused: Streams that may not run on before more is asked of them, whether they hold a row or not.
-        num_put_back: Rows whose KV had to make room for others since the start.
-        longest_wait_s: Longest that a request with a row, or one that was put back, went without a place in a step
+        num_running: Requests that hold blocks of keys and values.
+        num_waiting: Requests that wait for some.
+        num_free_blocks: Blocks that hold nothing.
+        num_held_blocks: Blocks that requests hold; what several share counts once.
+        num_cached_blocks: Blocks that nobody holds, kept for later requests that begin alike.
+        num_places: Requests that one step computes at most: `max_batch_size`.
+        num_paused: Streams that may not run on before more is asked of them, whether they hold blocks or not.
+        num_put_back: Requests whose blocks others needed, since the start.
+        longest_wait_s: Longest that a request that was let in, or one that was put back, went without a place in a step
             though somebody waited for it, since the start.
-        num_stored_tokens: Tokens whose KV is stored for reuse, running rows not counted.
+        num_cached_tokens: Tokens in the cached blocks.
         num_decoded: Generated tokens whose KV was computed since the start (the last of a text needs none).
         num_prefilled: Prompt tokens whose KV was computed since the start.
+        num_recomputed: Positions among these two whose KV had been computed before their request was put back.
         num_reused: Prompt tokens taken from cached KV since the start.
-        num_evicted: Stored prefixes that left under the memory cap.
+        num_evicted: Blocks that left the cache for others.
         busy_s: Seconds spent in steps since the start; the engine idles the rest.
         num_steps: Steps begun since the start.
     """
 
     num_running: int
     num_waiting: int
-    num_rows: int
+    num_free_blocks: int
+    num_held_blocks: int
+    num_cached_blocks: int
     num_places: int
     num_paused: int
     num_put_back: int
     longest_wait_s: float
-    num_stored_tokens: int
+    num_cached_tokens: int
     num_decoded: int
     num_prefilled: int
+    num_recomputed: int
     num_reused: int
     num_evicted: int
     busy_s: float

@@ -1,15 +1,16 @@
-"""What a model and the memory allow: whether its attention can be served, and how many rows of KV fit."""
+"""What a model and the memory allow: whether its attention can be served, and how many blocks of KV fit."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from scaffolding_ext.errors import ConfigError
 
 DEFAULT_KV_BYTES = 4 * 2**30  # where the device does not tell its free memory
-_SHARE_OF_FREE = 0.8  # of a CUDA device's free memory; the rest is for activations and stored prefixes
+_SHARE_OF_FREE = 0.8  # of a CUDA device's free memory; the rest is for activations
+_HELD_PER_PLACE = 2  # a chain and its probe
 
 
 def check_attention(config: Any, max_seq_len: int, serves_windows: bool) -> None:
@@ -57,32 +58,61 @@ def _check_positions(config: Any, max_seq_len: int) -> None:
         )
 
 
+class KVLimits(NamedTuple):
+    """What fits into the memory for keys and values.
+
+    Attributes:
+        num_blocks: Blocks in all.
+        max_cached: Blocks that may stay as cache.
+        max_seq_len: Prompt and generated tokens of one request at most.
+        limited_by: Why a request may not be longer, where the memory is the reason; else empty.
+    """
+
+    num_blocks: int
+    max_cached: int
+    max_seq_len: int
+    limited_by: str
+
+
 def token_bytes(network: Any) -> int:
     """Memory of the keys and values of one token, measured by a pass over one."""
+    from scaffolding_ext.workers.huggingface.block_pool import Block
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
-    from scaffolding_ext.workers.huggingface.kv_cache import KVRows
+    from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
     from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
     from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
-    kv = KVRows(1, 1)
+    kv = KVBlocks(1, 1)
     request = EngineRequest([0], 0, GREEDY, notify=lambda _: None)
-    request.holder.row = 0
+    request.sequence.add(Block(0))
     with torch.inference_mode():
-        ModelRunner(network, kv).forward([Work(request, 1)], lambda row: row)
-    return kv.num_bytes // 2  # one position more than its capacity is allocated
+        ModelRunner(network, kv).forward([Work(request, 1)])
+    return kv.num_bytes // 2  # one block more is allocated
 
 
-def fitting_rows(network: Any, max_batch_size: int, max_seq_len: int, kv_cache_bytes: int | None) -> int:
-    """How many rows fit into the memory for keys and values.
+def kv_limits(
+    network: Any,
+    *,
+    max_batch_size: int,
+    max_seq_len: int | None,
+    context_len: int,
+    tokens_per_block: int,
+    kv_cache_bytes: int | None,
+    prefix_cache_bytes: int,
+) -> KVLimits:
+    """How many blocks fit into the memory for keys and values, and how long a request can be.
 
     Args:
         network: The model, on its device.
-        max_batch_size: Rows wanted.
-        max_seq_len: Positions in a row.
+        max_batch_size: Requests that a step computes; of those and their probes no more than all tokens are held.
+        max_seq_len: Tokens of a request at most; None takes the model's context, or what fits where that is less.
+        context_len: The model's context.
+        tokens_per_block: Tokens of a block.
         kv_cache_bytes: The memory; None takes 4 GiB, or 80 % of what is free on a CUDA device.
+        prefix_cache_bytes: What of it may stay as cache.
 
     Raises:
-        ConfigError: Not even one row fits.
+        ConfigError: Not even one block fits, or not one request of the length that is asked for.
     """
     if kv_cache_bytes is not None:
         room = kv_cache_bytes
@@ -90,13 +120,18 @@ def fitting_rows(network: Any, max_batch_size: int, max_seq_len: int, kv_cache_b
         room = int(torch.cuda.mem_get_info(network.device)[0] * _SHARE_OF_FREE)
     else:
         room = DEFAULT_KV_BYTES
-    size = token_bytes(network) * (max_seq_len + 1)  # one more is allocated for padding
-    if size <= room:
-        return min(max_batch_size, room // size) if size else max_batch_size
-    longest = room * (max_seq_len + 1) // size - 1
-    advice = f"lower max_seq_len to at most {longest}" if longest >= 1 else "choose a smaller model"
-    raise ConfigError(
-        f"is {max_seq_len}; the keys and values of one such request take {size} bytes, but kv_cache_bytes allows "
-        f"{room}: {advice}, or raise kv_cache_bytes",
-        "max_seq_len",
-    )
+    block_bytes = max(1, token_bytes(network) * tokens_per_block)  # a model may have none
+    num_fitting = room // block_bytes - 1  # one more is allocated for padding
+    longest = num_fitting * tokens_per_block
+    if (max_seq_len or 1) > longest:
+        advice = f"lower max_seq_len to at most {longest}" if longest >= 1 else "choose a smaller model"
+        raise ConfigError(
+            f"is {max_seq_len or context_len}; kv_cache_bytes allows {room}, which is {max(num_fitting, 0)} blocks of "
+            f"{tokens_per_block} tokens and {block_bytes} bytes: {advice}, or raise kv_cache_bytes",
+            "max_seq_len",
+        )
+    served = max_seq_len or min(context_len, longest)
+    max_cached = prefix_cache_bytes // block_bytes
+    num_useful = _HELD_PER_PLACE * max_batch_size * -(-served // tokens_per_block) + max_cached
+    limited_by = f"what kv_cache_bytes, {room}, holds" if served < (max_seq_len or context_len) else ""
+    return KVLimits(min(num_fitting, num_useful), max_cached, served, limited_by)

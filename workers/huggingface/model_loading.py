@@ -17,6 +17,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
 _LEAST = {
     **dict.fromkeys(("threads", "max_batch_size", "max_seq_len", "prefill_chunk", "kv_cache_bytes"), 1),
     **dict.fromkeys(("prefix_cache_bytes", "seed"), 0),
+    "tokens_per_block": 16,
 }  # of the arguments that are whole numbers
 _MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # more are not had on any machine
 
@@ -29,14 +30,14 @@ class LoadedModel(NamedTuple):
         tokenizer: The tokenizer's Rust backend.
         chat_template: How its prompts are rendered; None where it has no template.
         end_ids: Token ids that end a text.
-        attends_to_rows: Whether its attention is this package's own.
+        attends_to_blocks: Whether its attention is this package's own.
     """
 
     network: Any
     tokenizer: Any
     chat_template: str | None
     end_ids: frozenset[int]
-    attends_to_rows: bool
+    attends_to_blocks: bool
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
@@ -51,6 +52,9 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     for key, least in _LEAST.items():
         if given.get(key) is not None:
             require.whole(key, given[key], least, _MOST.get(key))
+    block_len = given.get("tokens_per_block") or 1
+    if block_len & (block_len - 1):
+        raise ConfigError(f"is {block_len}; it must be a power of two", "tokens_per_block")
     if "dtype" in given:
         require.one_of("dtype", given["dtype"], _DTYPES)
     device = given.get("device", "cpu")
@@ -110,13 +114,13 @@ def load_model(
         _check_weights(model, report)
     network.to(device).eval()
     _check_finite(model, network)
-    attends_to_rows = attn_implementation is None and network._supports_attention_backend
-    if attends_to_rows:
+    attends_to_blocks = attn_implementation is None and network._supports_attention_backend
+    if attends_to_blocks:
         register()
         network.set_attn_implementation(ATTENTION)
-        attends_to_rows = network.config.get_text_config()._attn_implementation == ATTENTION
+        attends_to_blocks = network.config.get_text_config()._attn_implementation == ATTENTION
     ends = _end_ids(network, tokenizer)
-    return LoadedModel(network, tokenizer.backend_tokenizer, tokenizer.chat_template, ends, attends_to_rows)
+    return LoadedModel(network, tokenizer.backend_tokenizer, tokenizer.chat_template, ends, attends_to_blocks)
 
 
 def _check_device(device: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,13 +12,14 @@ from transformers.cache_utils import Cache
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, Span, Step, current_step
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
-from scaffolding_ext.workers.huggingface.kv_cache import KVRows, Slots
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_KV_STEP = 32  # attention lengths are rounded up to this, so that few shapes occur
-_NUM_BITS = 4  # significant bits of the number of tokens in a pass, for the same reason
+_NUM_BITS = 4  # significant bits of the number of tokens in a pass, so that few shapes occur
+_FEW = 8  # tokens of a request up to which the kernel is faster than torch
+_SHORTEST = 64  # tokens: the class of the shortest requests
 _NEEDS_NO_POSITIONS = ("mpt",)  # its attention knows distances
 
 
@@ -32,16 +32,8 @@ class Work(NamedTuple):
     @property
     def completes(self) -> bool:
         """Whether nothing is pending afterwards, so that the next token can be drawn."""
-        holder = self.request.holder
-        return holder.num_kv + self.num_tokens == len(holder.token_ids)
-
-
-class _Inputs(NamedTuple):
-    """The tokens of a pass, flat: shape (tokens,) each, padding last."""
-
-    ids: torch.Tensor
-    positions: torch.Tensor
-    slots: Slots
+        sequence = self.request.sequence
+        return sequence.num_kv + self.num_tokens == len(sequence.token_ids)
 
 
 class ModelRunner:
@@ -56,7 +48,7 @@ class ModelRunner:
         ConfigError: The model cannot be told where a token stands.
     """
 
-    def __init__(self, model: PreTrainedModel, kv: KVRows) -> None:
+    def __init__(self, model: PreTrainedModel, kv: KVBlocks) -> None:
         self._model = model
         self._kv = kv
         self._is_flat = model.config.get_text_config()._attn_implementation == ATTENTION
@@ -71,18 +63,18 @@ class ModelRunner:
                 f"is of type {model.config.model_type}, which takes no position_ids: choose another model", "model"
             )
 
-    def forward(self, works: list[Work], class_of_row: Callable[[int], int]) -> torch.Tensor:
+    def forward(self, works: list[Work]) -> torch.Tensor:
         """Compute pending tokens, and read the scores that they give.
 
         Args:
-            works: What is computed, in the order of the rows.
-            class_of_row: Tells of a row its class; only rows of one class attend together.
+            works: What is computed; put in the order of their tokens, those that decode first.
 
         Returns:
             Logits of the next token of each request that this pass completes, in order: shape (requests,
             vocabulary), float32.
         """
-        inputs, spans = self._prepare(works, class_of_row)
+        works.sort(key=lambda work: (work.num_tokens, work.request.sequence.num_kv))
+        ids, step = self._prepare(works)
         wanted: list[int] = []  # flat indices of the tokens whose logits are needed
         scored: list[tuple[Work, int]] = []
         completed: list[int] = []
@@ -97,73 +89,81 @@ class ModelRunner:
                 completed.append(len(wanted))
                 wanted.append(start - 1)
         run = self._run_flat if self._is_flat else self._run_spans
-        logits = run(inputs, spans, torch.tensor(wanted or [0], device=inputs.ids.device)).float()
+        logits = run(ids, step, torch.tensor(wanted or [0], device=ids.device)).float()
         for work, row in scored:
             _read_scores(work, logits[row:])
         if len(completed) == len(logits):
             return logits
         return logits[torch.tensor(completed, dtype=torch.long, device=logits.device)]
 
-    def _prepare(self, works: list[Work], class_of_row: Callable[[int], int]) -> tuple[_Inputs, list[Span]]:
+    def _prepare(self, works: list[Work]) -> tuple[torch.Tensor, Step]:
+        """The tokens of a pass, flat, with padding last; and what attention must know of them."""
+        block_len = self._kv.tokens_per_block
         num_tokens = sum(work.num_tokens for work in works)
-        step = 1 << max(0, num_tokens.bit_length() - _NUM_BITS)
-        flat = np.zeros((3, -(-num_tokens // step) * step if self._is_flat else num_tokens), np.int64)
-        flat[2, num_tokens:] = self._kv.capacity  # padding is written where nobody reads
-        stretches: list[tuple[int, int, int, int]] = []  # first row, rows, tokens of each, positions
-        previous: tuple[int, int] | None = None
-        start = 0
-        for request, count in works:
-            holder = request.holder
-            stop, num_kv, kv_len = start + count, holder.num_kv, holder.num_kv + count
-            flat[0, start:stop] = holder.token_ids[num_kv:kv_len] if count > 1 else holder.token_ids[num_kv]
-            flat[1, start:stop] = holder.row
-            flat[2, start:stop] = np.arange(num_kv, kv_len) if count > 1 else num_kv
-            place = (class_of_row(holder.row), holder.row) if count == 1 else None
-            if place is not None and previous == (place[0], place[1] - 1):
-                first_row, num_rows, _, longest = stretches[-1]
-                stretches[-1] = first_row, num_rows + 1, 1, max(longest, kv_len)
+        rounding = 1 << max(0, num_tokens.bit_length() - _NUM_BITS)
+        flat = np.zeros((5, -(-num_tokens // rounding) * rounding if self._is_flat else num_tokens), np.int64)
+        flat[3, num_tokens:] = self._kv.padding
+        tables = np.zeros((len(works), max(-(-_kv_len(work) // block_len) for work in works)), np.int64)
+        stretches: list[
+            tuple[int, int, int]
+        ] = []  # first of some works that attend together, one behind the last, tokens of each
+        start, previous = 0, -1
+        for row, (request, count) in enumerate(works):
+            sequence = request.sequence
+            stop, num_kv = start + count, sequence.num_kv
+            table, num_blocks = sequence.table, min(len(sequence.table), tables.shape[1])
+            tables[row] = table[0]  # behind its end a table names what may be read, since it is hidden
+            tables[row, :num_blocks] = table[:num_blocks]
+            flat[0, start:stop] = (
+                sequence.token_ids[num_kv : num_kv + count] if count > 1 else sequence.token_ids[num_kv]
+            )
+            flat[1, start:stop] = np.arange(num_kv, num_kv + count) if count > 1 else num_kv
+            flat[2, start:stop] = row
+            kind = _class_of(num_kv + 1) if count == 1 else -1
+            if kind == previous and kind >= 0:
+                stretches[-1] = stretches[-1][0], row + 1, 1
             else:
-                stretches.append((holder.row, 1, count, kv_len))
-            previous, start = place, stop
-        ids, rows, positions = torch.from_numpy(flat).to(self._model.device)
+                stretches.append((row, row + 1, count))
+            start, previous = stop, kind
+        places = flat[:, :num_tokens]
+        np.divmod(places[1], block_len, out=(places[3], places[4]))
+        places[3] = tables[places[2], places[3]]
+        ids, positions, rows, blocks, offsets = torch.from_numpy(flat).to(self._model.device)
+        device_tables = torch.from_numpy(tables).to(self._model.device)
         spans, start = [], 0
-        for first_row, num_rows, count, longest in stretches:
-            stop = start + num_rows * count
-            kv_len = min(-(-longest // _KV_STEP) * _KV_STEP, self._kv.capacity)
-            places = positions[start:stop].view(num_rows, count)
-            spans.append(Span(first_row, num_rows, count, kv_len, places, self._model.dtype))
+        for first, last, count in stretches:
+            kv_len = max(-(-_kv_len(works[last - 1]) // block_len) * block_len, 0)
+            stop = start + (last - first) * count
+            tables_of = device_tables[first:last, : kv_len // block_len]
+            spans.append(
+                Span(start, tables_of, positions[start:stop].view(last - first, count), kv_len, self._model.dtype)
+            )
             start = stop
-        inputs = _Inputs(ids, positions.where(positions < self._kv.capacity, 0), Slots(rows, positions))
-        return inputs, spans
+        num_few = sum(work.num_tokens for work in works if work.num_tokens <= _FEW)
+        return ids, Step(self._kv, Slots(blocks, offsets), device_tables, rows, positions, num_few, spans, set())
 
-    def _run_flat(self, inputs: _Inputs, spans: list[Span], wanted: torch.Tensor) -> torch.Tensor:
-        token = current_step.set(Step(self._kv, inputs.slots, spans, set()))
+    def _run_flat(self, ids: torch.Tensor, step: Step, wanted: torch.Tensor) -> torch.Tensor:
+        token = current_step.set(step)
         try:
-            return self._logits(
-                wanted, input_ids=inputs.ids[None], position_ids=inputs.positions[None], use_cache=False
-            )[0]
+            return self._logits(wanted, input_ids=ids[None], position_ids=step.positions[None], use_cache=False)[0]
         finally:
             current_step.reset(token)
 
-    def _run_spans(self, inputs: _Inputs, spans: list[Span], wanted: torch.Tensor) -> torch.Tensor:
-        parts, start = [], 0
-        for span in spans:  # of one row, or of one token a row
-            shape = span.num_rows, span.num_tokens
-            tokens = slice(start, start + span.num_rows * span.num_tokens)
-            chosen = wanted[(wanted >= tokens.start) & (wanted < tokens.stop)] - start
+    def _run_spans(self, ids: torch.Tensor, step: Step, wanted: torch.Tensor) -> torch.Tensor:
+        parts = []
+        for span in step.spans:  # of one request, or of one token a request
+            tokens = slice(span.start, span.stop)
+            chosen = wanted[(wanted >= span.start) & (wanted < span.stop)] - span.start
             is_one_row = span.num_rows == 1 and len(chosen) > 0
             logits = self._logits(
                 chosen if is_one_row else torch.zeros_like(wanted[:1]),
-                input_ids=inputs.ids[tokens].view(shape),
-                position_ids=inputs.positions[tokens].view(shape),
+                input_ids=ids[tokens].view_as(span.positions),
+                position_ids=span.positions,
                 attention_mask=span.mask(),
-                past_key_values=_SpanCache(
-                    self._kv, span, Slots(inputs.slots.rows[tokens], inputs.slots.positions[tokens])
-                ),
+                past_key_values=_SpanCache(step.kv, span, Slots(step.slots.blocks[tokens], step.slots.offsets[tokens])),
                 use_cache=True,
             )
             parts.append(logits[0] if is_one_row else logits[chosen, 0])
-            start = tokens.stop
         return torch.cat(parts)
 
     def _logits(self, columns: torch.Tensor, **arguments: Any) -> torch.Tensor:
@@ -175,9 +175,9 @@ class ModelRunner:
 
 
 class _SpanCache(Cache):  # type: ignore[misc]
-    """Rows of keys and values as the cache that a model's own attention expects."""
+    """The keys and values of a span as the cache that a model's own attention expects."""
 
-    def __init__(self, kv: KVRows, span: Span, slots: Slots) -> None:
+    def __init__(self, kv: KVBlocks, span: Span, slots: Slots) -> None:
         super().__init__(layers=[])
         self._kv = kv
         self._span = span
@@ -188,17 +188,27 @@ class _SpanCache(Cache):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write one layer's new keys and values, shape (rows, heads, tokens, head size); return all that is visible."""
         keys, values = (states.transpose(0, 1).flatten(1, 2) for states in (key_states, value_states))
-        self._kv.write(layer_idx, keys, values, self._slots)
-        return self._kv.read(layer_idx, self._span.first_row, self._span.num_rows, self._span.kv_len)
+        kv = self._kv.write(layer_idx, keys, values, self._slots)
+        return kv.gather(self._span.tables, self._span.kv_len)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions that attention sees; asked for by models that derive positions themselves."""
         return self._span.kv_len
 
 
+def _kv_len(work: Work) -> int:
+    """Positions that there are behind a pass."""
+    return work.request.sequence.num_kv + work.num_tokens
+
+
+def _class_of(num_tokens: int) -> int:
+    """Requests up to 64 tokens, 128, 256 and so on have a number each; torch attends to those of one together."""
+    return (max(num_tokens - 1, 0) // _SHORTEST).bit_length()
+
+
 def _scored_range(work: Work) -> tuple[int, int]:
     """Which of the computed tokens have logits that are wanted, themselves or for the token that they predict."""
-    request, start = work.request, work.request.holder.num_kv
+    request, start = work.request, work.request.sequence.num_kv
     if request.wants_logits:
         first, stop = 0, request.prompt_len
     elif request.score_from is not None:
@@ -210,14 +220,14 @@ def _scored_range(work: Work) -> tuple[int, int]:
 
 def _read_scores(work: Work, logits: torch.Tensor) -> None:
     """Take the logits of prompt tokens, or the log-probabilities of those they predict, from a pass's first rows."""
-    request, start = work.request, work.request.holder.num_kv
+    request, start = work.request, work.request.sequence.num_kv
     first, last = (start + offset for offset in _scored_range(work))
     if request.wants_logits:
         if request.context_logits is None:
             request.context_logits = torch.empty(request.prompt_len, logits.shape[-1])
         request.context_logits[first:last] = logits[: last - first]
         return
-    targets = torch.tensor(request.holder.token_ids[first + 1 : last + 1], device=logits.device)
+    targets = torch.tensor(request.sequence.token_ids[first + 1 : last + 1], device=logits.device)
     log_probabilities = torch.log_softmax(logits[: last - first], -1)
     known = first + 1 - (request.score_from or 0)  # a pass that failed halfway is repeated
     request.scores[known:] = log_probabilities.gather(-1, targets[:, None])[:, 0].tolist()

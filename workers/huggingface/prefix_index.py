@@ -1,165 +1,233 @@
-"""Which prefixes of token sequences have their keys and values cached, and which cached ones are kept."""
+"""Sequences of tokens in blocks of keys and values: what of a new one is there already, and who holds what."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import torch
+from scaffolding_ext.workers.huggingface.block_pool import GRAIN, Block, BlockPool
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 
-BLOCK_LEN = 16  # tokens; shorter prefixes are not worth finding
+Worth = Callable[[int], float]
 
 
-class Holder:
-    """Something that holds the KV of a token sequence: a running row (`tensors` is None) or a stored prefix.
+def all_alike(number: int) -> float:
+    """What a block is worth in the cache where nobody says otherwise: then the least recently used leave first."""
+    return 0.0
+
+
+class TokenSequence:
+    """A sequence of tokens, and the blocks that hold their keys and values.
 
     Attributes:
-        token_ids: The sequence; it may grow.
-        num_kv: Its first positions whose KV is there.
-        row: The row, while it runs.
-        tensors: The exported KV, once it is stored.
-        num_indexed: Whole blocks under which an index knows the holder.
+        token_ids: The tokens; there may come more.
+        num_kv: Its first tokens whose KV is there.
+        blocks: What it holds, in order.
+        table: Where these lie in the buffers.
     """
 
-    __slots__ = ("_block_keys", "num_indexed", "num_kv", "row", "tensors", "token_ids")
+    __slots__ = ("_prefix_keys", "blocks", "num_kv", "table", "token_ids")
 
     def __init__(self, token_ids: list[int]) -> None:
         self.token_ids = token_ids
         self.num_kv = 0
-        self.row = -1
-        self.tensors: list[torch.Tensor] | None = None
-        self.num_indexed = 0
-        self._block_keys: list[int] = []
+        self.blocks: list[Block] = []
+        self.table: array[int] = array("q")
+        self._prefix_keys: list[int] = []
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory of the stored tensors."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors or ())
+    def add(self, block: Block) -> None:
+        """Append a block."""
+        self.blocks.append(block)
+        self.table.append(block.index)
 
-    def block_keys(self, num_tokens: int) -> list[int]:
-        """The keys of the whole blocks among the first tokens; each key stands for everything up to its block's end."""
-        keys = self._block_keys
-        while (len(keys) + 1) * BLOCK_LEN <= num_tokens:
-            start = len(keys) * BLOCK_LEN
-            keys.append(hash((keys[-1] if keys else 0, tuple(self.token_ids[start : start + BLOCK_LEN]))))
-        return keys[: num_tokens // BLOCK_LEN]
+    def prefix_keys(self, num_tokens: int) -> list[int]:
+        """A number for each 16 of the first tokens; it stands for everything up to their end."""
+        keys = self._prefix_keys
+        while (len(keys) + 1) * GRAIN <= num_tokens:
+            start = len(keys) * GRAIN
+            keys.append(hash((keys[-1] if keys else 0, tuple(self.token_ids[start : start + GRAIN]))))
+        return keys[: num_tokens // GRAIN]
 
 
 class Match(NamedTuple):
-    """A cached prefix: who holds it, and how many tokens of it can be reused."""
+    """What is there of a sequence.
 
-    holder: Holder
+    Attributes:
+        blocks: Whole blocks that it can hold with others.
+        rest: The block that holds what comes behind them, or None.
+        num_rest: How many of that one's first tokens.
+        num_tokens: Tokens in all.
+    """
+
+    blocks: list[Block]
+    rest: Block | None
+    num_rest: int
     num_tokens: int
 
 
-class PrefixIndex:
-    """Finds the longest cached prefix of a token sequence, and keeps stored prefixes under a memory cap.
+NO_MATCH = Match([], None, 0, 0)
 
-    Sequences are registered by the keys of their whole blocks, so that a look-up touches each block of the query once;
-    inside the last block the tokens themselves are compared.
+
+class PrefixIndex:
+    """Finds what is there of a sequence, and gives sequences their blocks.
 
     Args:
-        max_bytes: Cap on the stored prefixes; the least recently used leave first. Running rows do not count.
+        kv: The keys and values.
+        pool: Their blocks.
         enabled: False finds nothing and keeps nothing.
-
-    Attributes:
-        num_bytes: Memory of the stored prefixes.
-        num_stored_tokens: Tokens in the stored prefixes.
-        num_evicted: Stored prefixes that have left under the cap.
     """
 
-    def __init__(self, max_bytes: int, enabled: bool = True) -> None:
-        self.max_bytes = max_bytes
-        self.num_bytes = 0
-        self.num_stored_tokens = 0
-        self.num_evicted = 0
-        self._enabled = enabled
-        self._by_key: dict[int, dict[Holder, None]] = {}
-        self._promised: dict[int, Holder] = {}
-        self._stored: OrderedDict[Holder, int] = OrderedDict()
+    def __init__(self, kv: KVBlocks, pool: BlockPool, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self._kv = kv
+        self._pool = pool
+        self._block_len = kv.tokens_per_block
+        self._promised: dict[int, TokenSequence] = {}
 
-    def promise(self, holder: Holder) -> None:
-        """Say that a holder is about to compute the blocks of its tokens."""
-        if self._enabled:
-            for key in holder.block_keys(len(holder.token_ids)):
-                self._promised.setdefault(key, holder)
+    def promise(self, sequence: TokenSequence) -> None:
+        """Say that the KV of a sequence's tokens is about to be computed."""
+        if self.enabled:
+            for key in sequence.prefix_keys(len(sequence.token_ids)):
+                self._promised.setdefault(key, sequence)
 
-    def promised(self, holder: Holder, num_cached: int, max_tokens: int) -> bool:
-        """Whether another holder is about to compute the block behind the first cached tokens of this one."""
-        keys = holder.block_keys(max_tokens)
-        block = num_cached // BLOCK_LEN
-        return block < len(keys) and self._promised.get(keys[block], holder) is not holder
+    def promised(self, sequence: TokenSequence, num_cached: int, max_tokens: int) -> bool:
+        """Whether another sequence is about to compute what this one needs behind its first cached tokens."""
+        keys = sequence.prefix_keys(max_tokens)
+        number = num_cached // GRAIN
+        return number < len(keys) and self._promised.get(keys[number], sequence) is not sequence
 
-    def extend(self, holder: Holder) -> None:
-        """Register the blocks that the holder has completed since the last call."""
-        if not self._enabled or holder.num_kv // BLOCK_LEN == holder.num_indexed:
-            return
-        keys = holder.block_keys(holder.num_kv)
-        for key in keys[holder.num_indexed :]:
-            self._by_key.setdefault(key, {})[holder] = None
-            self._take_back(key, holder)
-        holder.num_indexed = len(keys)
-
-    def find(self, holder: Holder, max_tokens: int) -> Match | None:
-        """The longest cached prefix of at most `max_tokens` of the holder's tokens, or None."""
-        best = None
-        for key in holder.block_keys(max_tokens):
-            holders = self._by_key.get(key)
-            if not holders:
+    def find(self, sequence: TokenSequence, max_tokens: int) -> Match:
+        """What is there of a sequence's first `max_tokens` tokens; prefixes below 16 tokens are not worth finding."""
+        blocks: list[Block] = []
+        if not self.enabled:
+            return NO_MATCH
+        last, start = self._pool.root, 0
+        while start < max_tokens:
+            ours = sequence.token_ids[start : min(start + self._block_len, max_tokens)]
+            block = last.next(ours)
+            if block is None:
                 break
-            best = next(reversed(holders))
-        if best is None:
-            return None
-        ours, theirs = holder.token_ids, best.token_ids
-        limit = min(best.num_kv, max_tokens)
-        num_tokens = 0
-        while num_tokens < limit and ours[num_tokens : (end := num_tokens + BLOCK_LEN)] == theirs[num_tokens:end]:
-            num_tokens = end
-        while num_tokens < limit and ours[num_tokens] == theirs[num_tokens]:
-            num_tokens += 1
-        num_tokens = min(num_tokens, limit)
-        if best in self._stored:
-            self._stored.move_to_end(best)
-        return Match(best, num_tokens) if num_tokens >= BLOCK_LEN else None
+            num_tokens = _num_common(ours, block.token_ids)
+            if num_tokens < self._block_len:
+                if start + num_tokens >= GRAIN and num_tokens:
+                    return Match(blocks, block, num_tokens, start + num_tokens)
+                break
+            blocks.append(block)
+            last, start = block, start + self._block_len
+        return Match(blocks, None, 0, start)
 
-    def store(self, holder: Holder, tensors: list[torch.Tensor]) -> None:
-        """Keep a finished row's KV; what it makes too much is evicted, least recently used first."""
-        for key in holder.block_keys(len(holder.token_ids)):  # a holder that ended early has not kept all its promises
-            self._take_back(key, holder)
-        holder.tensors, holder.row = tensors, -1
-        size = holder.num_bytes
-        if size > self.max_bytes:
-            self.forget(holder)
+    def num_needed(self, sequence: TokenSequence, match: Match) -> int:
+        """Blocks that must be available for a sequence to begin: those that are not held, and those in the cache."""
+        num_blocks = -(-len(sequence.token_ids) // self._block_len)
+        return num_blocks - sum(block.num_holders > 0 for block in match.blocks)
+
+    def begin(self, sequence: TokenSequence, match: Match, may_adopt: bool) -> None:
+        """Give a sequence its blocks: those that match, a copy of the rest, and new ones for its other tokens.
+
+        Args:
+            sequence: Holds nothing yet.
+            match: What is there of it.
+            may_adopt: Whether it may go on in the block that holds the rest, where that is nobody's and all of it
+                matches; else it gets a copy.
+        """
+        pool, rest = self._pool, match.rest
+        for block in match.blocks:
+            pool.hold(block)
+            sequence.add(block)
+        if rest is not None:
+            if may_adopt and not (rest.num_holders or rest.num_behind) and len(rest.token_ids) == match.num_rest:
+                pool.hold(rest)
+                sequence.add(rest)
+            else:
+                self._copy(sequence, rest, match.num_rest)
+        sequence.num_kv = match.num_tokens
+        while len(sequence.blocks) * self._block_len < len(sequence.token_ids):
+            sequence.add(pool.take())
+
+    def lacks_block(self, sequence: TokenSequence) -> bool:
+        """Whether there is no room for a sequence's next token."""
+        return sequence.num_kv == len(sequence.blocks) * self._block_len
+
+    def grow(self, sequence: TokenSequence) -> None:
+        """Give a sequence one more block; there must be one available."""
+        sequence.add(self._pool.take())
+
+    def extend(self, sequence: TokenSequence, num_tokens: int) -> None:
+        """Note that the KV of so many more tokens of a sequence is there, so that others find it."""
+        start = sequence.num_kv
+        stop = sequence.num_kv = start + num_tokens
+        if not self.enabled:
             return
-        self._stored[holder] = size
-        self.num_bytes += size
-        self.num_stored_tokens += holder.num_kv
-        while self.num_bytes > self.max_bytes:
-            self.forget(next(iter(self._stored)))
-            self.num_evicted += 1
+        for number in range(start // self._block_len, -(-stop // self._block_len)):
+            block = sequence.blocks[number]
+            parent = sequence.blocks[number - 1] if number else self._pool.root
+            end = min(stop, (number + 1) * self._block_len)
+            block.token_ids += sequence.token_ids[start:end]
+            start = end
+            if len(block.token_ids) == self._block_len:
+                self._complete(sequence, number, parent)
+            elif num_tokens > 1 or len(block.token_ids) == 1 or len(block.token_ids) % GRAIN == 0:
+                block.stand_behind(parent)
+        if self._promised:
+            for key in sequence.prefix_keys(stop)[(stop - num_tokens) // GRAIN :]:
+                self._take_back(key, sequence)
 
-    def take(self, holder: Holder) -> None:
-        """Have a stored holder run again; its KV has been copied to its row."""
-        self.num_bytes -= self._stored.pop(holder)
-        self.num_stored_tokens -= holder.num_kv
-        holder.tensors = None
+    def let_go(self, sequence: TokenSequence, keep: bool, worth: Worth = all_alike) -> None:
+        """Take a sequence's blocks, and its promises.
 
-    def forget(self, holder: Holder) -> None:
-        """Drop a holder with its promises, and free what it stored."""
-        for key in holder.block_keys(len(holder.token_ids)):
-            holders = self._by_key.get(key)
-            if holders is not None:
-                holders.pop(holder, None)
-                if not holders:
-                    del self._by_key[key]
-            self._take_back(key, holder)
-        holder.num_indexed = 0
-        if holder in self._stored:
-            self.num_bytes -= self._stored.pop(holder)
-            self.num_stored_tokens -= holder.num_kv
-        holder.tensors = None
+        Args:
+            sequence: What it holds is computed anew if it begins again, as far as it is not found in the cache.
+            keep: Whether what nobody else holds stays as cache.
+            worth: What a block is worth there, by its number in the sequence.
+        """
+        for number in reversed(range(len(sequence.blocks))):
+            self._pool.let_go(sequence.blocks[number], keep and self.enabled, worth(number))
+        sequence.blocks.clear()
+        del sequence.table[:]
+        sequence.num_kv = 0
+        if self._promised:
+            for key in sequence.prefix_keys(len(sequence.token_ids)):
+                self._take_back(key, sequence)
 
-    def _take_back(self, key: int, holder: Holder) -> None:
-        if self._promised.get(key) is holder:
+    def discard(self, sequence: TokenSequence) -> None:
+        """Take a sequence's blocks and clear those that nobody else holds: what is in them is wrong."""
+        blocks = list(sequence.blocks)
+        self.let_go(sequence, keep=False)
+        for block in blocks:
+            if not block.token_ids and not block.num_holders:
+                self._kv.clear(block.index)
+
+    def _copy(self, sequence: TokenSequence, source: Block, num_tokens: int) -> None:
+        token_ids, parent = source.token_ids[:num_tokens], source.parent
+        block = self._pool.take()
+        if block is not source:  # else the cache has just given that one up, and it holds what it held
+            self._kv.copy(source.index, block.index, num_tokens)
+        block.token_ids = token_ids
+        if parent is not None:
+            block.stand_behind(parent)
+        sequence.add(block)
+
+    def _complete(self, sequence: TokenSequence, number: int, parent: Block) -> None:
+        """A block is full: let it be found, or take the one in its place that holds the same."""
+        block = sequence.blocks[number]
+        twin = parent.next(block.token_ids)
+        if twin is None or twin is block or len(twin.token_ids) < self._block_len or twin.token_ids != block.token_ids:
+            block.stand_behind(parent)
+            return
+        self._pool.hold(twin)
+        self._pool.let_go(block, keep=False)
+        sequence.blocks[number] = twin
+        sequence.table[number] = twin.index
+
+    def _take_back(self, key: int, sequence: TokenSequence) -> None:
+        if self._promised.get(key) is sequence:
             del self._promised[key]
+
+
+def _num_common(some: list[int], others: list[int]) -> int:
+    """How many tokens two lists have in common from their beginning."""
+    limit = min(len(some), len(others))
+    if some[:limit] == others[:limit]:
+        return limit
+    return next(place for place in range(limit) if some[place] != others[place])

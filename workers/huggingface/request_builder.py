@@ -44,10 +44,13 @@ class RequestBuilder:
         vocab_size: Token ids are below it.
         max_seq_len: Prompt and generated tokens of one request at most.
         seed: Seeds the tasks that bring none; None draws fresh entropy.
+        limited_by: What sets the limit of a request, as a part of messages.
     """
 
-    def __init__(self, tokenizer: Any, vocab_size: int, max_seq_len: int, seed: int | None) -> None:
-        self._reader = TaskReader(tokenizer, vocab_size, max_seq_len)
+    def __init__(
+        self, tokenizer: Any, vocab_size: int, max_seq_len: int, seed: int | None, limited_by: str = ""
+    ) -> None:
+        self._reader = TaskReader(tokenizer, vocab_size, max_seq_len, limited_by)
         self._rng = np.random.default_rng(seed)
 
     @property

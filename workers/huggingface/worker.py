@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
 
 
-_ROWS_PER_PLACE = 2  # a chain and its probe
-
-
 class _Stream(NamedTuple):
     """What a streaming task keeps between its steps."""
 
@@ -55,15 +52,16 @@ class HuggingFaceWorker(ChatWorker):
         device: A torch device.
         threads: Threads of each torch operation of this worker. Where other work shares the cores, another worker's
             included, 1 is often fastest.
-        max_batch_size: Requests that a step computes at most. Twice as many are held, where `kv_cache_bytes` suffices
-            (`metrics.num_rows` tells), so that a chain rests in its row while its probe runs.
-        max_seq_len: Prompt and generated tokens of one request; None takes the model's context length.
+        max_batch_size: Requests that a step computes at most; more are let in as long as there are blocks.
+        max_seq_len: Prompt and generated tokens of one request; None takes the model's context length, or what
+            `kv_cache_bytes` holds where that is less.
         prefill_chunk: Prompt tokens that one step computes at most, all requests together.
-        prefix_cache_bytes: Memory for the KV of ended requests, which later ones reuse.
+        prefix_cache_bytes: What of `kv_cache_bytes` the KV of ended requests may take, which later ones reuse.
         enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.
-        kv_cache_bytes: Memory for the KV of running requests, each of which takes that of `max_seq_len` tokens; where
-            not all rows fit, fewer are held. None takes 4 GiB, or on a CUDA device 80 % of what
-            is free once the model is loaded.
+        kv_cache_bytes: Memory for keys and values, in blocks: requests take it as they grow, and on a CPU it is had
+            from the system only then. Where no block is left, the youngest request is put back and computed anew. None
+            is 4 GiB, or on a CUDA device 80 % of what is free once the model is loaded.
+        tokens_per_block: Tokens of a block, a power of two. What requests share they share in whole blocks.
         seed: Seeds the tasks that bring none; None draws fresh entropy.
         attn_implementation: How attention is computed, as transformers names it (`"eager"`, `"sdpa"`); None takes
             this package's own, which is faster, where the model lets it be chosen.
@@ -93,6 +91,7 @@ class HuggingFaceWorker(ChatWorker):
         prefix_cache_bytes: int = 256 * 2**20,
         enable_block_reuse: bool = True,
         kv_cache_bytes: int | None = None,
+        tokens_per_block: int = 32,
         seed: int | None = None,
         attn_implementation: str | None = None,
         trust_remote_code: bool = False,
@@ -107,35 +106,45 @@ class HuggingFaceWorker(ChatWorker):
             prefill_chunk=prefill_chunk,
             prefix_cache_bytes=prefix_cache_bytes,
             kv_cache_bytes=kv_cache_bytes,
+            tokens_per_block=tokens_per_block,
             seed=seed,
             trust_remote_code=trust_remote_code,
         )
-        network, tokenizer, chat_template, end_ids, attends_to_rows = load_model(
+        network, tokenizer, chat_template, end_ids, attends_to_blocks = load_model(
             model, dtype, device, attn_implementation, trust_remote_code
         )
         from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
-        from scaffolding_ext.workers.huggingface.model_limits import check_attention, fitting_rows
+        from scaffolding_ext.workers.huggingface.model_limits import check_attention, kv_limits
 
         config = network.config.get_text_config()
         context_len = getattr(config, "max_position_embeddings", None)
         self.model = model
         self.chat_template = chat_template
-        self.max_seq_len = max_seq_len or context_len or 4096
-        if context_len is not None and self.max_seq_len > context_len:
+        if context_len is not None and (max_seq_len or 0) > context_len:
             raise ConfigError(f"is {max_seq_len}; the model's context is {context_len} tokens", "max_seq_len")
-        check_attention(config, self.max_seq_len, serves_windows=attends_to_rows)
+        check_attention(config, max_seq_len or context_len or 4096, serves_windows=attends_to_blocks)
+        limits = kv_limits(
+            network,
+            max_batch_size=max_batch_size,
+            max_seq_len=max_seq_len,
+            context_len=context_len or 4096,
+            tokens_per_block=tokens_per_block,
+            kv_cache_bytes=kv_cache_bytes,
+            prefix_cache_bytes=prefix_cache_bytes,
+        )
+        self.max_seq_len = limits.max_seq_len
         vocab_size = network.get_input_embeddings().weight.shape[0]
-        self._builder = RequestBuilder(tokenizer, vocab_size, self.max_seq_len, seed)
+        self._builder = RequestBuilder(tokenizer, vocab_size, self.max_seq_len, seed, limits.limited_by)
         self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
         self._engine: GenerationEngine = GenerationEngine(
             network,
             tokenizer,
             end_ids,
-            num_rows=fitting_rows(network, _ROWS_PER_PLACE * max_batch_size, self.max_seq_len, kv_cache_bytes),
+            num_blocks=limits.num_blocks,
+            tokens_per_block=tokens_per_block,
+            max_cached=limits.max_cached,
             max_batch_size=max_batch_size,
-            max_seq_len=self.max_seq_len,
             prefill_chunk=prefill_chunk,
-            prefix_cache_bytes=prefix_cache_bytes,
             enable_block_reuse=enable_block_reuse,
             threads=threads,
         )

@@ -68,8 +68,8 @@ def start(monkeypatch):
     """Makes workers whose passes are noted, and shuts them down."""
     started, passes, forward = [], {}, ModelRunner.forward
 
-    def noting(runner, works, class_of_row):
-        logits = forward(runner, works, class_of_row)
+    def noting(runner, works):
+        logits = forward(runner, works)
         notes = [(work.request.num_decoded > 0, not work.completes) for work in works]
         passes.setdefault(runner, []).append(notes)
         return logits

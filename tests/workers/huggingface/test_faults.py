@@ -114,11 +114,11 @@ def engine_of(model):
         model,
         Tokenizer(models.BPE()),
         frozenset(),
-        num_rows=4,
+        num_blocks=4,
+        tokens_per_block=32,
+        max_cached=0,
         max_batch_size=2,
-        max_seq_len=32,
         prefill_chunk=32,
-        prefix_cache_bytes=0,
         enable_block_reuse=True,
         threads=1,
     )
@@ -188,7 +188,7 @@ def test_a_request_that_fails_tells_what_it_has_cost(monkeypatch):
     worker.shutdown()
 
 
-def test_numbers_that_are_none_fail_their_request_and_do_not_stay_in_its_row(monkeypatch):
+def test_numbers_that_are_none_fail_their_request_and_do_not_stay_in_its_blocks(monkeypatch):
     worker = make(max_batch_size=2, enable_block_reuse=False)
     score = ScoreTask(input_tokens=list(range(5, 25)), continuation_tokens=[7, 8, 9])
     assert run(worker, [score]) == [TaskStatus.SUCCESS]

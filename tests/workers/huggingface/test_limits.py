@@ -11,14 +11,14 @@ from transformers import MistralConfig, MistralForCausalLM
 from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.tasks import token_counts_of
+from scaffolding_ext.tasks import ScoreTask, token_counts_of
 from scaffolding_ext.testing import float32_tolerance
-from scaffolding_ext.workers.huggingface.kv_cache import KVRows, Slots
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
 from scaffolding_ext.workers.huggingface.model_limits import check_attention
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"
-ROW_BYTES = 2 * 3 * 3 * 32 * 4  # a token's: (keys, values) x layers x heads x head size x float32
+BLOCK_BYTES = 32 * 2 * 3 * 3 * 32 * 4  # tokens x (keys, values) x layers x heads x head size x float32
 WAIT = 60  # seconds until a test gives up
 
 
@@ -68,8 +68,8 @@ def test_a_failure_between_steps_fails_every_request_and_refuses_more(worker, mo
     assert (worker.metrics.num_running, worker.metrics.num_waiting) == (0, 0)
 
 
-@pytest.mark.parametrize(("part", "method"), [("_kv", "load"), ("_index", "store"), ("_kv", "move")])
-def test_no_request_is_lost_where_its_row_is_made_or_freed(worker, monkeypatch, part, method):
+@pytest.mark.parametrize(("part", "method"), [("_index", "begin"), ("_index", "let_go"), ("_pool", "take")])
+def test_no_request_is_lost_where_its_blocks_are_given_or_taken(worker, monkeypatch, part, method):
     ids = list(range(5, 45))
     first = GenerationTask(input_tokens=ids, max_tokens=8, ignore_eos=True)
     assert run(worker, [first]) == [TaskStatus.SUCCESS]
@@ -84,11 +84,11 @@ def test_out_of_memory_fails_the_task_whose_fault_it_is_and_no_other(worker, mon
     runner, forward = worker._engine._batch._runner, worker._engine._batch._runner.forward
     num_passes = []
 
-    def limited(works, class_of_row):
+    def limited(works):
         num_passes.append(len(works))
         if any(work.request.prompt_len == 7 for work in works):
             exhausted()
-        return forward(works, class_of_row)
+        return forward(works)
 
     tasks = [GenerationTask(input_tokens=[5 + i, 6], max_tokens=30, ignore_eos=True, seed=i) for i in range(3)]
     assert run(worker, tasks) == [TaskStatus.SUCCESS] * 3
@@ -105,28 +105,17 @@ def test_out_of_memory_fails_the_task_whose_fault_it_is_and_no_other(worker, mon
     assert (worker.metrics.num_running, worker.metrics.num_waiting) == (0, 0)
 
 
-def test_kv_that_cannot_be_stored_is_not_kept(worker, monkeypatch):
-    task = GenerationTask(input_tokens=list(range(5, 45)), max_tokens=3)
-    with monkeypatch.context() as patch:
-        patch.setattr(worker._engine._batch._kv, "export", exhausted)
-        assert run(worker, [task]) == [TaskStatus.SUCCESS]
-    assert worker.metrics.num_stored_tokens == 0
-    assert run(worker, [task]) == [TaskStatus.SUCCESS]
-    assert worker.metrics.num_stored_tokens >= 40
-
-
 def test_a_layer_has_both_buffers_or_none():
     class Unallocatable:
         shape = (2, 1, 4)
         device = torch.device("cuda")
         new_zeros = exhausted
 
-    rows, place = KVRows(1, 8), Slots(torch.tensor([0]), torch.tensor([0]))
+    blocks, place = KVBlocks(1, 8), Slots(torch.tensor([0]), torch.tensor([0]))
     with pytest.raises(torch.OutOfMemoryError):
-        rows.write(0, torch.ones(2, 1, 4), Unallocatable(), place)
-    rows.write(0, torch.ones(2, 1, 4), torch.ones(2, 1, 3), place)
-    keys, values = rows.read(0, 0, 1, 1)
-    assert (keys.shape, values.shape) == ((1, 2, 1, 4), (1, 2, 1, 3))
+        blocks.write(0, torch.ones(2, 1, 4), Unallocatable(), place)
+    blocks.write(0, torch.ones(2, 1, 4), torch.ones(2, 1, 3), place)
+    assert [tuple(buffer.shape) for buffer in blocks.buffers] == [(2, 2, 8, 4), (2, 2, 8, 3)]
 
 
 # ---- attention
@@ -197,29 +186,56 @@ def test_which_attention_is_served():
 # ---- memory
 
 
-@pytest.mark.parametrize(("num_fitting", "num_rows"), [(1, 1), (2.5, 2), (3, 3), (9.5, 8)])
-def test_as_many_rows_as_fit(num_fitting, num_rows):
-    worker = HuggingFaceWorker(
-        MODEL, max_batch_size=4, max_seq_len=63, kv_cache_bytes=int(num_fitting * 64 * ROW_BYTES)
-    )
+def test_the_memory_is_as_many_blocks_as_fit():
+    worker = HuggingFaceWorker(MODEL, max_batch_size=4, max_seq_len=64, kv_cache_bytes=6 * BLOCK_BYTES - 1)
     tasks = [GenerationTask(input_tokens=[5, i], max_tokens=20) for i in range(6)]
     assert run(worker, tasks) == [TaskStatus.SUCCESS] * 6
-    assert worker.metrics.num_rows == num_rows
-    assert sum(buffer.nbytes for buffer in worker._engine._batch._kv._buffers) == num_rows * 64 * ROW_BYTES
+    metrics = worker.metrics
+    assert metrics.num_free_blocks + metrics.num_cached_blocks == 4  # one takes the writes of padding
+    assert worker._engine._batch._index._kv.num_bytes == 5 * BLOCK_BYTES
     worker.shutdown()
 
 
-def test_where_no_row_fits_the_message_says_what_would():
-    room = 64 * ROW_BYTES
-    with pytest.raises(ConfigError, match=f"kv_cache_bytes allows {room}: lower max_seq_len to at most 63") as caught:
-        HuggingFaceWorker(MODEL, kv_cache_bytes=room)
+def test_no_more_blocks_are_there_than_can_be_of_use():
+    worker = HuggingFaceWorker(MODEL, max_batch_size=2, max_seq_len=33, prefix_cache_bytes=3 * BLOCK_BYTES)
+    assert worker.metrics.num_free_blocks == 2 * 2 * 2 + 3
+    worker.shutdown()
+
+
+def test_where_no_request_fits_the_message_says_what_would():
+    room = 3 * BLOCK_BYTES
+    with pytest.raises(ConfigError, match=f"kv_cache_bytes allows {room}.*: lower max_seq_len to at most 64") as caught:
+        HuggingFaceWorker(MODEL, kv_cache_bytes=room, max_seq_len=65)
     assert caught.value.key == "max_seq_len"
-    HuggingFaceWorker(MODEL, max_seq_len=63, kv_cache_bytes=room).shutdown()
     with pytest.raises(ConfigError, match="choose a smaller model"):
         HuggingFaceWorker(MODEL, kv_cache_bytes=1)
 
 
-@pytest.mark.parametrize("key", ["kv_cache_bytes", "max_seq_len"])
-def test_a_limit_is_at_least_one(key):
-    with pytest.raises(ConfigError, match=f"{key}: is 0; it must be at least 1"):
-        HuggingFaceWorker(MODEL, **{key: 0})
+def test_a_request_that_can_never_fit_is_refused_with_the_numbers():
+    room = 3 * BLOCK_BYTES
+    worker = HuggingFaceWorker(MODEL, kv_cache_bytes=room)
+    assert worker.max_seq_len == 64
+    refused = [
+        GenerationTask(input_tokens=[5] * 5, max_tokens=60),
+        GenerationTask(input_tokens=[5] * 64),
+        ScoreTask(input_tokens=[5], continuation_tokens=[6] * 64),
+    ]
+    longest = GenerationTask(input_tokens=[5, 6], ignore_eos=True)
+    *errors, status = run(worker, [*refused, longest])
+    assert all(f"64 in all (what kv_cache_bytes, {room}, holds)" in str(error) for error in errors)
+    assert (status, len(longest.output_tokens)) == (TaskStatus.SUCCESS, 62)
+    worker.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("kv_cache_bytes", 0, "is 0; it must be at least 1"),
+        ("max_seq_len", 0, "is 0; it must be at least 1"),
+        ("tokens_per_block", 8, "is 8; it must be at least 16"),
+        ("tokens_per_block", 48, "is 48; it must be a power of two"),
+    ],
+)
+def test_a_limit_is_checked_by_name(key, value, message):
+    with pytest.raises(ConfigError, match=f"{key}: {message}"):
+        HuggingFaceWorker(MODEL, **{key: value})

@@ -1,6 +1,7 @@
 """Streams that pause, what goes before them, and that nothing of it changes a text or loses a request."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -11,6 +12,8 @@ from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"
 WAIT = 60  # seconds until a test gives up
+BLOCK_BYTES = 16 * 2 * 3 * 3 * 32 * 4  # tokens x (keys, values) x layers x heads x head size x float32
+LITTLE = {"max_seq_len": 16, "tokens_per_block": 16, "kv_cache_bytes": 2 * BLOCK_BYTES}  # one block, one for padding
 
 
 def make(**options):
@@ -31,13 +34,18 @@ def probe(number):
     return task
 
 
-async def paused(worker, num_paused):
-    """Until so many streams rest, and the engine with them."""
+async def paused(worker, num_paused, turns=None):
+    """Until so many streams rest, and the engine with them.
+
+    Where several wait, they need a lock: what others wait for goes before streams that run ahead, so that probes
+    without a pause between them would keep these from ever getting there.
+    """
     while worker.metrics.num_paused < num_paused:
-        await worker.run_task(probe(0))  # a turn of the engine
+        async with turns or contextlib.nullcontext():
+            await worker.run_task(probe(0))  # a turn of the engine
 
 
-async def grown(worker, task, spacing=7):
+async def grown(worker, task, turns, spacing=7):
     """Have a stream grow to its end by one spacing after the other, resting behind each."""
     while not task.end_flag:
         read = len(task.output_tokens or ())
@@ -45,7 +53,7 @@ async def grown(worker, task, spacing=7):
         let_run_to(task, read + spacing + 3)
         await worker.run_task(task)
         if read + spacing + 3 < task.max_tokens and read % 2:
-            await paused(worker, 1)
+            await paused(worker, 1, turns)
     return task.output_tokens, task.output_str
 
 
@@ -59,7 +67,8 @@ def test_a_text_is_the_same_with_and_without_pauses(options):
                     task.streaming_step = 60
                 await asyncio.wait_for(asyncio.gather(*map(worker.run_task, tasks)), WAIT)
                 return [(task.output_tokens, task.output_str) for task in tasks]
-            return await asyncio.wait_for(asyncio.gather(*(grown(worker, task) for task in tasks)), WAIT)
+            turns = asyncio.Lock()
+            return await asyncio.wait_for(asyncio.gather(*(grown(worker, task, turns) for task in tasks)), WAIT)
 
     assert asyncio.run(texts(True)) == asyncio.run(texts(None))
 
@@ -97,14 +106,14 @@ def test_what_is_asked_for_goes_before_the_bound():
     asyncio.run(asyncio.wait_for(scenario(), WAIT))
 
 
-@pytest.mark.parametrize("max_batch_size", [1, 4])
+@pytest.mark.parametrize(("max_batch_size", "memory"), [(1, LITTLE), (4, {})])
 @pytest.mark.parametrize("end", ["cancel_flag", "scope", "shutdown"])
-def test_a_paused_stream_ends_as_others_do(end, max_batch_size):
-    """With one place the stream has lost its row to the probes, too."""
+def test_a_paused_stream_ends_as_others_do(end, max_batch_size, memory):
+    """With one block the stream has lost its own to the probes, too."""
 
     async def scenario():
-        with make(max_batch_size=max_batch_size, kv_cache_bytes=2304 * 513 * max_batch_size) as worker:
-            task = stream(1, run_to=5)
+        with make(max_batch_size=max_batch_size, **memory) as worker:
+            task = stream(1, num_tokens=12, run_to=5)
             await worker.run_task(task)
             await paused(worker, 1)
             if max_batch_size == 1:
@@ -131,20 +140,23 @@ def test_a_paused_stream_ends_as_others_do(end, max_batch_size):
     asyncio.run(asyncio.wait_for(scenario(), WAIT))
 
 
-def test_one_row_serves_chains_and_their_probes_by_putting_chains_back():
+def test_memory_for_one_request_serves_chains_and_their_probes_by_putting_chains_back():
     async def texts(**options):
         with make(**options) as worker:
             tasks = [stream(seed) for seed in range(5)]
-            grow = [asyncio.ensure_future(grown(worker, task)) for task in tasks]
+            turns = asyncio.Lock()
+            grow = [asyncio.ensure_future(grown(worker, task, turns)) for task in tasks]
             probes = [worker.run_task(probe(number)) for number in range(30)]
             await asyncio.gather(*probes)
             return await asyncio.gather(*grow), worker.metrics
 
-    few, metrics = asyncio.run(asyncio.wait_for(texts(max_batch_size=1, kv_cache_bytes=2304 * 513), WAIT))
+    memory = {"max_seq_len": 64, "tokens_per_block": 16, "kv_cache_bytes": 5 * BLOCK_BYTES}
+    few, metrics = asyncio.run(asyncio.wait_for(texts(max_batch_size=4, **memory), WAIT))
     many, _ = asyncio.run(asyncio.wait_for(texts(), WAIT))
     assert few == many
-    assert metrics.num_rows == 1
+    assert metrics.num_free_blocks + metrics.num_cached_blocks == 4
     assert metrics.num_put_back > 0
+    assert metrics.num_recomputed > 0
     assert (metrics.num_running, metrics.num_waiting, metrics.num_paused) == (0, 0, 0)
 
 
@@ -194,8 +206,9 @@ def test_a_step_computes_no_more_rows_than_it_has_places_for():
             forward = runner.forward
             runner.forward = lambda works, *args: (passes.append(len(works)), forward(works, *args))[1]
             tasks = [stream(seed, num_tokens=30) for seed in range(5)]
+            turns = asyncio.Lock()
             await asyncio.gather(
-                *(grown(worker, task) for task in tasks), *(worker.run_task(probe(i)) for i in range(9))
+                *(grown(worker, task, turns) for task in tasks), *(worker.run_task(probe(i)) for i in range(9))
             )
             assert max(passes) == 3
 

@@ -1,215 +1,248 @@
-"""The prefix index against a brute-force model."""
+"""Sequences and their blocks against a brute-force model: what is found is there, and every block is accounted for."""
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.workers.huggingface.prefix_index import BLOCK_LEN, Holder, PrefixIndex
+from scaffolding_ext.workers.huggingface.block_pool import GRAIN, BlockPool
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
+from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, PrefixIndex, TokenSequence
 
-BYTES_PER_TOKEN = 8  # one float32 key and value a token
+BLOCK_LEN = 2 * GRAIN
+LONGEST = 4 * BLOCK_LEN
 
 
-def kv(num_tokens):
-    return [torch.zeros(1, num_tokens, 1), torch.zeros(1, num_tokens, 1)]
+class Memory:
+    """An index over real blocks, in which a token's key tells all the tokens up to it."""
+
+    def __init__(self, num_blocks=64, max_cached=64, enabled=True):
+        self.kv, self.pool = KVBlocks(num_blocks, BLOCK_LEN), BlockPool(num_blocks, max_cached)
+        self.index = PrefixIndex(self.kv, self.pool, enabled)
+
+    def begin(self, token_ids, may_adopt=True):
+        """A sequence with what is found of it, or None where there is no room."""
+        sequence = TokenSequence(list(token_ids))
+        match = self.index.find(sequence, len(sequence.token_ids) - 1)
+        if self.index.num_needed(sequence, match) > self.pool.num_available:
+            return None
+        self.index.begin(sequence, match, may_adopt)
+        assert sequence.num_kv == match.num_tokens
+        return sequence
+
+    def compute(self, sequence, num_tokens):
+        """Compute the next tokens, as far as there are any."""
+        stop = min(len(sequence.token_ids), sequence.num_kv + num_tokens)
+        num_tokens = stop - sequence.num_kv
+        if num_tokens:
+            places = [divmod(position, BLOCK_LEN) for position in range(sequence.num_kv, stop)]
+            slots = Slots(
+                torch.tensor([sequence.table[number] for number, _ in places]),
+                torch.tensor([offset for _, offset in places]),
+            )
+            keys = torch.tensor([history(sequence.token_ids, position) for position in range(sequence.num_kv, stop)])
+            self.kv.write(0, keys.double()[None, :, None], keys.double()[None, :, None], slots)
+            self.index.extend(sequence, num_tokens)
+
+    def check(self, sequences):
+        """Every sequence holds its own tokens' KV, and every block is free, held or cached."""
+        held = {}
+        for sequence in sequences:
+            assert list(sequence.table) == [block.index for block in sequence.blocks]
+            assert len(sequence.blocks) * BLOCK_LEN >= sequence.num_kv
+            for block in sequence.blocks:
+                held[block] = held.get(block, 0) + 1
+            for position in range(sequence.num_kv):
+                block, offset = sequence.table[position // BLOCK_LEN], position % BLOCK_LEN
+                assert self.kv.buffers[0][block, 0, offset, 0] == history(sequence.token_ids, position)
+        assert all(block.num_holders == number for block, number in held.items())
+        assert self.pool.num_held == len(held)
+        assert self.pool.num_free + self.pool.num_held + self.pool.num_cached == self.pool.num_blocks
+        assert min(self.pool.num_free, self.pool.num_cached) >= 0
+        assert self.pool.num_cached <= self.pool.max_cached
 
 
-def holding(token_ids, num_kv=None):
-    holder = Holder(list(token_ids))
-    holder.num_kv = len(token_ids) if num_kv is None else num_kv
-    return holder
+def history(token_ids, position):
+    """A number that float64 holds, and that no two prefixes of these tests share."""
+    return hash(tuple(token_ids[: position + 1])) % 2**52
+
+
+# Few different blocks and ragged ends, so that sequences share prefixes of all lengths.
+_BLOCKS = [[token] * BLOCK_LEN for token in (1, 2)] + [[1] * (BLOCK_LEN - 1) + [3], [1] * GRAIN + [2] * GRAIN]
+_TOKENS = st.builds(
+    lambda blocks, end: [token for block in blocks for token in block] + end,
+    st.lists(st.sampled_from(_BLOCKS), max_size=3),
+    st.lists(st.integers(1, 3), min_size=1, max_size=BLOCK_LEN),
+)
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("begin"), _TOKENS, st.booleans()),
+        st.tuples(st.just("compute"), st.integers(0, 9), st.integers(1, LONGEST)),
+        st.tuples(st.just("decode"), st.integers(0, 9), st.integers(1, 3)),
+        st.tuples(st.just("let go"), st.integers(0, 9), st.booleans()),
+        st.tuples(st.just("discard"), st.integers(0, 9), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_STEPS, st.integers(4, 12), st.integers(0, 12))
+def test_sequences_hold_their_own_kv_whatever_they_share(steps, num_blocks, max_cached):
+    memory, running = Memory(num_blocks, max_cached), []
+    for action, what, how in steps:
+        if action == "begin":
+            sequence = memory.begin(what, how)
+            if sequence is not None:
+                running.append(sequence)
+        elif running:
+            sequence = running[what % len(running)]
+            if action == "compute":
+                memory.compute(sequence, how)
+            elif action == "decode" and sequence.num_kv == len(sequence.token_ids) < LONGEST:
+                sequence.token_ids.append(how)
+                if memory.index.lacks_block(sequence):
+                    if not memory.pool.num_available:
+                        sequence.token_ids.pop()
+                        continue
+                    memory.index.grow(sequence)
+                memory.compute(sequence, 1)
+            elif action == "let go":
+                memory.index.let_go(sequence, how)
+                running.remove(sequence)
+            elif action == "discard":
+                running.remove(sequence)
+                memory.index.discard(sequence)
+        memory.check(running)
+    for sequence in running:
+        memory.index.let_go(sequence, keep=False)
+    memory.check([])
+    for _ in range(num_blocks):
+        memory.pool.take()
+    assert memory.pool.num_cached == 0
+    assert not memory.pool.root.num_behind
 
 
 def shared_len(a, b):
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-class Model:
-    """What an index should do, by looking at everything."""
-
-    def __init__(self, max_bytes):
-        self.max_bytes = max_bytes
-        self.running = []
-        self.stored = []  # least recently used first
-        self.num_evicted = 0
-
-    def longest(self, query, max_tokens):
-        """The longest prefix of the query of which any holder has the KV."""
-        holders = [*self.running, *self.stored]
-        lengths = [min(shared_len(h.token_ids, query), h.num_kv, max_tokens) for h in holders]
-        return max(lengths, default=0)
-
-    def used(self, holder):
-        if holder in self.stored:
-            self.stored.remove(holder)
-            self.stored.append(holder)
-
-    def store(self, holder):
-        self.running.remove(holder)
-        if holder.num_kv * BYTES_PER_TOKEN > self.max_bytes:
-            return []
-        self.stored.append(holder)
-        evicted = []
-        while self.num_bytes > self.max_bytes:
-            evicted.append(self.stored.pop(0))
-        self.num_evicted += len(evicted)
-        return evicted
-
-    @property
-    def num_bytes(self):
-        return sum(holder.num_kv for holder in self.stored) * BYTES_PER_TOKEN
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(_TOKENS, st.integers(0, LONGEST)), max_size=8), _TOKENS)
+def test_what_is_found_is_the_longest_there_is_but_for_less_than_sixteen_tokens(given_sequences, asked):
+    memory, known = Memory(), []
+    for token_ids, num_computed in given_sequences:
+        sequence = memory.begin(token_ids)
+        memory.compute(sequence, num_computed)
+        known.append(sequence)
+    longest = max((shared_len(asked, s.token_ids[: s.num_kv]) for s in known), default=0)
+    match = memory.index.find(TokenSequence(asked), len(asked))
+    assert match.num_tokens == len(match.blocks) * BLOCK_LEN + match.num_rest <= longest
+    assert match.num_tokens >= longest // GRAIN * GRAIN
 
 
-# Few different blocks and ragged ends, so that sequences share prefixes of all lengths.
-_BLOCKS = [[token] * BLOCK_LEN for token in (1, 2)] + [[1] * (BLOCK_LEN - 1) + [3]]
-_TOKENS = st.builds(
-    lambda blocks, end: [token for block in blocks for token in block] + end,
-    st.lists(st.sampled_from(_BLOCKS), max_size=4),
-    st.lists(st.integers(1, 3), max_size=BLOCK_LEN),
-)
-_STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("start"), _TOKENS.filter(bool), st.integers(0, 80)),
-        st.tuples(st.just("grow"), st.integers(0, 9), st.lists(st.integers(1, 3), max_size=40)),
-        st.tuples(st.just("store"), st.integers(0, 9), st.none()),
-        st.tuples(st.just("drop"), st.integers(0, 9), st.none()),
-        st.tuples(st.just("find"), _TOKENS.filter(bool), st.integers(0, 80)),
-    ),
-    max_size=40,
-)
+def running(memory, token_ids, num_computed=None):
+    sequence = memory.begin(token_ids)
+    memory.compute(sequence, len(token_ids) if num_computed is None else num_computed)
+    return sequence
 
 
-@settings(max_examples=300, deadline=None)
-@given(_STEPS, st.integers(0, 300))
-def test_the_index_agrees_with_the_model(steps, max_stored_tokens):
-    index, model = PrefixIndex(max_stored_tokens * BYTES_PER_TOKEN), Model(max_stored_tokens * BYTES_PER_TOKEN)
-    for action, what, how in steps:
-        if action == "start":
-            holder = holding(what, min(how, len(what)))
-            model.running.append(holder)
-            index.extend(holder)
-        elif action == "find":
-            max_tokens = min(how, len(what))
-            longest = model.longest(what, max_tokens)
-            match = index.find(holding(what, 0), max_tokens)
-            if match is None:
-                assert longest < BLOCK_LEN
-                continue
-            assert match.holder in model.running or match.holder in model.stored
-            assert match.holder.token_ids[: match.num_tokens] == what[: match.num_tokens]  # never wrong
-            assert match.num_tokens <= min(longest, match.holder.num_kv)  # never longer than the true longest
-            assert match.num_tokens >= longest // BLOCK_LEN * BLOCK_LEN  # and short of it by less than a block
-            model.used(match.holder)
-        elif model.running:
-            holder = model.running[what % len(model.running)]
-            if action == "grow":
-                holder.token_ids += how
-                holder.num_kv = len(holder.token_ids)
-                index.extend(holder)
-            elif action == "drop":
-                model.running.remove(holder)
-                index.forget(holder)
-            else:
-                evicted = model.store(holder)
-                index.store(holder, kv(holder.num_kv))
-                for gone in (*evicted, *([holder] if holder not in model.stored else [])):
-                    assert (gone.tensors, gone.num_indexed) == (None, 0)
-        assert index.num_bytes == model.num_bytes <= index.max_bytes
-        assert index.num_stored_tokens == sum(holder.num_kv for holder in model.stored)
-        assert index.num_evicted == model.num_evicted
-        assert all(holder.tensors is not None and holder.row == -1 for holder in model.stored)
-    for holder in [*model.running, *model.stored]:
-        index.forget(holder)
-    assert (index.num_bytes, index.num_stored_tokens, index._by_key) == (0, 0, {})
+def test_a_branch_shares_whole_blocks_and_copies_the_last():
+    memory = Memory()
+    prefix = list(range(3 * BLOCK_LEN + 5))
+    first = running(memory, [*prefix, 900])
+    branches = [running(memory, [*prefix, 901 + number]) for number in range(4)]
+    assert all(branch.blocks[:3] == first.blocks[:3] for branch in branches)
+    assert memory.pool.num_held == 3 + 5
+    memory.check([first, *branches])
 
 
-def stored(index, token, num_tokens=BLOCK_LEN):
-    holder = holding([token] * num_tokens)
-    index.extend(holder)
-    index.store(holder, kv(num_tokens))
-    return holder
+def test_equal_blocks_that_were_computed_side_by_side_become_one():
+    memory = Memory()
+    first, second = (memory.begin(range(2 * BLOCK_LEN)) for _ in range(2))
+    for sequence in (first, second):
+        memory.compute(sequence, 2 * BLOCK_LEN)
+    assert first.blocks == second.blocks
+    assert memory.pool.num_held == 2
+    memory.check([first, second])
 
 
-def find(index, token_ids, max_tokens):
-    return index.find(holding(token_ids, 0), max_tokens)
+def test_who_goes_on_behind_an_ended_sequence_goes_on_in_its_last_block():
+    memory = Memory()
+    ended = running(memory, range(BLOCK_LEN + 3))
+    blocks = list(ended.blocks)
+    memory.index.let_go(ended, keep=True)
+    assert memory.pool.num_cached_tokens == BLOCK_LEN + 3
+    asked = range(BLOCK_LEN + 9)
+    assert memory.begin(asked, may_adopt=True).blocks == blocks
+    assert memory.begin(asked, may_adopt=True).blocks[1] is not blocks[1]  # it is somebody's now
 
 
-def found(index, token):
-    return find(index, [token] * BLOCK_LEN, BLOCK_LEN) is not None
+def test_who_leaves_nothing_behind_goes_on_in_a_copy():
+    memory = Memory()
+    memory.index.let_go(running(memory, range(BLOCK_LEN + 3)), keep=True)
+    memory.index.let_go(memory.begin(range(BLOCK_LEN + 9), may_adopt=False), keep=False)
+    assert memory.pool.num_cached_tokens == BLOCK_LEN + 3
 
 
-def test_the_least_recently_used_leave_first():
-    index = PrefixIndex(3 * BLOCK_LEN * BYTES_PER_TOKEN)
-    for token in (1, 2, 3):
-        stored(index, token)
-    assert found(index, 1)  # a look-up is a use
-    stored(index, 4)
-    assert [found(index, token) for token in (1, 2, 3, 4)] == [True, False, True, True]
-    assert index.num_evicted == 1
-    stored(index, 5, 2 * BLOCK_LEN)
-    assert [found(index, token) for token in (1, 2, 3, 4, 5)] == [False, False, False, True, True]
-    assert index.num_evicted == 3
-    assert index.num_bytes == index.max_bytes
+def test_where_memory_is_full_a_copy_takes_the_place_of_what_it_copies():
+    memory = Memory(num_blocks=2)
+    memory.index.let_go(running(memory, range(BLOCK_LEN + 5)), keep=True)
+    branch = running(memory, [*range(BLOCK_LEN + 4), 99])
+    memory.check([branch])
+    assert memory.pool.num_evicted == 1
 
 
-def test_what_is_larger_than_the_cap_is_not_stored_and_evicts_nothing():
-    index = PrefixIndex(BLOCK_LEN * BYTES_PER_TOKEN)
-    stored(index, 1)
-    assert stored(index, 2, 2 * BLOCK_LEN).tensors is None
-    assert [found(index, token) for token in (1, 2)] == [True, False]
-    assert index.num_evicted == 0
-
-
-def test_a_running_row_is_found_as_far_as_its_kv_reaches():
-    index = PrefixIndex(0)
-    holder = holding(range(3 * BLOCK_LEN), num_kv=BLOCK_LEN + 5)
-    index.extend(holder)
-    assert find(index, range(3 * BLOCK_LEN), 3 * BLOCK_LEN) == (holder, BLOCK_LEN + 5)
-    assert find(index, range(3 * BLOCK_LEN), BLOCK_LEN) == (holder, BLOCK_LEN)
-    assert find(index, range(3 * BLOCK_LEN), BLOCK_LEN - 1) is None
-    holder.num_kv = 2 * BLOCK_LEN
-    index.extend(holder)
-    index.extend(holder)  # nothing is registered twice
-    assert holder.num_indexed == 2
-    assert find(index, [*range(2 * BLOCK_LEN), 99], 2 * BLOCK_LEN + 1) == (holder, 2 * BLOCK_LEN)
+def test_what_is_let_go_of_leaves_by_what_its_owner_says_and_from_its_end():
+    memory = Memory(num_blocks=5)
+    worthless, worthy = running(memory, range(2 * BLOCK_LEN)), running(memory, range(500, 500 + 2 * BLOCK_LEN))
+    memory.index.let_go(worthy, keep=True, worth=lambda number: 1.0 / (number + 1))
+    memory.index.let_go(worthless, keep=True)
+    taken = [memory.pool.take() for _ in range(4)]
+    assert memory.index.find(worthless, 2 * BLOCK_LEN) == NO_MATCH
+    assert memory.index.find(worthy, 2 * BLOCK_LEN).num_tokens == BLOCK_LEN
+    assert len(set(taken)) == 4
 
 
 def test_the_same_block_elsewhere_is_another_prefix():
-    index = PrefixIndex(10**6)
-    holder = holding([1] * BLOCK_LEN + [2] * BLOCK_LEN)
-    index.extend(holder)
-    assert find(index, [2] * BLOCK_LEN, BLOCK_LEN) is None
+    memory = Memory()
+    running(memory, [1] * BLOCK_LEN + [2] * BLOCK_LEN)
+    assert memory.index.find(TokenSequence([2] * BLOCK_LEN), BLOCK_LEN) == NO_MATCH
 
 
-def test_a_holder_knows_its_memory():
-    holder = holding(range(5))
-    assert holder.num_bytes == 0
-    holder.tensors = kv(5)
-    assert holder.num_bytes == 5 * BYTES_PER_TOKEN
+def test_a_sequence_is_found_as_far_as_its_kv_reaches():
+    memory = Memory()
+    sequence = running(memory, range(3 * BLOCK_LEN), BLOCK_LEN + 5)
+    asked = TokenSequence(list(range(3 * BLOCK_LEN)))
+    assert memory.index.find(asked, 3 * BLOCK_LEN).num_tokens == BLOCK_LEN + 5
+    assert memory.index.find(asked, BLOCK_LEN).num_tokens == BLOCK_LEN
+    assert memory.index.find(asked, GRAIN - 1) == NO_MATCH
+    memory.compute(sequence, 1)
+    assert memory.index.find(asked, 3 * BLOCK_LEN).num_tokens == BLOCK_LEN + 6
 
 
 def test_what_is_promised_is_waited_for():
-    index = PrefixIndex(10**6)
-    tokens = list(range(3 * BLOCK_LEN))
-    first, second = holding(tokens, 0), holding([*tokens[: 2 * BLOCK_LEN], 99], 0)
-    index.promise(first)
-    index.promise(second)
-    assert not index.promised(first, 0, 3 * BLOCK_LEN)  # by itself
-    assert index.promised(second, 0, 2 * BLOCK_LEN)
-    assert not index.promised(second, 0, BLOCK_LEN - 1)  # no whole block
-    assert not index.promised(holding([7] * BLOCK_LEN, 0), 0, BLOCK_LEN)
-    first.num_kv = BLOCK_LEN
-    index.extend(first)
-    assert not index.promised(second, 0, 2 * BLOCK_LEN)  # the first block is there
-    assert index.promised(second, BLOCK_LEN, 2 * BLOCK_LEN)
-    index.forget(first)
-    assert not index.promised(second, 0, 2 * BLOCK_LEN)
+    memory = Memory()
+    tokens = list(range(3 * GRAIN))
+    first, second = memory.begin(tokens), TokenSequence([*tokens[: 2 * GRAIN], 99])
+    memory.index.promise(first)
+    memory.index.promise(second)
+    assert not memory.index.promised(first, 0, 3 * GRAIN)  # by itself
+    assert memory.index.promised(second, 0, 2 * GRAIN)
+    assert not memory.index.promised(second, 0, GRAIN - 1)  # not enough to be found
+    assert not memory.index.promised(TokenSequence([7] * GRAIN), 0, GRAIN)
+    memory.compute(first, GRAIN)
+    assert not memory.index.promised(second, 0, 2 * GRAIN)  # the first 16 are there
+    assert memory.index.promised(second, GRAIN, 2 * GRAIN)
+    memory.index.let_go(first, keep=False)
+    assert not memory.index.promised(second, 0, 2 * GRAIN)
 
 
-def test_a_disabled_index_finds_and_promises_nothing():
-    index = PrefixIndex(10**6, enabled=False)
-    holder = holding([1] * BLOCK_LEN)
-    index.promise(holder)
-    index.extend(holder)
-    assert holder.num_indexed == 0
-    assert not found(index, 1)
-    assert not index.promised(holding([1] * BLOCK_LEN, 0), 0, BLOCK_LEN)
+def test_a_disabled_index_finds_promises_and_keeps_nothing():
+    memory = Memory(enabled=False)
+    tokens = [1] * BLOCK_LEN
+    sequence = running(memory, tokens)
+    memory.index.promise(sequence)
+    assert memory.index.find(TokenSequence(tokens), BLOCK_LEN) == NO_MATCH
+    assert not memory.index.promised(TokenSequence(tokens), 0, BLOCK_LEN)
+    memory.index.let_go(sequence, keep=True)
+    assert memory.pool.num_free == memory.pool.num_blocks

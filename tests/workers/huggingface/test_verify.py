@@ -68,10 +68,10 @@ def test_a_branch_that_was_generated_costs_only_its_question(worker):
     assert run(worker, branch) == [TaskStatus.SUCCESS]
     whole = branch.input_tokens + branch.output_tokens
     task = VerifyTask(branches=[[*whole, 7, 8, 9]], yes_token=YES, no_token=NO)
-    stored = worker.metrics.num_stored_tokens
+    stored = worker.metrics.num_cached_tokens
     assert run(worker, task) == [TaskStatus.SUCCESS]
     assert token_counts_of(task) == TokenCounts(decoded=0, prefilled=4, reused=79)  # the last token was never computed
-    assert worker.metrics.num_stored_tokens == stored  # nothing continues a verdict
+    assert worker.metrics.num_cached_tokens == stored  # nothing continues a verdict
 
 
 def test_extreme_logits_give_no_overflow(worker):
@@ -107,10 +107,10 @@ def test_a_failed_branch_fails_the_task_and_frees_the_others(worker, monkeypatch
     runner = worker._engine._batch._runner
     forward = runner.forward
 
-    def limited(works, class_of_row):
+    def limited(works):
         if any(work.request.prompt_len == 1 for work in works):
             raise torch.OutOfMemoryError("no room")
-        return forward(works, class_of_row)
+        return forward(works)
 
     monkeypatch.setattr(runner, "forward", limited)
     task = VerifyTask(branches=BRANCHES, yes_token=YES, no_token=NO)

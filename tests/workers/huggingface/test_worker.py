@@ -266,7 +266,7 @@ def test_the_prefix_store_stays_under_its_cap(reference):
     metrics = worker.metrics
     worker.shutdown()
     assert metrics.num_evicted > 0
-    assert 0 < metrics.num_stored_tokens * 3 * 2 * 64 * 4 <= 200_000  # layers x (keys, values) x hidden size x float32
+    assert 0 < metrics.num_cached_tokens * 3 * 2 * 64 * 4 <= 200_000  # layers x (keys, values) x hidden size x float32
 
 
 def test_shutdown_wakes_and_refuses(worker):

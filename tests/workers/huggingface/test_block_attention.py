@@ -1,4 +1,4 @@
-"""The C kernel for decoding rows: as exact as float32 allows for all shapes and lengths; and life without it."""
+"""The C kernel for attention in blocks: as exact as float32 allows for all shapes and lengths; and life without it."""
 
 import subprocess
 import sys
@@ -8,8 +8,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from scaffolding_ext.workers.huggingface import attention
-from scaffolding_ext.workers.huggingface import decode_attention as module
-from scaffolding_ext.workers.huggingface.decode_attention import decode_attention, kernel, serves
+from scaffolding_ext.workers.huggingface import block_attention as module
+from scaffolding_ext.workers.huggingface.block_attention import block_attention, kernel, serves
+from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
 
 needs_kernel = pytest.mark.skipif(kernel is None, reason="the C kernel was not built: no compiler at the installation")
 UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
@@ -33,9 +34,25 @@ def attend_by_torch(queries, keys, values, positions, window, scale):
     return torch.stack(rows)
 
 
-def attend_by_kernel(queries, keys, values, positions, window, scale):
+def in_blocks(keys, values, block_len):
+    """Rows cut into blocks that lie in any order, among others: what attention reads, and the rows' tables."""
+    num_rows, num_heads, kv_len, _ = keys.shape
+    num_blocks = -(-kv_len // block_len)
+    places = torch.randperm(num_rows * num_blocks + 3)[: num_rows * num_blocks].view(num_rows, num_blocks)
+    layer = LayerKV(
+        *[torch.full((places.numel() + 3, num_heads, block_len, t.shape[3]), torch.nan) for t in (keys, values)]
+    )
+    for buffer, rows in ((layer.keys, keys), (layer.values, values)):
+        for row in range(num_rows):
+            for number, part in enumerate(rows[row].split(block_len, 1)):
+                buffer[places[row, number], :, : part.shape[1]] = part
+    return layer, places
+
+
+def attend_by_kernel(queries, keys, values, positions, window, scale, block_len=16):
     output = torch.full((queries.shape[1], queries.shape[0], queries.shape[2]), torch.nan)
-    decode_attention(queries, keys, values, positions, window, scale, output)
+    layer, tables = in_blocks(keys, values, block_len)
+    block_attention(queries, layer, tables, torch.arange(len(keys)), positions.flatten(), window, scale, output)
     return output
 
 
@@ -102,21 +119,35 @@ def test_the_bound_is_tight_enough_to_see_a_fault(fault):
 
 
 @needs_kernel
+def test_several_tokens_read_through_one_table_whatever_the_blocks():
+    torch.manual_seed(0)
+    keys, values, queries = torch.randn(2, 2, 100, 32), torch.randn(2, 2, 100, 32), torch.randn(4, 7, 32)
+    rows, positions = torch.tensor([0, 1, 1, 1, 0, 1, 1]), torch.tensor([99, 3, 4, 5, 0, 98, 99])
+    expected = attend_by_torch(queries, keys[rows], values[rows], positions, None, 0.3)
+    for block_len in (16, 32, 128):
+        layer, tables = in_blocks(keys, values, block_len)
+        output = torch.empty(7, 4, 32)
+        block_attention(queries, layer, tables, rows, positions, None, 0.3, output)
+        torch.testing.assert_close(output, expected)
+
+
+@needs_kernel
 def test_what_it_serves(monkeypatch):
     tensor = torch.zeros(1, 1, 1, 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert serves(tensor, tensor, tensor)
-    assert not serves(tensor, tensor.bfloat16(), tensor)
-    assert not serves(tensor, tensor, torch.zeros(1, 1, 1, 2))  # values of another size than the keys
-    assert not serves(tensor, torch.zeros(1, 1, 1, 1, device="meta"), tensor)
+    assert serves(tensor[0], LayerKV(tensor, tensor))
+    assert not serves(tensor[0], LayerKV(tensor.bfloat16(), tensor.bfloat16()))
+    assert not serves(tensor[0], LayerKV(tensor, torch.zeros(1, 1, 1, 2)))  # values of another size than the keys
+    meta = torch.zeros(1, 1, 1, 1, device="meta")
+    assert not serves(meta[0], LayerKV(meta, meta))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert not serves(tensor, tensor, tensor)
+    assert not serves(tensor[0], LayerKV(tensor, tensor))
 
 
 def test_without_the_kernel_nothing_is_served_by_it(monkeypatch):
     monkeypatch.setattr(module, "kernel", None)
     tensor = torch.zeros(1, 1, 1, 1)
-    assert not serves(tensor, tensor, tensor)
+    assert not serves(tensor[0], LayerKV(tensor, tensor))
 
 
 def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch):
@@ -137,8 +168,8 @@ def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch):
         return [task.output_tokens for task in tasks]
 
     num_calls = []
-    original = module.decode_attention
-    monkeypatch.setattr(attention, "decode_attention", lambda *args: (num_calls.append(1), original(*args)))
+    original = module.block_attention
+    monkeypatch.setattr(attention, "block_attention", lambda *args: (num_calls.append(1), original(*args)))
     with_kernel = texts()
     assert bool(num_calls) == (kernel is not None)
     num_calls.clear()
@@ -151,7 +182,7 @@ def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch):
 def test_loading_it_leaves_the_number_format_of_the_process_alone():
     """A library linked with -ffast-math would make numbers below 1e-38 zero in the thread that loads it."""
     code = (
-        "import torch; from scaffolding_ext.workers.huggingface.decode_attention import kernel; assert kernel;"
+        "import torch; from scaffolding_ext.workers.huggingface.block_attention import kernel; assert kernel;"
         "print((torch.tensor(1e-39) * 0.5).item() > 0)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,0 +1,81 @@
+"""Attention through tables of blocks on a CPU, in C: a pass over the keys and values that each token sees, no more.
+
+torch has no kernel for a few tokens a sequence, nor for tables: what there is reads the rows of a batch up to the
+longest, and spends its time on matrix products that are too small. The C file beside this one is built when the package
+is installed; where that could not be done, torch computes the same.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
+
+try:
+    from scaffolding_ext.workers.huggingface import _block_attention as kernel
+except ImportError:  # there was no compiler at the installation
+    kernel = None  # type: ignore[assignment]
+
+_UNBOUNDED = 1 << 60
+
+
+def serves(queries: torch.Tensor, kv: LayerKV) -> bool:
+    """Whether the kernel can compute this attention: float32 on the CPU, and one thread."""
+    return (
+        kernel is not None
+        and queries.device.type == "cpu"
+        and queries.dtype is kv.keys.dtype is kv.values.dtype is torch.float32
+        and kv.keys.shape == kv.values.shape
+        and queries.stride(2) == 1
+        and torch.get_num_threads() == 1
+    )
+
+
+def block_attention(
+    queries: torch.Tensor,
+    kv: LayerKV,
+    tables: torch.Tensor,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+    window: int | None,
+    scale: float,
+    output: torch.Tensor,
+) -> None:
+    """Attend from tokens to their sequences' positions up to and with their own.
+
+    Args:
+        queries: float32, shape (heads, tokens, head size); consecutive heads share keys and values.
+        kv: Keys and values in blocks, of the same shape.
+        tables: The blocks of each sequence, int64, contiguous, shape (sequences, blocks).
+        rows: Of each token, whose table is its own; int64, contiguous.
+        positions: Of each token, int64, contiguous.
+        window: Positions that a token sees at most; None is all.
+        scale: Factor on the scores.
+        output: Contiguous, shape (tokens, heads, head size); written.
+
+    Raises:
+        MemoryError: There is no room for the scores of one token.
+    """
+    num_heads, num_tokens, size = queries.shape
+    _, num_kv_heads, block_len, _ = kv.keys.shape
+    kernel.block_attention(
+        queries.data_ptr(),
+        kv.keys.data_ptr(),
+        kv.values.data_ptr(),
+        output.data_ptr(),
+        positions.data_ptr(),
+        rows.data_ptr(),
+        tables.data_ptr(),
+        num_tokens,
+        num_kv_heads,
+        num_heads // num_kv_heads,
+        size,
+        tables.shape[1],
+        block_len,
+        queries.stride(1),
+        queries.stride(0),
+        kv.keys.stride(0),
+        kv.keys.stride(1),
+        _UNBOUNDED if window is None else window,
+        scale,
+    )

@@ -1,0 +1,198 @@
+"""The blocks of the transformers engine's memory: which are free, which are held, and which stay as cache.
+
+A block that holds computed tokens stands behind the block that holds the tokens before them, so that the blocks form a
+tree of prefixes: who holds a block holds all before it, and what nobody holds leaves from the ends of the branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sortedcontainers import SortedList
+
+GRAIN = 16  # tokens; the lengths at which blocks are looked up are multiples of it
+
+
+class Block:
+    """One block: what it holds, what stands behind it, and who holds it.
+
+    Args:
+        index: Its place in the buffers.
+
+    Attributes:
+        token_ids: Its tokens whose KV is there.
+        num_holders: Sequences that hold it.
+        num_behind: Blocks that stand directly behind it.
+        worth: What is worth less leaves the cache sooner.
+        last_use: When it was let go of last; of blocks that are worth the same, the one that was used least recently
+            leaves first.
+    """
+
+    __slots__ = (
+        "_behind",
+        "_num_keys",
+        "_parent",
+        "index",
+        "last_use",
+        "num_behind",
+        "num_holders",
+        "token_ids",
+        "worth",
+    )
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.token_ids: list[int] = []
+        self.num_holders = self.num_behind = 0
+        self.worth, self.last_use = 0.0, 0
+        self._parent: Block | None = None
+        self._num_keys = 0
+        self._behind: dict[tuple[int, ...], dict[Block, None]] = {}
+
+    @property
+    def parent(self) -> Block | None:
+        """The block behind which it stands; None where it is found by nobody."""
+        return self._parent
+
+    def stand_behind(self, parent: Block) -> None:
+        """Let the block be found behind another, by the first of its tokens: none of them, 16, 32 and so on."""
+        if self._parent is None:
+            self._parent = parent
+            parent.num_behind += 1
+        while self._num_keys * GRAIN <= len(self.token_ids):
+            key = tuple(self.token_ids[: self._num_keys * GRAIN])
+            parent._behind.setdefault(key, {})[self] = None
+            self._num_keys += 1
+
+    def leave(self) -> None:
+        """Be found by nobody any more."""
+        parent = self._parent
+        if parent is not None:
+            for number in range(self._num_keys):
+                key = tuple(self.token_ids[: number * GRAIN])
+                blocks = parent._behind[key]
+                del blocks[self]
+                if not blocks:
+                    del parent._behind[key]
+            parent.num_behind -= 1
+            self._parent, self._num_keys = None, 0
+
+    def next(self, token_ids: Sequence[int]) -> Block | None:
+        """The block behind this one that begins with the first 16, 32, ... of these tokens, the most that can be; the latest."""
+        num_tokens = len(token_ids) // GRAIN * GRAIN
+        while num_tokens >= 0:
+            found = self._behind.get(tuple(token_ids[:num_tokens]))
+            if found:
+                return next(reversed(found))
+            num_tokens -= GRAIN
+        return None
+
+
+class BlockPool:
+    """Gives blocks out, and takes back what nobody holds: as cache, as long as there is room for it.
+
+    Args:
+        num_blocks: Blocks in all.
+        max_cached: Blocks that stay as cache at most.
+
+    Attributes:
+        num_blocks: Blocks in all.
+        max_cached: Blocks that stay as cache at most.
+        root: Stands before the first block of every sequence; holds nothing.
+        num_held: Blocks that sequences hold.
+        num_cached_tokens: Tokens in the blocks that stay as cache.
+        num_evicted: Blocks that have left the cache for others.
+    """
+
+    def __init__(self, num_blocks: int, max_cached: int) -> None:
+        self.num_blocks = num_blocks
+        self.root = Block(-1)
+        self.num_held = self.num_cached_tokens = self.num_evicted = 0
+        self.max_cached = max_cached
+        self._num_cached = self._num_made = self._now = 0
+        self._free: list[Block] = []  # the latest last: what has memory is used again before more is taken
+        self._ends: SortedList = SortedList(key=lambda block: (block.worth, block.last_use))  # cached, none behind
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that nobody holds, and that stay because somebody may need what is in them."""
+        return self._num_cached
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that hold nothing."""
+        return self.num_blocks - self.num_held - self._num_cached
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that can be taken."""
+        return self.num_blocks - self.num_held
+
+    def take(self) -> Block:
+        """A block for one holder, empty; the cache gives one up where none is free. There must be one available."""
+        if not self._free and self._num_made == self.num_blocks:
+            self._evict()
+        if self._free:
+            block = self._free.pop()
+        else:
+            block = Block(self._num_made)
+            self._num_made += 1
+        block.num_holders = 1
+        self.num_held += 1
+        return block
+
+    def hold(self, block: Block) -> None:
+        """Let one more sequence hold a block."""
+        if not block.num_holders:
+            self._take_from_cache(block)
+            self.num_held += 1
+        block.num_holders += 1
+
+    def let_go(self, block: Block, keep: bool, worth: float = 0.0) -> bool:
+        """Let a sequence hold a block no longer; blocks of a sequence are let go of from its end.
+
+        Args:
+            block: The block.
+            keep: Whether it stays as cache.
+            worth: What it is worth there; what is worth less leaves sooner.
+
+        Returns:
+            Whether nothing of it is left.
+        """
+        block.num_holders -= 1
+        if block.num_holders:
+            return False
+        self.num_held -= 1
+        if not block.num_behind and not (keep and block.parent is not None):
+            self._free_block(block)
+            return True
+        self._now += 1
+        block.worth, block.last_use = worth, self._now
+        self._num_cached += 1
+        self.num_cached_tokens += len(block.token_ids)
+        if not block.num_behind:
+            self._ends.add(block)
+        while self._num_cached > self.max_cached:
+            self._evict()
+        return False
+
+    def _take_from_cache(self, block: Block) -> None:
+        self._num_cached -= 1
+        self.num_cached_tokens -= len(block.token_ids)
+        if not block.num_behind:
+            self._ends.remove(block)
+
+    def _evict(self) -> None:
+        """Free the end of a branch that is worth least."""
+        block: Block = self._ends[0]
+        self._take_from_cache(block)
+        self.num_evicted += 1
+        self._free_block(block)
+
+    def _free_block(self, block: Block) -> None:
+        parent = block.parent
+        block.leave()
+        block.token_ids = []
+        self._free.append(block)
+        if parent is not None and parent is not self.root and not (parent.num_behind or parent.num_holders):
+            self._ends.add(parent)

@@ -1,0 +1,133 @@
+"""Keys and values of all sequences in the transformers engine: buffers of blocks, of a fixed number of tokens each."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+
+class Slots:
+    """Where the tokens of one forward pass are written: a block and a place in it each.
+
+    Args:
+        blocks: int64, shape (tokens,).
+        offsets: int64, shape (tokens,).
+    """
+
+    def __init__(self, blocks: torch.Tensor, offsets: torch.Tensor) -> None:
+        self.blocks = blocks
+        self.offsets = offsets
+        self._flat: dict[tuple[int, int], torch.Tensor] = {}
+
+    def flat(self, num_heads: int, tokens_per_block: int) -> torch.Tensor:
+        """Indices into a buffer seen as (blocks x heads x places, head size), heads outermost; every layer's alike."""
+        key = num_heads, tokens_per_block
+        if key not in self._flat:
+            heads = torch.arange(num_heads, device=self.blocks.device)[:, None]
+            self._flat[key] = ((self.blocks * num_heads + heads) * tokens_per_block + self.offsets).flatten()
+        return self._flat[key]
+
+
+class LayerKV:
+    """One layer's keys and values; the last block takes the writes of padding, and is never read.
+
+    Attributes:
+        keys: Shape (blocks, heads, tokens a block, head size).
+        values: Shape (blocks, heads, tokens a block, head size); the size may differ from that of the keys.
+    """
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self.keys = keys
+        self.values = values
+
+    def gather(self, tables: torch.Tensor, kv_len: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of the first positions of some sequences.
+
+        Args:
+            tables: Their blocks, int64, shape (rows, blocks).
+            kv_len: Positions of each.
+
+        Returns:
+            Keys and values, shape (rows, heads, positions, head size).
+        """
+        return _gather(self.keys, tables, kv_len), _gather(self.values, tables, kv_len)
+
+
+def _gather(buffer: torch.Tensor, tables: torch.Tensor, kv_len: int) -> torch.Tensor:
+    num_rows, num_blocks = tables.shape
+    blocks = buffer.index_select(0, tables.flatten()).unflatten(0, (num_rows, num_blocks))
+    return blocks.transpose(1, 2).flatten(2, 3)[:, :, :kv_len]
+
+
+class KVBlocks:
+    """Keys and values of every layer, in blocks; a layer's buffers are allocated when it first writes.
+
+    On a CPU a block takes memory once it is written.
+
+    Args:
+        num_blocks: Blocks that sequences can hold; one more is allocated, for padding.
+        tokens_per_block: Tokens of each.
+    """
+
+    def __init__(self, num_blocks: int, tokens_per_block: int) -> None:
+        self.num_blocks = num_blocks
+        self.tokens_per_block = tokens_per_block
+        self._layers: dict[int, LayerKV] = {}
+
+    @property
+    def padding(self) -> int:
+        """The block that takes the writes of padding."""
+        return self.num_blocks
+
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """All keys and values, as far as they are allocated."""
+        return [buffer for layer in self._layers.values() for buffer in (layer.keys, layer.values)]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all blocks, as far as it is allocated."""
+        return sum(buffer.nbytes for buffer in self.buffers)
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: Slots) -> LayerKV:
+        """Write one layer's new keys and values; returns all of that layer's.
+
+        Args:
+            layer: Its index.
+            keys: Shape (heads, tokens, head size).
+            values: Shape (heads, tokens, head size); the size may differ from that of the keys.
+            slots: Where each token goes.
+        """
+        kv = self._layers.get(layer)
+        if kv is None:
+            new_keys, new_values = (  # both, before either is kept: one of them may not fit into the memory
+                _zeros((self.num_blocks + 1, states.shape[0], self.tokens_per_block, states.shape[2]), states)
+                for states in (keys, values)
+            )
+            kv = self._layers[layer] = LayerKV(new_keys, new_values)
+        flat = slots.flat(keys.shape[0], self.tokens_per_block)
+        for buffer, states in ((kv.keys, keys), (kv.values, values)):
+            buffer.view(-1, buffer.shape[-1]).index_copy_(0, flat, states.reshape(-1, states.shape[-1]))
+        return kv
+
+    def copy(self, source: int, target: int, num_tokens: int) -> None:
+        """Copy the first tokens of one block to another."""
+        for buffer in self.buffers:
+            buffer[target, :, :num_tokens] = buffer[source, :, :num_tokens]
+
+    def clear(self, block: int) -> None:
+        """Forget what a block holds, so that nothing of it reaches its next holder."""
+        for buffer in self.buffers:
+            buffer[block] = 0
+
+
+def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """Zeros that take memory where they are written, if the device is the CPU: most blocks are never used."""
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    num_bytes = like.element_size() * math.prod(shape)
+    return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(like.dtype).view(shape)

@@ -1,0 +1,275 @@
+"""Which requests hold blocks of keys and values, and which of them compute in a step.
+
+What others wait for (probes, forced answers, scores, verdicts) is let in before new chains, and computes before them.
+A chain that nobody waits for runs ahead where places are free. Where no block is left, those make room that may not run
+on, then the youngest; they give up their blocks, and compute again what the cache has not kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import chain
+
+from scaffolding_ext.workers.huggingface.block_pool import BlockPool
+from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+from scaffolding_ext.workers.huggingface.model_runner import Work
+from scaffolding_ext.workers.huggingface.prefix_index import Match, PrefixIndex
+from scaffolding_ext.workers.waiting_line import WaitingLine
+
+_PATIENCE = 512  # urgent requests that are let in before a chain that waits
+_OVERDUE = 16  # steps without a place, after which a request computes before others
+_KEPT_SHARE = 8  # one block in so many is kept for what others wait for
+
+
+class RequestScheduler:
+    """Requests that wait for blocks, those that hold some, and those that gave theirs up.
+
+    Args:
+        pool: The blocks.
+        index: What is in them.
+        num_places: Requests that a step computes at most.
+        prefill_chunk: Prompt tokens that a step computes at most.
+
+    Attributes:
+        running: The requests that hold blocks.
+        num_reused: Prompt tokens taken from cached KV.
+        num_put_back: Requests that had to make room.
+        longest_wait_s: Longest that one that somebody waited for went without a place.
+    """
+
+    def __init__(self, pool: BlockPool, index: PrefixIndex, num_places: int, prefill_chunk: int) -> None:
+        self.running: dict[EngineRequest, None]
+        self.num_places = num_places
+        self.num_reused = self.num_put_back = 0
+        self.longest_wait_s = 0.0
+        self._pool = pool
+        self._index = index
+        self._prefill_chunk = prefill_chunk
+        self._num_kept = pool.num_blocks // _KEPT_SHARE
+        self._urgent: WaitingLine[EngineRequest]
+        self._chains: WaitingLine[EngineRequest]
+        self._num_come = 0
+        self._num_passed = 0  # urgent requests that were let in since a chain was
+        self._parked: dict[EngineRequest, None]  # without blocks
+        self._reading: dict[EngineRequest, None]  # those that have not read all their tokens, the oldest first
+        self._step = 0
+        self.clear()
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for blocks."""
+        return len(self._urgent) + len(self._chains)
+
+    @property
+    def num_paused(self) -> int:
+        """Requests that may not run on for now."""
+        return len(self._parked) + sum(request.paused for request in list(self.running))
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.num_waiting and all(request.paused for request in chain(self.running, self._parked))
+
+    def add(self, request: EngineRequest) -> None:
+        """Put a request behind those that wait."""
+        request.number = self._num_come
+        self._num_come += 1
+        (self._urgent if request.urgent else self._chains).add(request, request.priority)
+
+    def drop(self, request: EngineRequest) -> bool:
+        """Forget a request that holds no blocks; whether it is one."""
+        for line in (self._urgent, self._chains):
+            if request in line:
+                line.remove(request)
+                return True
+        if request in self._parked:
+            del self._parked[request]
+            return True
+        return False
+
+    def clear(self) -> None:
+        """Let go of every request."""
+        self.running = {}
+        self._urgent, self._chains = WaitingLine(_PATIENCE), WaitingLine(_PATIENCE)
+        self._parked, self._reading = {}, {}
+
+    def leave(self, request: EngineRequest, keep: bool) -> None:
+        """Let a request go, and take its blocks.
+
+        Args:
+            request: One that runs.
+            keep: Whether what it computed stays as cache.
+        """
+        del self.running[request]
+        self._reading.pop(request, None)
+        self._index.let_go(request.sequence, keep, request.worth)
+
+    def admit(self) -> None:
+        """Let in those that wait, as many as there are blocks for, and as the next steps can begin to read."""
+        self._step += 1
+        for request in [request for request in self._parked if not request.paused]:
+            del self._parked[request]
+            self._return(request)
+        if not self.num_waiting:
+            return
+        first, then = self._admit_urgent, self._admit_chains
+        if self._num_passed >= _PATIENCE:
+            first, then = then, first
+        if first():  # else nobody takes what the first one waits for
+            then()
+
+    def works(self) -> list[Work]:
+        """What the next pass computes: one token of each request that decodes, and some of the tokens to be read."""
+        room = self._prefill_chunk
+        reads: dict[EngineRequest, int] = {}
+        for request in sorted(self._reading, key=self._rank):
+            reads[request] = min(request.num_pending, room)
+            room -= reads[request]
+        works = [
+            Work(request, num_tokens)
+            for request in self.running
+            if (num_tokens := reads.get(request, 0 if request.paused else 1))
+        ]
+        if len(works) > self.num_places:
+            works.sort(key=lambda work: (self._rank(work.request), work.request.last_step))
+            now = time.monotonic()
+            for request, _ in works[self.num_places :]:
+                if request.awaited and request.skipped_since is None:
+                    request.skipped_since = now
+            works = works[: self.num_places]
+        lacking = [work.request for work in works if self._index.lacks_block(work.request.sequence)]
+        if lacking:
+            self._grow(lacking)
+            works = [work for work in works if work.request in self.running]
+        for request, _ in works:
+            request.last_step = self._step
+            if request.skipped_since is not None:
+                self.longest_wait_s = max(self.longest_wait_s, time.monotonic() - request.skipped_since)
+                request.skipped_since = None
+        return works
+
+    def reads(self, request: EngineRequest) -> bool:
+        """Whether a request has not read all its tokens yet."""
+        return request in self._reading
+
+    def has_read(self, request: EngineRequest) -> None:
+        """Note that a request has read all its tokens."""
+        del self._reading[request]
+
+    def _rank(self, request: EngineRequest) -> int:
+        """Who computes first: what others wait for, then chains that somebody waits for, then those that run ahead."""
+        if not request.awaited:
+            return 2
+        return 0 if request.urgent or self._step - request.last_step > _OVERDUE else 1
+
+    def _admit_urgent(self) -> bool:
+        num_placed, has_room = self._admit_from(self._urgent, 0, lambda: True)
+        self._num_passed += num_placed if self._chains else 0
+        return has_room
+
+    def _admit_chains(self) -> bool:
+        num_kept = self._num_kept if self._num_passed < _PATIENCE else 0
+        num_placed, has_room = self._admit_from(self._chains, num_kept, self._is_place_left)
+        if num_placed:
+            self._num_passed = 0
+        return has_room
+
+    def _admit_from(
+        self, line: WaitingLine[EngineRequest], num_kept: int, has_place: Callable[[], bool]
+    ) -> tuple[int, bool]:
+        """Let in those of a line, until there is no room or enough to read.
+
+        Args:
+            line: They come in its order, but those go later whose prefix others are about to compute.
+            num_kept: Blocks that they leave.
+            has_place: Whether one more of them may run.
+
+        Returns:
+            How many were let in, and whether there are blocks for the next one.
+        """
+        urgent = line is self._urgent
+        to_read = self._prefill_chunk - sum(read.num_pending for read in self._reading if read.urgent is urgent)
+        num_placed = place = 0
+        while place < min(len(line), 2 * self.num_places) and to_read > 0 and has_place():
+            request = line[place]
+            match = self._match(request)
+            if match is None:
+                place += 1
+            elif self._index.num_needed(request.sequence, match) + num_kept <= self._num_to_give:
+                line.remove(request)
+                self._begin(request, match)
+                to_read -= request.num_pending
+                num_placed += 1
+            elif not self._make_room(only_paused=not (request.urgent or (urgent and request.awaited))):
+                return num_placed, False
+        return num_placed, True
+
+    def _match(self, request: EngineRequest) -> Match | None:
+        """What is there of a request's tokens; None where others are about to compute more of them."""
+        sequence = request.sequence
+        limit = len(sequence.token_ids) - 1  # the last token is computed in any case: its logits are needed
+        if request.score_from is not None:
+            limit = min(limit, request.score_from - 1)
+        match = self._index.find(sequence, limit)
+        return None if self.running and self._index.promised(sequence, match.num_tokens, limit) else match
+
+    def _begin(self, request: EngineRequest, match: Match) -> None:
+        self._index.begin(request.sequence, match, may_adopt=request.keep)
+        if not request.num_put_back:
+            request.num_reused += match.num_tokens
+            self.num_reused += match.num_tokens
+        if request.max_tokens > 1 or self._pool.max_cached:  # else its KV is gone before anyone finds it
+            self._index.promise(request.sequence)
+        self.running[request] = self._reading[request] = None
+        request.last_step = self._step
+
+    @property
+    def _num_to_give(self) -> int:
+        """Blocks for one that begins: all, or what leaves one to each that runs, which will soon need it."""
+        return self._pool.num_available - len(self.running) if self.running else self._pool.num_blocks
+
+    def _is_place_left(self) -> bool:
+        """Whether fewer chains run than a step computes."""
+        return sum(not (request.urgent or request.paused) for request in self.running) < self.num_places
+
+    def _make_room(self, only_paused: bool) -> bool:
+        """Put back one that nobody waits for; whether there was one.
+
+        Args:
+            only_paused: Whether it must be one that may not run on.
+        """
+        spare = [
+            request
+            for request in self.running
+            if not (request.awaited or request.urgent or request in self._reading)
+            and (request.paused or not only_paused)
+        ]
+        if spare:
+            self._put_back(min(spare, key=lambda request: (not request.paused, request.last_step)))
+        return bool(spare)
+
+    def _grow(self, requests: list[EngineRequest]) -> None:
+        """Give each of these one more block, the oldest first; where none is left, somebody makes room."""
+        for request in sorted(requests, key=lambda request: request.number):
+            while request in self.running and not self._pool.num_available:
+                if not self._make_room(only_paused=False):
+                    self._put_back(max(self.running, key=lambda other: other.number))
+            if request in self.running:
+                self._index.grow(request.sequence)
+
+    def _put_back(self, request: EngineRequest) -> None:
+        """Take a request's blocks; what the cache does not keep of them is computed anew."""
+        request.num_known = max(request.num_known, request.sequence.num_kv)
+        self.leave(request, keep=True)
+        self.num_put_back += 1
+        request.num_put_back += 1
+        if request.paused:
+            self._parked[request] = None
+        else:
+            self._return(request)
+
+    def _return(self, request: EngineRequest) -> None:
+        """Have a request that was put back wait for blocks, before chains that have not begun: it is on its way."""
+        request.skipped_since = time.monotonic()
+        self._urgent.add(request, request.priority)
