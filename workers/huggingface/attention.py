@@ -69,8 +69,8 @@ class Span:
 class Step(NamedTuple):
     """What attention must know of one forward pass.
 
-    Requests that hold the same blocks have them in both tables: an attention that computes what is shared once, and joins
-    it with the rest by the logarithms of both sums of exponentials, finds here what it needs.
+    Requests that hold the same blocks have them in both tables: an attention that computes what is shared once, and
+    joins it with the rest by the logarithms of both sums of exponentials, finds here what it needs.
 
     Attributes:
         kv: All keys and values.

@@ -78,7 +78,7 @@ class Block:
             self._parent, self._num_keys = None, 0
 
     def next(self, token_ids: Sequence[int]) -> Block | None:
-        """The block behind this one that begins with the first 16, 32, ... of these tokens, the most that can be; the latest."""
+        """The latest block behind this one that begins as these tokens do, as far as multiples of 16 go."""
         num_tokens = len(token_ids) // GRAIN * GRAIN
         while num_tokens >= 0:
             found = self._behind.get(tuple(token_ids[:num_tokens]))

@@ -1,0 +1,185 @@
+"""Memory that follows the tokens: what fits at once, what branches share, and what happens where no block is left."""
+
+import asyncio
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from scaffolding_ext.protocol import GenerationTask, TaskStatus
+from scaffolding_ext.tasks import ScoreTask, VerifyTask, token_counts_of
+from scaffolding_ext.testing import float32_tolerance
+from scaffolding_ext.workers.huggingface import worker as module
+from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
+from scaffolding_ext.workers.huggingface.block_pool import BlockPool
+from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
+from scaffolding_ext.workers.huggingface.model_limits import kv_limits
+from scaffolding_ext.workers.huggingface.model_loading import load_model
+from scaffolding_ext.workers.huggingface.prefix_index import PrefixIndex
+from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
+from scaffolding_ext.workers.huggingface.sampling import GREEDY
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+MODEL = "tinylm/draft"
+BLOCK_BYTES = 32 * 2 * 3 * 3 * 32 * 4  # tokens x (keys, values) x layers x heads x head size x float32
+TOLERANCE = float32_tolerance(longest_sum=1024, num_sums=24, magnitude=32.0)  # of log-probabilities
+WAIT = 60  # seconds until a test gives up
+
+# Keys and values as large as those of Qwen2.5-0.5B and 7B; the rest of the small one is small, since nothing is computed.
+SMALL = {"num_hidden_layers": 24, "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 128}
+LARGE = {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584}
+
+
+def shaped(context_len, **sizes):
+    """A network of which there are only the shapes."""
+    register()
+    config = Qwen2Config(vocab_size=512, intermediate_size=64, max_position_embeddings=context_len, **sizes)
+    with torch.device("meta"):
+        network = AutoModelForCausalLM.from_config(config).eval()
+    network.set_attn_implementation(ATTENTION)
+    return network
+
+
+def run(worker, tasks):
+    async def all_of_them():
+        return await asyncio.wait_for(asyncio.gather(*map(worker.run_task, tasks), return_exceptions=True), WAIT)
+
+    return asyncio.run(all_of_them())
+
+
+# ---- what fits
+
+
+def limits_of(network, context_len, **options):
+    given = {"max_batch_size": 64, "max_seq_len": None, "tokens_per_block": 32, "kv_cache_bytes": None}
+    return kv_limits(network, context_len=context_len, prefix_cache_bytes=256 * 2**20, **{**given, **options})
+
+
+def test_sixty_four_requests_of_300_tokens_run_at_once_on_the_kv_shape_of_qwen_half_b():
+    limits = limits_of(shaped(32_768, **SMALL), 32_768)
+    assert limits.max_seq_len == 32_768
+    pool = BlockPool(limits.num_blocks, limits.max_cached)
+    index = PrefixIndex(KVBlocks(limits.num_blocks, 32), pool)
+    scheduler = RequestScheduler(pool, index, num_places=64, prefill_chunk=1 << 30)
+    for number in range(64):
+        scheduler.add(EngineRequest([number] * 300, 1, GREEDY, notify=lambda _: None))
+    scheduler.admit()
+    assert len(scheduler.running) == 64
+    assert len(scheduler.works()) == 64
+    assert pool.num_held == 64 * 10
+    assert pool.num_free > pool.num_held  # there is room for as many again
+
+
+def test_a_7b_shape_with_a_long_context_loads_by_default(monkeypatch):
+    network = shaped(131_072, **LARGE)
+    loaded = load_model(MODEL, "float32", "cpu", None)._replace(network=network)
+    monkeypatch.setattr(module, "load_model", lambda *args: loaded)
+    with HuggingFaceWorker(MODEL) as worker:
+        per_token = 28 * 2 * 4 * 128 * 4
+        num_blocks = 4 * 2**30 // (32 * per_token) - 1
+        assert worker.max_seq_len == 32 * num_blocks
+        (error,) = run(worker, [GenerationTask(input_tokens=[5], max_tokens=131_000)])
+        assert f"{32 * num_blocks} in all (what kv_cache_bytes, {4 * 2**30}, holds)" in str(error)
+
+
+# ---- what is shared
+
+
+def test_branches_on_a_prefix_hold_it_once():
+    prefix_len, num_branches, branch_len = 1024, 64, 40
+    with HuggingFaceWorker(MODEL, enable_block_reuse=True) as worker:
+        held = []
+        runner = worker._engine._batch._runner
+        forward = runner.forward
+
+        def noting(works):
+            held.append(worker.metrics.num_held_blocks if len(works) == num_branches else 0)
+            return forward(works)
+
+        runner.forward = noting
+        prefix = [5 + number % 400 for number in range(prefix_len)]
+        tasks = [
+            GenerationTask(input_tokens=[*prefix, 5 + number], max_tokens=branch_len, ignore_eos=True)
+            for number in range(num_branches)
+        ]
+        assert set(run(worker, tasks)) == {TaskStatus.SUCCESS}
+    needed = -(-prefix_len // 32) + num_branches * -(-(branch_len + 1) // 32)
+    assert 0 < max(held) <= 1.1 * needed
+
+
+def test_branches_are_written_as_if_they_were_alone():
+    prefix = [5 + number % 400 for number in range(75)]
+    tasks = [
+        GenerationTask(input_tokens=[*prefix[: 70 + number % 6], 7 + number], max_tokens=30, ignore_eos=True)
+        for number in range(12)
+    ]
+    alone = [GenerationTask(input_tokens=task.input_tokens, max_tokens=30, ignore_eos=True) for task in tasks]
+    with HuggingFaceWorker(MODEL) as worker:
+        assert set(run(worker, tasks)) == {TaskStatus.SUCCESS}
+        assert worker.metrics.num_reused > 11 * 64
+    with HuggingFaceWorker(MODEL, enable_block_reuse=False, max_batch_size=1) as worker:
+        assert set(run(worker, alone)) == {TaskStatus.SUCCESS}
+    assert [task.output_tokens for task in tasks] == [task.output_tokens for task in alone]
+
+
+# ---- where no block is left
+
+
+def mixed_tasks():
+    """Chains, scores and verdicts, some of which begin alike."""
+    prefix = list(range(5, 60))
+    tasks = [
+        GenerationTask(
+            input_tokens=[*prefix[: 7 * number % 50], 9 + number],
+            max_tokens=30 + 8 * number,
+            ignore_eos=True,
+            temperature=0.8,
+            seed=number,
+        )
+        for number in range(6)
+    ]
+    tasks += [ScoreTask(input_tokens=prefix[:20], continuation_tokens=prefix[: 30 + number]) for number in range(3)]
+    return [*tasks, VerifyTask(branches=[[*prefix, 70 + i] for i in range(4)], yes_token=70, no_token=71)]
+
+
+@pytest.mark.parametrize("options", [{}, {"enable_block_reuse": False}, {"prefix_cache_bytes": 0, "prefill_chunk": 16}])
+def test_every_result_is_the_same_where_requests_are_put_back(options):
+    few, many = mixed_tasks(), mixed_tasks()
+    room = 6 * BLOCK_BYTES
+    with HuggingFaceWorker(MODEL, max_seq_len=128, kv_cache_bytes=room, **options) as worker:
+        assert run(worker, few) == [TaskStatus.SUCCESS] * len(few)
+        metrics = worker.metrics
+        assert metrics.num_put_back > 0
+        assert metrics.num_recomputed > 0
+        assert metrics.num_held_blocks + metrics.num_running + metrics.num_waiting + metrics.num_paused == 0
+        assert not worker._engine._batch._index._promised
+        computed = [token_counts_of(task) for task in few]
+        assert sum(counts.decoded + counts.prefilled for counts in computed) > metrics.num_computed  # a text's last token
+        assert sum(counts.prefilled for counts in computed) == metrics.num_prefilled  # the ledger has what was repeated
+    with HuggingFaceWorker(MODEL, max_seq_len=128, **options) as worker:
+        assert run(worker, many) == [TaskStatus.SUCCESS] * len(many)
+        assert worker.metrics.num_put_back == worker.metrics.num_recomputed == 0
+    assert [task.output_tokens for task in few[:6]] == [task.output_tokens for task in many[:6]]
+    for some, others in zip(few[6:9], many[6:9], strict=True):
+        assert some.logprobs == pytest.approx(others.logprobs, abs=TOLERANCE)
+    assert few[9].scores == pytest.approx(many[9].scores, abs=TOLERANCE)
+
+
+def test_the_oldest_request_is_never_put_back():
+    with HuggingFaceWorker(MODEL, max_seq_len=96, kv_cache_bytes=4 * BLOCK_BYTES) as worker:
+        ended = []
+
+        async def serve(number):
+            task = GenerationTask(input_tokens=[5, 6 + number], max_tokens=90, ignore_eos=True)
+            await worker.run_task(task)
+            ended.append(number)
+            return token_counts_of(task).prefilled
+
+        async def serve_all():
+            return await asyncio.wait_for(asyncio.gather(*map(serve, range(3))), WAIT)
+
+        prefilled = asyncio.run(serve_all())
+        assert ended[0] == 0
+        assert prefilled[0] == 2
+        assert sum(prefilled[1:]) > 2 * 2
