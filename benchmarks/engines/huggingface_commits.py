@@ -87,7 +87,10 @@ def measured(checkout: Path, sizes: list[object]) -> dict[str, Any]:
 
 @benchmark("engines.huggingface_commits --other ../before")
 @click.option(
-    "--other", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="The other checkout."
+    "--other",
+    default=HERE,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The other checkout.  [default: this one, which tells how far two runs of the same differ]",
 )
 @click.option("--model", default="tinylm/target", show_default=True, help="The model.")
 @size("--repetitions", 5, quick=2, help="Pairs.")
@@ -98,14 +101,14 @@ def measured(checkout: Path, sizes: list[object]) -> dict[str, Any]:
 @size("--prefix_len", 512, quick=256, help="Tokens of the prefix.")
 def main(report: Report, other: Path, model: str, repetitions: int, **sizes: int) -> None:
     """CPU seconds and most memory of the transformers engine here, in ratio to another checkout."""
-    report.setting |= {"repetitions": repetitions, **sizes}
+    report.setting |= {"other": other.name, "repetitions": repetitions, **sizes}
     samples = Samples()
     num_texts = num_equal = 0
     for pair in track(range(repetitions), "pairs"):
         given = [model, report.seed * 1000 + pair, *sizes.values()]
         order = [HERE, other.resolve()][:: 1 if pair % 2 else -1]
-        by_checkout = {checkout: measured(checkout, given) for checkout in order}
-        here, there = by_checkout[HERE], by_checkout[other.resolve()]
+        runs = [measured(checkout, given) for checkout in order]
+        here, there = runs if order[0] == HERE else reversed(runs)
         for name in SETTINGS:
             samples.add(**{f"{name}_cpu_ratio": here[name]["cpu_s"] / there[name]["cpu_s"]})
             samples.add(**{f"{name}_cpu_s": here[name]["cpu_s"], f"{name}_other_cpu_s": there[name]["cpu_s"]})

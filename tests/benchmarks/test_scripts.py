@@ -47,6 +47,7 @@ SLOW = (
     "studies.load",
     "engines.evaluation",
     "engines.huggingface_bandwidth",
+    "engines.huggingface_commits",
     "engines.huggingface_soak",
     "engines.openai_parity",
     "engines.openai_soak",
