@@ -26,7 +26,7 @@ BLOCK_BYTES = 32 * 2 * 3 * 3 * 32 * 4  # tokens x (keys, values) x layers x head
 TOLERANCE = float32_tolerance(longest_sum=1024, num_sums=24, magnitude=32.0)  # of log-probabilities
 WAIT = 60  # seconds until a test gives up
 
-# Keys and values as large as those of Qwen2.5-0.5B and 7B; the rest of the small one is small, since nothing is computed.
+# Keys and values as large as those of Qwen2.5-0.5B and 7B; nothing is computed with them.
 SMALL = {"num_hidden_layers": 24, "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 128}
 LARGE = {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584}
 
