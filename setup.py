@@ -64,6 +64,7 @@ setup(
     ],
     extras_require={
         "hf": ["torch>=2.6", "transformers>=4.57,<6"],
+        "flashinfer": ["flashinfer-python>=0.2"],  # attention in blocks on an NVIDIA GPU
         "train": ["torch>=2.9", "transformers>=4.57,<6"],  # torch.optim.Muon
         "plots": ["matplotlib>=3.8"],
         "semantic": ["sentence-transformers>=3"],

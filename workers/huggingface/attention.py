@@ -2,8 +2,8 @@
 
 The tokens of every request in a step lie one behind the other, without padding between them, so that all of a model but
 its attention works on them as on one text. Attention reads the blocks of each request through a table: in C on a CPU
-(`block_attention`), else by torch, span by span. transformers calls `attend` in the place of its own attention where a
-model's `attn_implementation` is `ATTENTION`.
+(`block_attention`), by FlashInfer on an NVIDIA GPU (`flashinfer_attention`), else by torch, span by span. transformers
+calls `attend` in the place of its own attention where a model's `attn_implementation` is `ATTENTION`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.workers.huggingface.block_attention import block_attention, serves
+from scaffolding_ext.workers.huggingface import block_attention, flashinfer_attention
+from scaffolding_ext.workers.huggingface.flashinfer_attention import FlashInferPlans
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, LayerKV, Slots
 
 ATTENTION = "scaffolding_ext_blocks"
@@ -80,6 +81,7 @@ class Step(NamedTuple):
         positions: Of each token, int64, shape (tokens,).
         num_few: Tokens at the beginning whose requests compute few of them; the kernel attends to these.
         spans: All requests, in the order of the tokens; behind the last span's tokens there may be padding.
+        plans: What FlashInfer must know of the requests.
         layers: Those that have attended.
     """
 
@@ -90,6 +92,7 @@ class Step(NamedTuple):
     positions: torch.Tensor
     num_few: int
     spans: list[Span]
+    plans: FlashInferPlans
     layers: set[int]
 
 
@@ -135,9 +138,12 @@ def attend(
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     output = query.new_zeros(query.shape[2], query.shape[1], value.shape[3])
     done = 0
-    if step.num_few and serves(query[0], kv):
+    if flashinfer_attention.serves(query[0], kv):
+        done = step.spans[-1].stop
+        output[:done] = step.plans.attend(query[0, :, :done], kv, sliding_window, scale)
+    elif step.num_few and block_attention.serves(query[0], kv):
         done = step.num_few
-        block_attention(
+        block_attention.block_attention(
             query[0, :, :done], kv, step.tables, step.rows, step.positions, sliding_window, scale, output[:done]
         )
     for span in step.spans:

@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, Span, Step, current_step
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+from scaffolding_ext.workers.huggingface.flashinfer_attention import FlashInferPlans, Wrappers
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class ModelRunner:
     def __init__(self, model: PreTrainedModel, kv: KVBlocks) -> None:
         self._model = model
         self._kv = kv
+        self._wrappers: Wrappers = {}
         self._is_flat = model.config.get_text_config()._attn_implementation == ATTENTION
         parameters = inspect.signature(model.forward).parameters
         self._selects_logits = "logits_to_keep" in parameters
@@ -140,7 +142,10 @@ class ModelRunner:
             )
             start = stop
         num_few = sum(work.num_tokens for work in works if work.num_tokens <= _FEW)
-        return ids, Step(self._kv, Slots(blocks, offsets), device_tables, rows, positions, num_few, spans, set())
+        counts, kv_lens = [work.num_tokens for work in works], [_kv_len(work) for work in works]
+        plans = FlashInferPlans(self._wrappers, counts, kv_lens, device_tables)
+        slots = Slots(blocks, offsets)
+        return ids, Step(self._kv, slots, device_tables, rows, positions, num_few, spans, plans, set())
 
     def _run_flat(self, ids: torch.Tensor, step: Step, wanted: torch.Tensor) -> torch.Tensor:
         token = current_step.set(step)

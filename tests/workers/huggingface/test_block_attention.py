@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from scaffolding_ext.workers.huggingface import attention
 from scaffolding_ext.workers.huggingface import block_attention as module
 from scaffolding_ext.workers.huggingface.block_attention import block_attention, kernel, serves
 from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
@@ -169,7 +168,7 @@ def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch):
 
     num_calls = []
     original = module.block_attention
-    monkeypatch.setattr(attention, "block_attention", lambda *args: (num_calls.append(1), original(*args)))
+    monkeypatch.setattr(module, "block_attention", lambda *args: (num_calls.append(1), original(*args)))
     with_kernel = texts()
     assert bool(num_calls) == (kernel is not None)
     num_calls.clear()
