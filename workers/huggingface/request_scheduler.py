@@ -211,6 +211,8 @@ class RequestScheduler:
         limit = len(sequence.token_ids) - 1  # the last token is computed in any case: its logits are needed
         if request.score_from is not None:
             limit = min(limit, request.score_from - 1)
+        if request.wants_logits:
+            limit = 0
         match = self._index.find(sequence, limit)
         return None if self.running and self._index.promised(sequence, match.num_tokens, limit) else match
 
