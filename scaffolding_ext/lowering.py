@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.maths.kv_sharing.confidence import generation_confidence
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import CHAIN, VERIFY, BranchTask, VerifyTask, output_of, set_purpose
+from scaffolding_ext.tasks import CHAIN, VERIFY, BranchTask, VerifyTask, finish_reason_of, output_of, set_purpose
 from scaffolding_ext.worker_tags import tag_name
 
 
@@ -22,6 +23,8 @@ def lower_branch(task: BranchTask) -> list[GenerationTask]:
             input_tokens=task.prefix_tokens + suffix,
             max_tokens=task.max_tokens,
             temperature=task.temperature,
+            top_p=task.top_p,
+            top_k=task.top_k,
             seed=seed,
             num_logprobs=1,
         )
@@ -38,7 +41,13 @@ def write_back_branch(task: BranchTask, lowered: list[GenerationTask]) -> None:
     """
     task.outputs = [output_of(generation) for generation in lowered]
     task.output_tokens = [generation.output_tokens or [] for generation in lowered]
-    task.confidences = [_mean_top_probability(generation) for generation in lowered]
+    steps = [[] if generation.output_tokens == [] else _logprobs_of(generation) for generation in lowered]
+    task.confidences = [generation_confidence([math.exp(_top(step)) for step in own]) for own in steps]
+    task.logprobs = [
+        [step[token].logprob for token, step in zip(ids, own, strict=False)]
+        for ids, own in zip(task.output_tokens, steps, strict=True)
+    ]
+    task.finish_reasons = [finish_reason_of(generation) for generation in lowered]
 
 
 def lower_verify(task: VerifyTask) -> list[GenerationTask]:
@@ -68,11 +77,8 @@ def write_back_verify(task: VerifyTask, lowered: list[GenerationTask]) -> None:
     task.scores = scores
 
 
-def _mean_top_probability(generation: GenerationTask) -> float:
-    if generation.output_tokens == []:
-        return 0.0
-    top = [max(entry.logprob for entry in step.values()) for step in _logprobs_of(generation)]
-    return sum(map(math.exp, top)) / len(top)
+def _top(step: Mapping[int, Any]) -> float:
+    return float(max(entry.logprob for entry in step.values()))
 
 
 def _logprobs_of(generation: GenerationTask) -> Sequence[Mapping[int, Any]]:

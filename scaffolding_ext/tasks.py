@@ -11,10 +11,13 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
 from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.thinking import ThinkingBudget
 
-CONTINUED_TURNS = "continued turns"  # in a worker's `refused`, beside the names of task types: see `set_turn_start`
+# In a worker's `refused`, beside the names of task types:
+CONTINUED_TURNS = "continued turns"  # see `set_turn_start`
+LAYER_EXIT = "layer exit"  # see `VerifyTask.layer_exit`
 _NOTES = "scaffolding_ext"  # key of custom_input_params
 REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask
 PAUSED = "paused"  # finish reason of a stream that its worker ended because nobody had asked for more
@@ -245,12 +248,20 @@ class ScoreTask(Task):
 class BranchTask(Task):
     """Many suffixes generated on one prefix, whose KV they share.
 
+    A branch is gone on with by another task, in whose suffix stands what it has written: its KV is reused.
+
     Attributes:
         suffixes: Token ids of each branch's suffix; the branch reads `prefix_tokens` and then its suffix.
         max_tokens: Most tokens decoded in each branch.
+        seeds: One a branch; None leaves them to the worker.
+        branch_scores: What each branch is worth so far, in [0, 1]; None is 1 each. With `depth` it says in which order
+            KV leaves the worker's memory (`maths.kv_sharing.eviction.block_score`).
+        depth: Of the branches in their tree; that of the prefix is 0.
         outputs: Result: the text of each branch.
         output_tokens: Result: the token ids of each branch.
         confidences: Result: mean top-1 probability over the tokens that each branch decoded (RKSC, eq. 3).
+        logprobs: Result: natural-log probability of each token that each branch decoded.
+        finish_reasons: Result: why each branch ended; `"length"` at `max_tokens`.
         similarities: Result: hidden-state similarity of each branch to the first (RKSC, eq. 2), where the worker has
             it.
     """
@@ -259,10 +270,16 @@ class BranchTask(Task):
     suffixes: list[list[int]] = field(default_factory=list)
     max_tokens: int | None = None
     temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
     seeds: list[int] | None = None
+    branch_scores: list[float] | None = None
+    depth: int = 1
     outputs: list[str] | None = None
     output_tokens: list[list[int]] | None = None
     confidences: list[float] | None = None
+    logprobs: list[list[float]] | None = None
+    finish_reasons: list[str | None] | None = None
     similarities: list[float] | None = None
 
 
@@ -274,15 +291,20 @@ class VerifyTask(Task):
         branches: Token ids of each branch, ending in the question that asks for the verdict.
         yes_token: Id of the first token of the affirmative answer.
         no_token: Id of the first token of the negative answer.
-        max_layer: Where not None, the verdict may be read after this layer already (the worker must support it).
+        layer_exit: When a verdict may be read before the last layer; None reads the last. A worker that cannot stop
+            there names `LAYER_EXIT` among what it refuses.
+        depth: Of the branches in their tree; with its score it says when the KV of a branch leaves the worker's memory.
         scores: Result: P(yes) / (P(yes) + P(no)) of each branch.
+        exit_layers: Result: the layer after which each verdict was read, counted from 1, where the worker says it.
     """
 
     branches: list[list[int]] = field(default_factory=list)
     yes_token: int = 0
     no_token: int = 0
-    max_layer: int | None = None
+    layer_exit: LayerExit | None = None
+    depth: int = 1
     scores: list[float] | None = None
+    exit_layers: list[int] | None = None
 
 
 @dataclass

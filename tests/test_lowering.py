@@ -30,6 +30,8 @@ def test_a_branch_task_becomes_one_generation_a_suffix():
         suffixes=[[3], [], [4, 5]],
         max_tokens=7,
         temperature=0.5,
+        top_p=0.9,
+        top_k=8,
         seeds=[10, 11, 12],
     )
     lowered = lower_branch(task)
@@ -37,16 +39,20 @@ def test_a_branch_task_becomes_one_generation_a_suffix():
     assert [generation.input_tokens for generation in lowered] == [[1, 2, 3], [1, 2], [1, 2, 4, 5]]
     assert [generation.seed for generation in lowered] == [10, 11, 12]
     assert {(g.worker_tag, g.max_tokens, g.temperature, purpose_of(g)) for g in lowered} == {("draft", 7, 0.5, CHAIN)}
+    assert {(g.top_p, g.top_k) for g in lowered} == {(0.9, 8)}
     assert task.prefix_tokens == [1, 2]
 
     for generation, text in zip(lowered, ("a", "", "b"), strict=True):
         generation.output_str, generation.output_tokens = text, [ord(c) for c in text]
+    lowered[0].finish_reason = "length"
     lowered[0].logprobs = [reported(t97=0.5, t98=0.3), reported(t97=0.1, t98=0.9)]
     lowered[2].output_tokens, lowered[2].logprobs = None, [reported(t98=0.25)]
     write_back_branch(task, lowered)
     assert task.outputs == ["a", "", "b"]
     assert task.output_tokens == [[97], [], []]
     assert task.confidences == pytest.approx([0.7, 0.0, 0.25])  # the mean of 0.5 and 0.9
+    assert task.logprobs == [pytest.approx([math.log(0.5)]), [], []]
+    assert task.finish_reasons == ["length", "stop", None]
 
 
 def test_branches_without_seeds_draw_none_and_a_wrong_number_is_refused():

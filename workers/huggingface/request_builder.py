@@ -114,8 +114,10 @@ class RequestBuilder:
         """
         from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 
-        if task.max_layer is not None:
-            raise InvalidTaskError(f"max_layer is {task.max_layer}; HuggingFaceWorker reads the last layer: leave None")
+        if task.layer_exit is not None:
+            raise InvalidTaskError(
+                f"layer_exit is {task.layer_exit}; HuggingFaceWorker reads the last layer: leave None"
+            )
         branches = self._reader.verified(task)
         choices = (int(task.yes_token), int(task.no_token))
         urgent, priority = is_urgent(task), notes_of(task).priority

@@ -23,8 +23,8 @@ async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask
         EngineError: The server failed, or told too little.
         InvalidTaskError: The task cannot be served.
     """
-    if task.max_layer is not None:
-        raise InvalidTaskError(f"max_layer is {task.max_layer}; a server reads its last layer: leave None")
+    if task.layer_exit is not None:
+        raise InvalidTaskError(f"layer_exit is {task.layer_exit}; a server reads its last layer: leave None")
     bodies.reader.verified(task)
 
     async def ask(piece: GenerationTask) -> None:

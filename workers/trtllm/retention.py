@@ -1,43 +1,33 @@
-"""How long TensorRT-LLM should keep the KV blocks of branches: priorities from their scores (RKSC)."""
+"""How long TensorRT-LLM should keep the KV blocks of branches: priorities from what they are worth (RKSC)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.maths.kv_sharing.eviction import block_score
 from scaffolding_ext.tasks import BranchTask
 
-BRANCH_SCORES = "branch_scores"  # key of custom_input_params: a score in [0, 1] for each branch
 _LOWEST, _HIGHEST = 1, 100
 
 
-def retention_priority(score: float, depth: int) -> int:
-    """The priority of blocks at a depth of the tree: omega = score / (depth + 1), over TensorRT-LLM's 1 to 100.
-
-    Args:
-        score: Of the branch, in [0, 1].
-        depth: 0 for the prefix that all share.
-
-    Reference:
-        RKSC's eviction order: lowest omega first.
-    """
-    return _LOWEST + round((_HIGHEST - _LOWEST) * score / (depth + 1))
+def retention_priority(score: float) -> int:
+    """The priority of blocks of a score in [0, 1], over TensorRT-LLM's 1 to 100."""
+    return _LOWEST + round((_HIGHEST - _LOWEST) * score)
 
 
-def branch_scores(task: BranchTask) -> list[float]:
-    """The scores that the task brings for its branches; 1 for each where it brings none.
+def block_scores(task: BranchTask) -> list[float]:
+    """What the blocks of each branch are worth: its score, and how deep it stands in the tree.
 
     Raises:
-        InvalidTaskError: They are not one a branch, in [0, 1].
+        InvalidTaskError: The task's scores are not one a branch, in [0, 1], or its depth is below 1.
     """
-    scores = (task.custom_input_params or {}).get(BRANCH_SCORES)
-    if scores is None:
-        return [1.0] * len(task.suffixes)
+    scores = [1.0] * len(task.suffixes) if task.branch_scores is None else task.branch_scores
     if len(scores) != len(task.suffixes) or not all(0 <= score <= 1 for score in scores):
-        raise InvalidTaskError(
-            f"{BRANCH_SCORES} is {scores!r}; give one a branch ({len(task.suffixes)}), each in [0, 1]"
-        )
-    return [float(score) for score in scores]
+        raise InvalidTaskError(f"branch_scores is {scores!r}; give one a branch ({len(task.suffixes)}), each in [0, 1]")
+    if task.depth < 1:
+        raise InvalidTaskError(f"depth is {task.depth}; branches stand at 1 or deeper, their prefix at 0")
+    return [block_score(score, task.depth) for score in scores]
 
 
 def lowest_retention(config_class: Any) -> Any:
@@ -56,11 +46,11 @@ def retention_config(config_class: Any, prefix_len: int, score: float) -> Any:
     Args:
         config_class: TensorRT-LLM's own.
         prefix_len: Tokens that all branches share.
-        score: Of the branch, in [0, 1].
+        score: Of the branch's own blocks, in [0, 1].
     """
     token_range = config_class.TokenRangeRetentionConfig
-    own = retention_priority(score, depth=1)
+    own = retention_priority(score)
     ranges = [token_range(prefix_len, None, own)]
     if prefix_len:
-        ranges.insert(0, token_range(0, prefix_len, retention_priority(1.0, depth=0)))
+        ranges.insert(0, token_range(0, prefix_len, _HIGHEST))
     return config_class(token_range_retention_configs=ranges, decode_retention_priority=own)

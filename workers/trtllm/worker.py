@@ -28,7 +28,7 @@ from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 from scaffolding_ext.workers.trtllm.loading import adopt, load
-from scaffolding_ext.workers.trtllm.retention import branch_scores, retention_config
+from scaffolding_ext.workers.trtllm.retention import block_scores, retention_config
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
@@ -240,7 +240,7 @@ class TRTLLMWorker(ChatWorker):
     async def _branch(self, task: BranchTask) -> TaskStatus:
         lowered = lower_branch(task)
         config_class = self._loaded.release.setting("KvCacheRetentionConfig")
-        configs = [retention_config(config_class, len(task.prefix_tokens), score) for score in branch_scores(task)]
+        configs = [retention_config(config_class, len(task.prefix_tokens), own) for own in block_scores(task)]
         await run_pieces(
             task,
             lowered,
@@ -253,8 +253,8 @@ class TRTLLMWorker(ChatWorker):
         return TaskStatus.SUCCESS
 
     async def _verify(self, task: VerifyTask) -> TaskStatus:
-        if task.max_layer is not None:
-            raise InvalidTaskError(f"max_layer is {task.max_layer}; TRTLLMWorker reads the last layer: leave None")
+        if task.layer_exit is not None:
+            raise InvalidTaskError(f"layer_exit is {task.layer_exit}; TRTLLMWorker reads the last layer: leave None")
         self._reader.verified(task)
         lowered = lower_verify(task)
         await run_pieces(task, lowered, [self._generate_with(piece) for piece in lowered], decodes=False)

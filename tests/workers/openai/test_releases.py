@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 from scaffolding_ext.controllers.deepconf import DeepConfController, _token_confidence
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
+from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import GenerationTask, RewardTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.tasks import REWARD, SCORE, ScoreTask, VerifyTask, set_purpose, token_counts_of
@@ -178,8 +179,8 @@ def test_vllm_tells_the_probability_of_yes_exactly_where_its_release_can(model: 
         assert server.requests[-1].body["logprob_token_ids"] == [yes, no]
         assert task.scores == pytest.approx([0.5 if is_older else exact], abs=1e-4)
         assert exact != pytest.approx(0.5, abs=0.1)
-        with pytest.raises(InvalidTaskError, match="max_layer is 2"):
-            run(worker, VerifyTask(branches=branches, yes_token=yes, no_token=no, max_layer=2))
+        with pytest.raises(InvalidTaskError, match="layer_exit is LayerExit"):
+            run(worker, VerifyTask(branches=branches, yes_token=yes, no_token=no, layer_exit=LayerExit(1.0, 1.0)))
 
 
 def test_verdicts_of_other_servers_are_lowered_as_before(model: Any) -> None:

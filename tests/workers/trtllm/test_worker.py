@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError
+from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
 from scaffolding_ext.tasks import PAUSED, BranchTask, ScoreTask, VerifyTask, let_run_to, token_counts_of
@@ -16,7 +17,6 @@ from scaffolding_ext.tasks import PAUSED, BranchTask, ScoreTask, VerifyTask, let
 pytest.importorskip("torch")
 from scaffolding_ext.prompting import load_tokenizer, model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
-from scaffolding_ext.workers.trtllm.retention import BRANCH_SCORES
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/draft"
@@ -294,14 +294,19 @@ def test_waiting_in_the_engine_goes_into_the_ledger() -> None:
     assert program.ledger.to_json()["queue_seconds"] == round(program.ledger.queue_seconds, 6)
 
 
+@pytest.mark.parametrize(("depth", "priorities"), [(1, [51, 26, 1]), (3, [26, 13, 1])])
 @each_release
-def test_branches_share_their_prefix_and_say_how_long_to_keep_it(tensorrt_llm: Any) -> None:
+def test_branches_share_their_prefix_and_say_how_long_to_keep_it(
+    tensorrt_llm: Any, depth: int, priorities: list[int]
+) -> None:
     prefix = load_tokenizer(MODEL)(PROMPT * 4).input_ids
     task = BranchTask(
         prefix_tokens=prefix,
         suffixes=[[5], [6, 7], []],
         max_tokens=4,
-        custom_input_params={BRANCH_SCORES: [1.0, 0.5, 0.0], "engine_priority": 0.9, "cache_salt": "mine"},
+        branch_scores=[1.0, 0.5, 0.0],
+        depth=depth,
+        custom_input_params={"engine_priority": 0.9, "cache_salt": "mine"},
     )
     is_newest = tensorrt_llm.__version__ == "newest"
     llm_args = {"scheduler_config": {"waiting_queue_policy": "priority"}} if is_newest else {}
@@ -315,9 +320,9 @@ def test_branches_share_their_prefix_and_say_how_long_to_keep_it(tensorrt_llm: A
     assert counts.reused == 2 * (len(prefix) // 32 * 32)
     ranges = [request["retention"].token_range_retention_configs for request in requests]
     assert [[(r.token_start, r.token_end, r.priority) for r in own] for own in ranges] == [
-        [(0, len(prefix), 100), (len(prefix), None, priority)] for priority in (51, 26, 1)
+        [(0, len(prefix), 100), (len(prefix), None, priority)] for priority in priorities
     ]
-    assert [request["retention"].decode_retention_priority for request in requests] == [51, 26, 1]
+    assert [request["retention"].decode_retention_priority for request in requests] == priorities
     assert {request["salt"] for request in requests} == {"mine"}
     assert {request["priority"] for request in requests} == {0.9 if is_newest else None}
 
@@ -330,7 +335,9 @@ def test_a_branch_that_fails_takes_the_others_with_it() -> None:
         assert not worker._client._calls
         assert token_counts_of(task).decoded >= 0
         with pytest.raises(InvalidTaskError, match=r"branch_scores is \[2\]; give one a branch \(1\)"):
-            run(worker, BranchTask(prefix_tokens=[5], suffixes=[[6]], custom_input_params={BRANCH_SCORES: [2]}))
+            run(worker, BranchTask(prefix_tokens=[5], suffixes=[[6]], branch_scores=[2]))
+        with pytest.raises(InvalidTaskError, match="depth is 0"):
+            run(worker, BranchTask(prefix_tokens=[5], suffixes=[[6]], depth=0))
 
 
 def test_verdicts_are_those_of_the_transformers_worker(reference: Any) -> None:
@@ -344,8 +351,8 @@ def test_verdicts_are_those_of_the_transformers_worker(reference: Any) -> None:
         )
         assert task.scores == pytest.approx(expected.scores, abs=1e-3)
         assert token_counts_of(task).decoded == 0
-        with pytest.raises(InvalidTaskError, match="max_layer is 3"):
-            run(worker, VerifyTask(branches=[ids], yes_token=5, no_token=6, max_layer=3))
+        with pytest.raises(InvalidTaskError, match="layer_exit is LayerExit"):
+            run(worker, VerifyTask(branches=[ids], yes_token=5, no_token=6, layer_exit=LayerExit(1.0, 1.0)))
 
 
 def test_tasks_of_no_use_here_are_refused_by_name() -> None:
