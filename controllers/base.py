@@ -64,6 +64,8 @@ class BaseController(Controller):
         registries: By argument, where the types of components are found that are no controllers: a rule, for instance.
         longest_request: Most tokens behind the prompt that one of its requests reads and writes, as far as its
             arguments say; None where they do not.
+        num_logprobs: Most log-probabilities that its requests want for a token; a worker that says that it reports fewer
+            is refused.
         calibration_cost: Tokens that were spent on a calibration of its own, before any request; None where there is
             none, or nothing says how many.
         continues_answers: Whether it has workers go on with an unfinished answer, which not every chat server can.
@@ -76,6 +78,7 @@ class BaseController(Controller):
     required_tasks: tuple[type[Task], ...] = ()
     registries: ClassVar[Mapping[str, Registry]] = {}
     longest_request: int | None = None
+    num_logprobs: int = 0
     calibration_cost: TokenCounts | None = None
     continues_answers: bool = False
     prompting: Prompting | None = None
@@ -106,7 +109,8 @@ class BaseController(Controller):
 
     def own_requests(self) -> Mapping[WorkerTag, Requests]:
         """What this controller itself sends, by tag; override it where the workers are not all sent the same."""
-        return {tag: Requests(frozenset(self.required_tasks), self.longest_request) for tag in self.required_tags}
+        sent = Requests(frozenset(self.required_tasks), self.longest_request, self.num_logprobs)
+        return dict.fromkeys(self.required_tags, sent)
 
     def requests(self) -> dict[str, Requests]:
         """What the controller and its sub-controllers send, by the name of the worker's tag."""
@@ -142,7 +146,8 @@ class BaseController(Controller):
             workers: Worker by tag; keys are members of any enum, or plain values: equal values are the same tag.
 
         Raises:
-            ConfigError: A worker that the controller needs is missing, or cannot serve a task that nothing can replace.
+            ConfigError: A worker that the controller needs is missing, cannot serve a task that nothing can replace, or
+                reports fewer log-probabilities a token than are read.
         """
         self.check_roles(workers)
         capabilities = {}
@@ -151,6 +156,7 @@ class BaseController(Controller):
             capabilities[tag.value] = served = Capabilities.of(worker)
             for name in sorted(task_type.__name__ for task_type in sent.required - served.tasks):
                 self._refuse(worker, tag, f"serve {name}", name)
+            _check_num_logprobs(worker, tag, sent.num_logprobs)
             if self.continues_answers and CONTINUED_TURNS in getattr(worker, "refused", ()):
                 self._refuse(worker, tag, "go on with an unfinished answer", CONTINUED_TURNS)
         compare = worker_for(workers, WorkerTag.COMPARE)
@@ -266,6 +272,17 @@ class BaseController(Controller):
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
         """Do one task: yield work, then write the output into it (see `finish`)."""
         raise TypeError(f"{type(self).__name__} must implement run() or process()")
+
+
+def _check_num_logprobs(worker: Worker, tag: WorkerTag, wanted: int) -> None:
+    """Refuse a worker that reports fewer log-probabilities; one that does not say is believed to give them."""
+    most = getattr(worker, "max_num_logprobs", None)
+    if most is not None and most < wanted:
+        raise ConfigError(
+            f"{type(worker).__name__} reports the log-probabilities of at most {most} tokens a position, and {wanted} "
+            "are read: take another worker" + (f", or top_k={most}" if most else ""),
+            f"workers.{tag.value}",
+        )
 
 
 def sub_controllers(controller: Controller) -> Iterator[Controller]:

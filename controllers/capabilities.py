@@ -42,10 +42,12 @@ class Requests(NamedTuple):
     Attributes:
         required: Task types that must be served natively, because nothing can take their place.
         max_tokens: Most tokens behind the prompt that a request reads and writes; None where nobody says.
+        num_logprobs: Most log-probabilities that it is to report for a token; 0 where none.
     """
 
     required: frozenset[type[Task]] = frozenset()
     max_tokens: int | None = None
+    num_logprobs: int = 0
 
 
 def joined(sent: Iterable[Mapping[str, Requests]]) -> dict[str, Requests]:
@@ -54,7 +56,8 @@ def joined(sent: Iterable[Mapping[str, Requests]]) -> dict[str, Requests]:
     for name, more in ((name, more) for each in sent for name, more in each.items()):
         known = found.get(name, Requests())
         longest = max((num for num in (known.max_tokens, more.max_tokens) if num is not None), default=None)
-        found[name] = Requests(known.required | more.required, longest)
+        num_logprobs = max(known.num_logprobs, more.num_logprobs)
+        found[name] = Requests(known.required | more.required, longest, num_logprobs)
     return found
 
 

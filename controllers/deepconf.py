@@ -21,9 +21,8 @@ from scaffolding_ext.maths.deepconf import RunningGroupConfidence, warm_up_thres
 from scaffolding_ext.maths.voting import filtered_weights, vote
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import family_named
-from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Worker
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.sampling_params import checked_sampling_params, refuse_greedy, set_sampling_params
-from scaffolding_ext.worker_tags import WorkerTag, worker_for
 
 _CONFIDENCE = "lowest_group_confidence"  # key of a trace's customized_result_fields
 
@@ -167,6 +166,7 @@ class _TraceController(BaseController):
         self.max_tokens = require.whole("max_tokens", max_tokens)
         self.answer_tokens = require.whole("answer_tokens", answer_tokens)
         self.longest_request = self.max_tokens + self.answer_tokens
+        self.num_logprobs = self.top_k
         self.threshold = -math.inf
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens", "num_logprobs"))
         self.family = None if family is None else family_named(family)
@@ -177,22 +177,6 @@ class _TraceController(BaseController):
         assert isinstance(twin, _TraceController)
         twin.threshold = threshold
         return twin
-
-    def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """As for every controller.
-
-        Raises:
-            ConfigError: The worker reports fewer log-probabilities a token than are read.
-        """
-        super().bind(workers)
-        worker = worker_for(workers, WorkerTag.GENERATION)
-        most = getattr(worker, "max_num_logprobs", None)  # a worker that does not say is believed to give them
-        if most is not None and most < self.top_k:
-            raise ConfigError(
-                f"{type(worker).__name__} reports the log-probabilities of at most {most} tokens a position, and "
-                f"DeepConfController reads {self.top_k}: take another worker" + (f", or top_k={most}" if most else ""),
-                "workers.generation",
-            )
 
     def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
         """Answer the task's prompt, or leave it where the trace becomes unsure."""

@@ -13,17 +13,19 @@ from typing import Any, ClassVar, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, prompt_family, show
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, prompt_family, show
 from scaffolding_ext.controllers.chain import (
     AnswerProbe,
+    Asked,
     Chain,
+    Looker,
     Probe,
     ProbeSchedule,
     close_with,
     conclude,
     start_chain,
 )
-from scaffolding_ext.controllers.stopping import Rule, make_rule
+from scaffolding_ext.controllers.stopping import Rule, Stop, decide, make_rule, needs_of
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
@@ -101,6 +103,9 @@ class DynasorCoTController(BaseController):
         self.longest_request = self.max_tokens + self.probe.max_tokens
         with require.under("rule"):
             self.rule = make_rule(rule, certainty_threshold)
+        needs = needs_of(self.rule)
+        self.num_logprobs = needs.num_logprobs
+        self.looker = Looker(self.probe, needs)
         self.mode = require.one_of("mode", mode, ("stream", "chunk"))
         self.overlap = overlap
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
@@ -139,13 +144,12 @@ class DynasorCoTController(BaseController):
             task,
             family,
             max_tokens=self.max_tokens if thinking_budget is None else min(self.max_tokens, thinking_budget),
-            sampling_params=self.sampling_params,
+            sampling_params=self._chain_params(),
             answer_tokens=self.probe.max_tokens,
             mode=self.mode,
             streaming_output=self.streaming and not task.streaming_output_flag,  # which wants no text that may fall
             max_lead=self.max_lead,
         )
-        needs_probes = getattr(self.rule, "needs_probes", True)
         probes: list[Probe] = []
         gaps = self.schedule.gaps()
         yield from chain.grow(next(gaps))
@@ -156,42 +160,54 @@ class DynasorCoTController(BaseController):
                 continue
             prefix = chain.prefix
             next_position = prefix.num_tokens + next(gaps)
-            if needs_probes:
-                asked = self.probe.asking(task, prefix, family)
-                if self.overlap and not chain.runs_on:  # a stream runs on beside its probes by itself
-                    yield from chain.grow(next_position, beside=[asked])
-                else:
-                    yield [asked]
-                probes = yield from self._sorted([*probes, self.probe.read(prefix, asked)])
-                if chain.ended and chain.finish_reason != "length":
-                    break  # its own answer is there, and paid for
-            else:
-                probes.append(Probe(prefix))
-            if self.rule(probes):
-                yield from self._stop(task, chain, probes[-1], family)
+            asked = self.looker.asking(task, prefix, family)
+            if asked.tasks and self.overlap and not chain.runs_on:  # a stream runs on beside its probes by itself
+                yield from chain.grow(next_position, beside=asked.tasks)
+            elif asked.tasks:
+                yield asked.tasks
+            probes = yield from self._sorted([*probes, self.looker.read(prefix, asked, family)], asked)
+            if chain.ended and chain.finish_reason != "length":
+                break  # its own answer is there, and paid for
+            stop = decide(self.rule, probes)
+            if stop is not None:
+                yield from self._stop(task, chain, probes, stop, family)
                 return
-            show(task, probes[-1].prefix.text, None)  # whatever the next probes say, the chain goes on behind this one
+            show(task, prefix.text, None)  # whatever the next probes say, the chain goes on behind this one
             yield from chain.grow(next_position)
         yield from conclude(task, chain, family, self.probe.sampling_params, insist_on_answer=self.insist_on_answer)
 
-    def _sorted(self, probes: list[Probe]) -> ControllerGenerator:
+    def _chain_params(self) -> dict[str, Any]:
+        """Sampling fields of the chain, with the log-probabilities that the rule reads."""
+        params = self.sampling_params
+        wanted = int(needs_of(self.rule).chain_logprobs)
+        return {**params, "num_logprobs": wanted} if wanted > (params.get("num_logprobs") or 0) else params
+
+    def _sorted(self, probes: list[Probe], asked: Asked) -> ControllerGenerator:
         """The probes, their answers sorted into classes anew."""
-        classes = yield from classify(self, [probe.answer for probe in probes])
-        probes = [probe._replace(answer_class=number) for probe, number in zip(probes, classes, strict=True)]
-        newest = probes[-1]
-        figures = {"answer": newest.answer, "answer_class": newest.answer_class, "hedged": newest.hedged}
-        record("probe", position=newest.prefix.num_tokens, **figures)
+        if not asked.tasks:
+            return probes
+        if asked.answer is not None:
+            classes = yield from classify(self, [probe.answer for probe in probes])
+            probes = [probe._replace(answer_class=number) for probe, number in zip(probes, classes, strict=True)]
+        record("probe", position=probes[-1].prefix.num_tokens, **probes[-1].figures(), **asked.figures())
         return probes
 
-    def _stop(self, task: GenerationTask, chain: Chain, probe: Probe, family: PromptFamily) -> ControllerGenerator:
-        """Leave the chain where it was looked at last: with the answer of its probe, or with one that is asked for."""
-        reason = getattr(self.rule, "exit_reason", "certain")
-        record("stop", position=probe.prefix.num_tokens, answer=probe.answer, reason=reason)
-        if probe.answer is None:
-            yield from conclude(task, chain, family, self.probe.sampling_params, exit_reason=reason)
+    def _stop(
+        self, task: GenerationTask, chain: Chain, probes: list[Probe], stop: Stop, family: PromptFamily
+    ) -> ControllerGenerator:
+        """Leave the chain where it was looked at last: with an answer that it gave, one that is asked for, or none."""
+        prefix, probe = probes[-1].prefix, stop.left_with(probes)
+        answer = None if probe is None or probe.is_part else probe.answer
+        record("stop", position=prefix.num_tokens, answer=answer, reason=stop.reason, **stop.figures)
+        if answer is None and stop.answer != "none":
+            params = self.probe.sampling_params
+            yield from conclude(task, chain, family, params, exit_reason=stop.reason, at=prefix)
             return
-        yield from chain.leave(probe.prefix)
-        close_with(task, probe.prefix, family.close, probe.answer, family, reason)
+        yield from chain.leave(prefix)
+        if answer is None:
+            finish(task, prefix.text, prefix.token_ids, None, stop.reason)
+        else:
+            close_with(task, prefix, family.close, answer, family, stop.reason)
 
 
 class DynasorGenerationController(DynasorCoTController):

@@ -7,7 +7,8 @@
 
 `start_chain` takes a `StreamChain` where the worker streams and a `ChunkChain` elsewhere; a controller may also make
 one of the two itself. `chain.prefix` is a snapshot, which `asking` turns into a task that asks for the answer so far (a
-probe); `asked_answer` reads it. A `ProbeSchedule` says where that is done, and an `AnswerProbe` how. `conclude` ends
+probe); `asked_answer` reads it. A `ProbeSchedule` says where that is done, and an `AnswerProbe` how; a `Looker` asks for
+all that a stopping rule needs, and `row_of` and `probes_of` make JSON of looks, and looks of that. `conclude` ends
 the request with the chain's own answer or one that it asks for, and `close_with` with an answer that the controller has
 already.
 """
@@ -17,15 +18,20 @@ from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.chain.continuation import continuation
 from scaffolding_ext.controllers.chain.ending import close_with, conclude
+from scaffolding_ext.controllers.chain.looking import Asked, Looker, Needs
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
+from scaffolding_ext.controllers.chain.recording import probes_of, row_of
 from scaffolding_ext.controllers.chain.schedule import ProbeSchedule
 from scaffolding_ext.controllers.chain.start import start_chain
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 
 __all__ = [
     "AnswerProbe",
+    "Asked",
     "Chain",
     "ChunkChain",
+    "Looker",
+    "Needs",
     "Prefix",
     "Probe",
     "ProbeSchedule",
@@ -35,5 +41,7 @@ __all__ = [
     "close_with",
     "conclude",
     "continuation",
+    "probes_of",
+    "row_of",
     "start_chain",
 ]

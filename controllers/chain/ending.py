@@ -23,6 +23,7 @@ def conclude(
     *,
     exit_reason: str = "length",
     insist_on_answer: bool = True,
+    at: Prefix | None = None,
 ) -> ControllerGenerator:
     """Work to `yield from` that ends the request with the chain as it stands; a chain that goes on is left.
 
@@ -38,15 +39,18 @@ def conclude(
         exit_reason: Why a chain that goes on is left. One that ended by itself exits with `"end"`, and one that its
             budget ended with `"length"`.
         insist_on_answer: Whether a chain that ended by itself without an answer is asked for one, too.
+        at: Where the chain is left, if it went on or ended since it was decided; None leaves it as it stands.
     """
-    ended_by_itself = chain.ended and chain.finish_reason != "length"
-    reason = "end" if ended_by_itself else "length" if chain.ended else exit_reason
-    prefix, closed = chain.prefix, chain.contains(family.think_close)
+    ended = chain.ended and at is None
+    ended_by_itself = ended and chain.finish_reason != "length"
+    reason = "end" if ended_by_itself else "length" if ended else exit_reason
+    prefix = at or chain.prefix
+    closed = family.think_close in prefix.text
     answer = extract(prefix.text.rpartition(family.think_close)[2])
-    record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason, answer=answer)
+    record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason if ended else None, answer=answer)
     if not ended_by_itself:
-        yield from chain.leave()
-    if chain.ended and not ended_by_itself and notes_of(task).is_chunk:
+        yield from chain.leave(prefix)
+    if ended and not ended_by_itself and notes_of(task).is_chunk:
         finish(task, prefix.text, prefix.token_ids, None, reason)
         return
     is_answered = answer is not None and (ended_by_itself or closed)

@@ -10,6 +10,7 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.maths.entropy import Entropy, geometric_mean
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.sampling_params import GUIDED_DECODING, checked_sampling_params
@@ -19,16 +20,24 @@ HEDGE_WORDS = ("wait", "hold", "but", "okay", "no", "hmm")
 
 
 class Probe(NamedTuple):
-    """A look at an unfinished chain.
+    """A look at an unfinished chain: all that a stopping rule sees of it there.
+
+    A look is data. `recording` makes JSON of it and a look of that again, so that a rule decides on recorded chains as
+    it does on running ones. What a rule did not say that it needs (`Needs`) is None.
 
     Attributes:
         prefix: The chain as it stood: its tokens, their text, and their log-probabilities where the chain's sampling
-            fields ask for `num_logprobs`.
+            fields or a rule ask for them.
         answer: The answer that it gave when it was asked; None where it gave none, or was not asked.
         answer_class: Number of the class of equal answers among the chain's probes, in order of first appearance; -1
             for no answer.
         hedged: Whether the response contains a hedge word.
         response: All that the chain responded; None where it was not asked.
+        is_part: Whether the answer is its first token alone, and may go on.
+        answer_logprobs: Log-probability of each token of the response, up to the one that closes the box.
+        closes: Whether the response closes the chain's thinking.
+        entropy: Of the token behind closed thinking.
+        is_turn: Whether the chain changed its thought since the look before, or does here.
     """
 
     prefix: Prefix
@@ -36,6 +45,33 @@ class Probe(NamedTuple):
     answer_class: int = -1
     hedged: bool = False
     response: str | None = None
+    is_part: bool = False
+    answer_logprobs: tuple[float, ...] | None = None
+    closes: bool = False
+    entropy: Entropy | None = None
+    is_turn: bool = False
+
+    @property
+    def confidence(self) -> float | None:
+        """Geometric mean of the probabilities of the answer's tokens; 0 for no answer, None where nobody asked."""
+        if self.answer_logprobs is None:
+            return None
+        return geometric_mean(self.answer_logprobs) if self.answer is not None else 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """What was seen, for the trace."""
+        seen: dict[str, Any] = {}
+        if self.response is not None:
+            seen = {"answer": self.answer, "answer_class": self.answer_class, "hedged": self.hedged}
+        if self.is_part:
+            seen["is_part"] = True
+        if self.confidence is not None:
+            seen["confidence"] = self.confidence
+        if self.entropy is not None:
+            seen["entropy"] = self.entropy.nats
+            if self.entropy.is_bound:
+                seen |= {"entropy_is_bound": True, "missing": self.entropy.missing}
+        return seen
 
 
 class AnswerProbe:
@@ -48,6 +84,8 @@ class AnswerProbe:
         hedge_match: `"word"` matches whole words, `"substring"` is upstream's rule (it takes "know" for "no").
         guided_decoding: What holds the answer to a form, such as `{"regex": "[0-9]+}"}`; a worker that cannot do it
             refuses the probe (`TRTLLMWorker` can). None leaves it free.
+        first_token: Whether a probe decodes the answer's first token alone, which stands for it: rules compare that, and
+            a chain that they stop is asked for the whole. For answers whose first token tells them apart.
 
     Attributes:
         sampling_params: All sampling fields of the answer, `max_tokens` among them.
@@ -64,6 +102,7 @@ class AnswerProbe:
         hedge_words: Sequence[str] = HEDGE_WORDS,
         hedge_match: Literal["word", "substring"] = "word",
         guided_decoding: Mapping[str, Any] | None = None,
+        first_token: bool = False,
     ) -> None:
         if isinstance(hedge_words, str) or not all(isinstance(word, str) for word in hedge_words):
             raise ConfigError(f"is {hedge_words!r}; give a list of words, such as ['wait', 'but']", "hedge_words")
@@ -75,11 +114,13 @@ class AnswerProbe:
         border = r"\b" if require.one_of("hedge_match", hedge_match, ("word", "substring")) == "word" else ""
         words = "|".join(map(re.escape, hedge_words))
         self.guided_decoding = guided_decoding
+        self.first_token = first_token
         self._hedge = re.compile(f"{border}(?:{words}){border}", re.IGNORECASE) if words else None
 
     def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> GenerationTask:
         """The task that asks the chain on a prompt for its answer after a prefix."""
-        task = asking(prompt, prefix, family.probe, self.sampling_params)
+        params = {**self.sampling_params, "max_tokens": 1} if self.first_token else self.sampling_params
+        task = asking(prompt, prefix, family.probe, params)
         if self.guided_decoding:
             guide = {GUIDED_DECODING: dict(self.guided_decoding)}
             task.custom_input_params = {**(task.custom_input_params or {}), **guide}
@@ -89,4 +130,6 @@ class AnswerProbe:
         """What the task that asked after a prefix brought; the answer has no class yet."""
         response = output_of(task)
         hedged = self._hedge is not None and self._hedge.search(response) is not None
-        return Probe(prefix, asked_answer(task), -1, hedged, response)
+        answer = asked_answer(task)
+        part = response.strip() or None if self.first_token and answer is None else None
+        return Probe(prefix, answer or part, -1, hedged, response, part is not None)

@@ -8,6 +8,7 @@ from scaffolding_ext.controllers.chain import AnswerProbe, Prefix, Probe
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.stopping import (
     Consecutive,
+    Needs,
     PatternStop,
     StoppingRule,
     TotalVariation,
@@ -44,7 +45,7 @@ def most_agree(probes):
 class LongEnough(StoppingRule):
     """A rule that needs no probe, and is built without arguments."""
 
-    needs_probes = False
+    needs = Needs(answer=False)
     exit_reason = "long enough"
 
     def __call__(self, probes):

@@ -1,0 +1,164 @@
+"""Looks at an unfinished chain: what it is asked there, and what a stopping rule sees of what it says."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from scaffolding_ext.answers import up_to_brace
+from scaffolding_ext.controllers.base import decode, encode
+from scaffolding_ext.controllers.chain.asking import asking
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
+from scaffolding_ext.errors import ConfigError, NoOutputError
+from scaffolding_ext.maths.entropy import Entropy, token_entropy
+from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.tasks import TokenCounts, output_of, token_counts_of
+
+
+class Needs(NamedTuple):
+    """What a stopping rule needs to see at every look.
+
+    Attributes:
+        answer: The chain's answer, for which it is asked. Off, and with no other need, a look costs no token.
+        answer_logprobs: The log-probabilities of that answer's tokens.
+        entropy: How many of the highest log-probabilities of the token behind closed thinking; 0 reads none.
+        suffix: What closes thinking before that token; None takes the family's `close`, which opens the answer, too.
+        chain_logprobs: The log-probability of each token of the chain.
+    """
+
+    answer: bool = True
+    answer_logprobs: bool = False
+    entropy: int = 0
+    suffix: str | None = None
+    chain_logprobs: bool = False
+
+    @property
+    def num_logprobs(self) -> int:
+        """Log-probabilities a token that the worker must report."""
+        return max(self.entropy, int(self.answer_logprobs), int(self.chain_logprobs))
+
+    def joined(self, other: Needs) -> Needs:
+        """What two rules need together.
+
+        Raises:
+            ConfigError: They read the entropy behind different suffixes.
+        """
+        if self.entropy and other.entropy and self.suffix != other.suffix:
+            raise ConfigError(
+                f"is {self.suffix!r} for one rule and {other.suffix!r} for another: one token is read, behind one of "
+                "them; give both the same",
+                "suffix",
+            )
+        return Needs(
+            self.answer or other.answer,
+            self.answer_logprobs or other.answer_logprobs,
+            max(self.entropy, other.entropy),
+            self.suffix if self.entropy else other.suffix,
+            self.chain_logprobs or other.chain_logprobs,
+        )
+
+
+class Asked(NamedTuple):
+    """What a chain is asked at one look; nothing, where no rule needs it.
+
+    Attributes:
+        answer: Asks for the answer.
+        entropy: Reads the token behind closed thinking.
+        num_suffix_tokens: Tokens of their suffixes; None where nobody can count them.
+    """
+
+    answer: GenerationTask | None
+    entropy: GenerationTask | None
+    num_suffix_tokens: int | None
+
+    @property
+    def tasks(self) -> list[GenerationTask]:
+        """What is to be yielded, at once."""
+        return [task for task in (self.answer, self.entropy) if task is not None]
+
+    def figures(self) -> dict[str, int]:
+        """What the look has cost, for the trace: tokens of the suffixes, and what was decoded, prefilled and reused."""
+        suffix = {} if self.num_suffix_tokens is None else {"suffix_tokens": self.num_suffix_tokens}
+        counts = [counts for task in self.tasks if (counts := token_counts_of(task)) is not None]
+        return suffix | (TokenCounts(*map(sum, zip(*counts, strict=True)))._asdict() if counts else {})
+
+
+class Looker:
+    """Asks a chain at a look what a rule needs to see, and reads what it says.
+
+    Args:
+        probe: How it is asked for its answer.
+        needs: What the rule needs.
+    """
+
+    def __init__(self, probe: AnswerProbe, needs: Needs) -> None:
+        self._probe = probe
+        self._needs = needs
+
+    def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> Asked:
+        """The tasks that ask the chain on a prompt after a prefix."""
+        needs, suffixes = self._needs, []
+        answer = entropy = None
+        if needs.answer:
+            answer = self._probe.asking(prompt, prefix, family)
+            answer.num_logprobs = answer.num_logprobs or (1 if needs.answer_logprobs else None)
+            suffixes.append(family.probe)
+        if needs.entropy:
+            close = family.close if needs.suffix is None else needs.suffix
+            one = {"max_tokens": 1, "temperature": 0.0, "num_logprobs": needs.entropy}
+            entropy = asking(prompt, prefix, close, one)
+            suffixes.append(close)
+        ids = [encode(suffix) for suffix in suffixes]
+        known = [each for each in ids if each is not None]
+        return Asked(answer, entropy, sum(map(len, known)) if len(known) == len(ids) else None)
+
+    def read(self, prefix: Prefix, asked: Asked, family: PromptFamily) -> Probe:
+        """The look after a prefix, with what the tasks brought; its answer has no class yet.
+
+        Raises:
+            NoOutputError: The worker brought no log-probabilities where a rule needs them.
+        """
+        look = Probe(prefix) if asked.answer is None else self._probe.read(prefix, asked.answer)
+        if self._needs.chain_logprobs and prefix.logprobs is None and prefix.num_tokens:
+            raise _without_logprobs("the chain")
+        if asked.answer is not None:
+            look = look._replace(closes=family.think_close in output_of(asked.answer))
+            if self._needs.answer_logprobs:
+                look = look._replace(answer_logprobs=_answer_logprobs(asked.answer))
+        return look if asked.entropy is None else look._replace(entropy=_entropy(asked.entropy))
+
+
+def chosen_logprobs(token_ids: Sequence[int] | None, steps: Sequence[Any]) -> list[float]:
+    """The log-probability of each token that was written; of the likeliest one where nobody says which that was."""
+    if token_ids is None or len(token_ids) != len(steps):
+        return [max(entry.logprob for entry in step.values()) for step in steps]
+    return [step[token].logprob for token, step in zip(token_ids, steps, strict=True)]
+
+
+def _answer_logprobs(task: GenerationTask) -> tuple[float, ...]:
+    """Of the response's tokens up to the one that closes the box; of all of them where nobody can tell which that is."""
+    if not task.logprobs and output_of(task):
+        raise _without_logprobs("an answer")
+    ids, values = task.output_tokens, chosen_logprobs(task.output_tokens, task.logprobs or ())
+    if ids is None or decode([]) is None or up_to_brace(output_of(task)) is None:
+        return tuple(values)
+    closing = bisect.bisect_left(
+        range(len(ids)), True, key=lambda num: up_to_brace(decode(ids[: num + 1]) or "") is not None
+    )
+    return tuple(values[: closing + 1])
+
+
+def _entropy(task: GenerationTask) -> Entropy:
+    if not task.logprobs:
+        raise _without_logprobs("the token behind closed thinking")
+    return token_entropy([entry.logprob for entry in task.logprobs[0].values()])
+
+
+def _without_logprobs(what: str) -> NoOutputError:
+    return NoOutputError(
+        f"the worker brought no log-probabilities of {what}, and the stopping rule needs them: take another worker, or "
+        "a rule that needs none"
+    )

@@ -1,0 +1,86 @@
+"""The contract of stopping rules: what a rule needs, what it sees, and what it decides.
+
+A rule is any callable that takes the looks at a chain, oldest first, and says whether thinking is to end now; a
+`StoppingRule` says more. It is asked after every look, and only while thinking is open. It must not keep anything of a
+request: all of a controller's requests share it. What it sees is data (`chain.probe.Probe`), so a rule that is shown
+recorded looks (`chain.recording`) decides as it did on the running chain: call `decide(rule, looks)` for both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.probe import Probe
+
+Rule = Callable[[Sequence[Probe]], bool]
+
+
+class Stop(NamedTuple):
+    """Thinking is to end.
+
+    Attributes:
+        reason: The request's exit reason.
+        answer: What the request is left with: the `newest` answer, the `best` (the most frequent, the newest among
+            equals), or `none`. Where there is no such answer the chain is asked for one, but for `none`.
+        figures: What was decided on, for the trace.
+    """
+
+    reason: str
+    answer: Literal["newest", "best", "none"] = "newest"
+    figures: Mapping[str, float] = MappingProxyType({})
+
+    def left_with(self, probes: Sequence[Probe]) -> Probe | None:
+        """The look whose answer the request is left with; None where it is left without, or that look has none."""
+        if self.answer == "best":
+            answered = [probe for probe in probes if probe.answer is not None]
+            kept = [probe for probe in answered if not probe.hedged] or answered
+            votes = Counter(probe.answer_class for probe in kept)
+            return max(reversed(kept), key=lambda probe: votes[probe.answer_class], default=None)
+        return probes[-1] if self.answer == "newest" and probes[-1].answer is not None else None
+
+
+class StoppingRule(ABC):
+    """A rule with what a plain function does not say.
+
+    Attributes:
+        needs: What it needs to see.
+        exit_reason: The request's exit reason where the rule ended it.
+        answer: What a request that it ended is left with (see `Stop`).
+    """
+
+    needs: Needs = Needs()
+    exit_reason: str = "certain"
+    answer: Literal["newest", "best", "none"] = "newest"
+
+    @abstractmethod
+    def __call__(self, probes: Sequence[Probe]) -> bool:
+        """Whether thinking is to end.
+
+        Args:
+            probes: The looks at the chain so far, oldest first, at least one.
+        """
+
+    def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:
+        """What it decides on at the newest look, for the trace."""
+        return {}
+
+    def stop(self, probes: Sequence[Probe]) -> Stop | None:
+        """How thinking is to end; None where it goes on."""
+        return Stop(self.exit_reason, self.answer, self.figures(probes)) if self(probes) else None
+
+
+def decide(rule: Rule, probes: Sequence[Probe]) -> Stop | None:
+    """How a rule, or a plain function, has thinking end after these looks; None where it goes on."""
+    if isinstance(rule, StoppingRule):
+        return rule.stop(probes)
+    return Stop("certain") if rule(probes) else None
+
+
+def needs_of(rule: Rule) -> Needs:
+    """What a rule needs; a plain function sees answers."""
+    return rule.needs if isinstance(rule, StoppingRule) else Needs()

@@ -1,0 +1,56 @@
+"""How sure a model is: the entropy of a token from its log-probabilities, and the geometric mean of several tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_ROUNDING = 1e-5  # of float32 log-probabilities that are summed over a vocabulary
+
+
+class Entropy(NamedTuple):
+    """How uncertain one token is.
+
+    Attributes:
+        nats: Its entropy, or a lower bound of it.
+        missing: Probability of the tokens that nobody told; 0 where all were told.
+    """
+
+    nats: float
+    missing: float = 0.0
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the entropy may be higher."""
+        return self.missing > 0
+
+
+def token_entropy(logprobs: Sequence[float]) -> Entropy:
+    """The entropy of a token whose highest log-probabilities are known: exact where they sum to one, else a bound.
+
+    A token that was not told is at most as likely as the least likely one that was, and as all that is missing. So each
+    such token adds at least its probability times the negative log of that.
+
+    Args:
+        logprobs: Natural-log probabilities of the likeliest tokens, at least one, in any order.
+
+    Raises:
+        ValueError: There is none, or one is above 0.
+    """
+    if not len(logprobs):
+        raise ValueError("there are no log-probabilities; at least one is needed")
+    if max(logprobs) > _ROUNDING:
+        raise ValueError(f"a log-probability is {max(logprobs):g}; it must be at most 0")
+    probabilities = [math.exp(logprob) for logprob in logprobs]
+    known = math.fsum(-p * logprob for p, logprob in zip(probabilities, logprobs, strict=True) if p)
+    missing = 1.0 - math.fsum(probabilities)
+    if missing <= _ROUNDING:
+        return Entropy(max(0.0, known))
+    largest = min(missing, *probabilities)
+    return Entropy(known - missing * math.log(largest) if largest else math.inf, missing)
+
+
+def geometric_mean(logprobs: Sequence[float]) -> float:
+    """The geometric mean of tokens' probabilities: in [0, 1]; 0 of no tokens at all."""
+    return math.exp(min(0.0, math.fsum(logprobs) / len(logprobs))) if len(logprobs) else 0.0

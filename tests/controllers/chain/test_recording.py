@@ -1,0 +1,54 @@
+"""Looks as JSON: what is read back is what was seen, and a rule decides on it as it did."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scaffolding_ext.controllers.chain import Prefix, Probe, probes_of, row_of
+from scaffolding_ext.controllers.chain.recording import Logprob
+from scaffolding_ext.controllers.stopping import Consecutive, PatternStop, decide
+from scaffolding_ext.maths.entropy import Entropy
+
+TEXT = "so the total is 9."
+
+
+def steps(num):
+    return [{index: Logprob(-0.5 * index), 99: Logprob(-0.25)} for index in range(num)]
+
+
+def looks(ids=True, logprobs=True):
+    def prefix(num):
+        return Prefix(num, TEXT[:num], list(range(num)) if ids else None, steps(num) if logprobs else None)
+
+    return [
+        Probe(prefix(5), None, -1, True, "wait"),
+        Probe(prefix(12), "9", 0, False, "9} </think>", answer_logprobs=(-0.1, -0.2), closes=True, is_turn=True),
+        Probe(prefix(13), "9", 0, False, "9", is_part=True, entropy=Entropy(0.7, 0.01)),
+        Probe(prefix(18), "9", 0, entropy=Entropy(0.0)),
+    ]
+
+
+@pytest.mark.parametrize("ids", [True, False])
+@pytest.mark.parametrize("logprobs", [True, False])
+def test_looks_are_read_back_as_they_were(ids, logprobs):
+    seen = looks(ids, logprobs)
+    rows = [row_of(seen[: number + 1]) for number in range(len(seen))]
+    assert probes_of(json.loads(json.dumps(rows))) == seen
+    assert probes_of(rows[:2]) == seen[:2]
+
+
+def test_a_row_holds_what_is_new():
+    row = row_of(looks()[:2])
+    assert (row["position"], row["text"], row["token_ids"]) == (12, TEXT[5:12], list(range(5, 12)))
+    assert row["logprobs"][0] == [[5, -2.5], [99, -0.25]]
+    assert len(row["logprobs"]) == 7
+
+
+@pytest.mark.parametrize("rule", [Consecutive(2), Consecutive(9), PatternStop(r"total is \d"), lambda probes: len(probes) > 1])
+def test_a_rule_decides_on_what_was_recorded_as_on_what_it_saw(rule):
+    seen = looks()
+    again = probes_of([row_of(seen[: number + 1]) for number in range(len(seen))])
+    decided = [decide(rule, seen[:end]) for end in range(1, 5)]
+    assert [decide(rule, again[:end]) for end in range(1, 5)] == decided
