@@ -46,7 +46,9 @@ def test_a_row_holds_what_is_new():
     assert len(row["logprobs"]) == 7
 
 
-@pytest.mark.parametrize("rule", [Consecutive(2), Consecutive(9), PatternStop(r"total is \d"), lambda probes: len(probes) > 1])
+@pytest.mark.parametrize(
+    "rule", [Consecutive(2), Consecutive(9), PatternStop(r"total is \d"), lambda probes: len(probes) > 1]
+)
 def test_a_rule_decides_on_what_was_recorded_as_on_what_it_saw(rule):
     seen = looks()
     again = probes_of([row_of(seen[: number + 1]) for number in range(len(seen))])
