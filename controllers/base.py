@@ -64,8 +64,8 @@ class BaseController(Controller):
         registries: By argument, where the types of components are found that are no controllers: a rule, for instance.
         longest_request: Most tokens behind the prompt that one of its requests reads and writes, as far as its
             arguments say; None where they do not.
-        num_logprobs: Most log-probabilities that its requests want for a token; a worker that says that it reports fewer
-            is refused.
+        num_logprobs: Most log-probabilities that its requests want for a token; a worker that says that it reports
+            fewer is refused.
         calibration_cost: Tokens that were spent on a calibration of its own, before any request; None where there is
             none, or nothing says how many.
         continues_answers: Whether it has workers go on with an unfinished answer, which not every chat server can.

@@ -7,8 +7,8 @@
 
 `start_chain` takes a `StreamChain` where the worker streams and a `ChunkChain` elsewhere; a controller may also make
 one of the two itself. `chain.prefix` is a snapshot, which `asking` turns into a task that asks for the answer so far (a
-probe); `asked_answer` reads it. A `ProbeSchedule` says where that is done, and an `AnswerProbe` how; a `Looker` asks for
-all that a stopping rule needs, and `row_of` and `probes_of` make JSON of looks, and looks of that. `conclude` ends
+probe); `asked_answer` reads it. A `ProbeSchedule` says where that is done, and an `AnswerProbe` how; a `Looker` asks
+for all that a stopping rule needs, and `row_of` and `probes_of` make JSON of looks, and looks of that. `conclude` ends
 the request with the chain's own answer or one that it asks for, and `close_with` with an answer that the controller has
 already.
 """

@@ -139,7 +139,7 @@ def chosen_logprobs(token_ids: Sequence[int] | None, steps: Sequence[Any]) -> li
 
 
 def _answer_logprobs(task: GenerationTask) -> tuple[float, ...]:
-    """Of the response's tokens up to the one that closes the box; of all of them where nobody can tell which that is."""
+    """Of the response's tokens up to the one that closes the box; of all of them where nobody can tell where it is."""
     if not task.logprobs and output_of(task):
         raise _without_logprobs("an answer")
     ids, values = task.output_tokens, chosen_logprobs(task.output_tokens, task.logprobs or ())
