@@ -48,6 +48,8 @@ SLOW = (
     "engines.evaluation",
     "engines.huggingface_bandwidth",
     "engines.huggingface_commits",
+    "engines.huggingface_random",
+    "engines.huggingface_real",
     "engines.huggingface_soak",
     "engines.openai_parity",
     "engines.openai_soak",
