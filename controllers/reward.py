@@ -12,8 +12,8 @@ from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, encode, prompt_family
+from scaffolding_ext.controllers.verdicts import ask_verdicts, first_tokens
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.lowering import lower_verify, write_back_verify
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily, Prompting
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask
@@ -170,25 +170,13 @@ class RewardController(BaseController):
         Returns:
             Scores in the shape of `texts`.
         """
-        yes, no = (self._ids(word)[0] for word in (self.yes, self.no))
-        if yes == no:
-            raise ConfigError(
-                f"{self.yes!r} and {self.no!r} begin with the same token; give words that differ in their first", "yes"
-            )
+        yes, no = first_tokens(self.yes, self.no, self._ids)
         branches = [
             [*self._prompt_ids(task), *self._ids(text)] for task, own in zip(tasks, texts, strict=True) for text in own
         ]
         task = VerifyTask(worker_tag=self.worker_tag, branches=branches, yes_token=yes, no_token=no)
-        if self.can_serve(self.worker_tag, VerifyTask):
-            yield [task]
-        else:
-            record("lowered", task="VerifyTask", to="GenerationTask", reason="the worker does not serve it")
-            lowered = lower_verify(task)
-            yield lowered
-            write_back_verify(task, lowered)
-        if task.scores is None:
-            raise NoOutputError(f"the worker {self.worker_tag.value!r} left no scores in a VerifyTask; read its log")
-        values = iter(task.scores)
+        yield from ask_verdicts(self, [task])
+        values = iter(task.scores or ())
         return [[next(values) for _ in own] for own in texts]
 
     def _family(self) -> PromptFamily:

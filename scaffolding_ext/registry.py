@@ -171,6 +171,7 @@ controllers = Registry(
         "ConformalDraftTargetController": (
             "scaffolding_ext.controllers.conformal_draft_target:ConformalDraftTargetController"
         ),
+        "KVShareBranchingController": "scaffolding_ext.controllers.kv_share_branching:KVShareBranchingController",
         "BudgetForcingController": "scaffolding_ext.controllers.budget_forcing:BudgetForcingController",
         "MajorityVoteController": "scaffolding_ext.controllers.majority_vote:MajorityVoteController",
         "DeepConfController": "scaffolding_ext.controllers.deepconf:DeepConfController",

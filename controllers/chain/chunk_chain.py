@@ -49,14 +49,21 @@ class ChunkChain(Chain):
         max_tokens: As for every chain.
         sampling_params: As for every chain.
         carries_ids: Off, the chain is carried on as text: who reads it knows other ids.
+        reseeds: Whether each chunk draws from a seed of its own.
     """
 
     runs_on = False
 
     def __init__(
-        self, prompt: GenerationTask, max_tokens: int, sampling_params: dict[str, Any], carries_ids: bool = True
+        self,
+        prompt: GenerationTask,
+        max_tokens: int,
+        sampling_params: dict[str, Any],
+        carries_ids: bool = True,
+        reseeds: bool = True,
     ) -> None:
         super().__init__(prompt, max_tokens, sampling_params)
+        self._reseeds = reseeds
         self._ids: list[int] | None = [] if carries_ids else None
         self._logprobs: list[Any] = []
         self._num_generated = 0
@@ -75,7 +82,7 @@ class ChunkChain(Chain):
         asked = min(num_tokens, self.max_tokens) - self._num_tokens
         if self.ended or asked < 1:
             return []
-        self._chunk = self.next_chunk(asked, *([self._num_tokens] if self._num_tokens else []))
+        self._chunk = self.next_chunk(asked, *([self._num_tokens] if self._num_tokens and self._reseeds else []))
         apply_sampling_params(self._chunk, self._sampling_params)
         return [self._chunk]
 
@@ -121,6 +128,10 @@ class ChunkChain(Chain):
             reason = "stop"
         self.ended = reason != "length" or self._num_tokens >= self.max_tokens
         self.finish_reason = reason if self.ended else None
+
+    def as_chunk(self) -> Chunk:
+        """All that was written so far, as the beginning of another chain."""
+        return Chunk(self.text, self.prefix.token_ids, self._num_tokens, 0, "length", tuple(self._logprobs))
 
     def cut(self, num_tokens: int) -> None:
         """Take back what lies behind a position; `leave` counts it as discarded. The chain goes on from there."""

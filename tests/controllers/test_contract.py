@@ -10,6 +10,7 @@ from scaffolding_ext.controllers.chain import ProbeSchedule
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.deepconf import DeepConfController
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController, DynasorGenerationController
+from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.process_reward import ProcessRewardController
@@ -32,6 +33,13 @@ class LongestFirst(BaseController):
         yield []
 
 
+def branching(*args, **kwargs):
+    """Branches that are scored without log-probabilities, which the contract's script has not."""
+    return KVShareBranchingController(
+        *args, reward_controller=LongestFirst(), weighs_confidence=False, max_tokens=400, **kwargs
+    )
+
+
 CONTROLLERS = {
     "native": NativeGenerationController,
     "native_streaming": lambda: NativeGenerationController(streaming=True),
@@ -50,6 +58,9 @@ CONTROLLERS = {
     "conformal_continue": lambda: ConformalDraftTargetController(
         coverage="conditional", alpha=0.4, draft_tokens=40, target_tokens=40, num_chains=2, on_reject="continue"
     ),
+    "branching": lambda: branching(3),
+    "branching_deep": lambda: branching(4, max_depth=3, step_tokens=30),
+    "branching_over_chains": lambda: branching(3, generation_controller=DynasorCoTController(chunk_size=24)),
     "budget_cut": lambda: BudgetForcingController(40),
     "budget_unused": lambda: BudgetForcingController(4000),
     "vote": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from scaffolding_ext.errors import ConfigError
@@ -15,7 +16,7 @@ from scaffolding_ext.protocol import (
     Task,
     TaskStatus,
 )
-from scaffolding_ext.tasks import ScoreTask, TokenCounts, VerifyTask, set_token_counts
+from scaffolding_ext.tasks import LAYER_EXIT, ScoreTask, TokenCounts, VerifyTask, set_token_counts
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill, probability_of_first
@@ -260,6 +261,7 @@ class HuggingFaceWorker(ChatWorker):
         task.scores = [probability_of_first(request.choice_logits) for request in requests]
         return TaskStatus.SUCCESS
 
+    refused = MappingProxyType({LAYER_EXIT: "it reads the last layer; leave layer_exit out"})
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
         **ChatWorker.task_handlers,
         GenerationTask: _generate,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError, WorkerError
 from scaffolding_ext.protocol import GenerationTask, RewardTask
-from scaffolding_ext.tasks import CONTINUED_TURNS, set_turn_start
+from scaffolding_ext.tasks import CONTINUED_TURNS, LAYER_EXIT, set_turn_start
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.judging import last_logits
@@ -80,7 +80,8 @@ def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: 
     Raises:
         EngineError: The server failed.
     """
-    flavor, refused = bodies.flavor, {}
+    flavor = bodies.flavor
+    refused = {LAYER_EXIT: "a server gives the logits of its last layer alone; leave layer_exit out"}
     if not bodies.gives_ids:  # positions in a stream are counted in token ids
         refused["StreamGenerationTask"] = f"servers of flavor {flavor.name!r} give no token ids"
     if chat:

@@ -15,6 +15,7 @@ from scaffolding_ext.protocol import (
     TaskStatus,
 )
 from scaffolding_ext.tasks import (
+    LAYER_EXIT,
     BranchTask,
     ScoreTask,
     VerifyTask,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _REFUSED = MappingProxyType(
     {
         "RewardTask": "it serves a generating model; RewardController asks such a one for a verdict (VerifyTask)",
+        LAYER_EXIT: "an engine gives the logits of its last layer alone; leave layer_exit out",
     }
 )
 
