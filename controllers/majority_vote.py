@@ -99,6 +99,7 @@ class MajorityVoteController(BaseController):
         task: GenerationTask,
         sample_num: int | None = None,
         generation_kwargs: Mapping[str, Any] | None = None,
+        only_sample: int | None = None,
         **sampling_params: Any,
     ) -> ControllerGenerator:
         """Answer the task's prompt.
@@ -107,13 +108,23 @@ class MajorityVoteController(BaseController):
             task: Gets the output.
             sample_num: Samples of this vote, instead of the default.
             generation_kwargs: For the sub-controller's `process`.
+            only_sample: Index of one sample of the vote: it is drawn as the vote would draw it, and is the output. For
+                callers that hold the vote themselves, such as an evaluation with one budget for all questions.
             **sampling_params: Sampling fields of this request; they reach the sub-controller, too.
         """
         max_samples = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
+        if only_sample is not None:
+            require.whole("only_sample", only_sample, 0, max_samples - 1)
         self.weight.prepare(task)
         prepare(self.reward_controller, task)
         kwargs_of_a_sample = {**(generation_kwargs or {}), **sampling_params}
         sampler = Sampler(self.generation_controller, task, max_samples, kwargs_of_a_sample)
+        if only_sample is not None:
+            yield sampler.start(1, first=only_sample)
+            drawn = sampler.samples[0]
+            reason = drawn.task.customized_result_fields.get("exit_reason")
+            finish(task, drawn.task.output_str or "", drawn.task.output_tokens, drawn.answer, reason)
+            return
         classes: list[int] = []
         weights: list[float] = []
         num_rounds = 0

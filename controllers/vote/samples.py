@@ -86,9 +86,14 @@ class Sampler:
         if self._seed is None and not isinstance(controller, BaseController):  # upstream's sets its own on all alike
             self._seed = (getattr(controller, "sampling_params", None) or {}).get("seed")
 
-    def start(self, num_samples: int) -> ParallelProcess:
-        """Work to yield: so many more runs, in parallel branches; all have ended once it is done."""
-        first = len(self.samples)
+    def start(self, num_samples: int, first: int | None = None) -> ParallelProcess:
+        """Work to yield: so many more runs, in parallel branches; all have ended once it is done.
+
+        Args:
+            num_samples: How many.
+            first: Index of the first; None goes on behind those that were started.
+        """
+        first = len(self.samples) if first is None else first
         new = [Sample(index, self._copy(index)) for index in range(first, first + num_samples)]
         self.samples += new
         scope = current_scope.get()

@@ -40,6 +40,12 @@ _ASSIGNED_BY_SIGNAL = 128  # exit codes above it name the signal that ended a pr
 @limit_option
 @skip_option
 @click.option("--epochs", type=click.IntRange(min=1), help="How often each sample is run.  [default: 1]")
+@click.option(
+    "--total_tokens",
+    type=click.IntRange(min=1),
+    help="Decoded tokens for all questions together; the stack's votes get further samples where least settled.",
+)
+@click.option("--spending", type=click.Choice(["certaindex", "even"]), help="Who gets them.  [default: certaindex]")
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's; 0 where neither gives one.")
 @click.option("--max_parallel_requests", type=click.IntRange(min=1), help="Requests that run at once.")
 @click.option("--request_timeout", type=Finite(min=0, min_open=True), help="Seconds after which a request fails.")
@@ -78,6 +84,8 @@ def evaluate(
     limit: str | None,
     skip_bad_rows: bool,
     epochs: int | None,
+    total_tokens: int | None,
+    spending: str | None,
     seed: int | None,
     max_parallel_requests: int | None,
     request_timeout: float | None,
@@ -100,6 +108,7 @@ def evaluate(
     Example:
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --output_path runs/dynasor
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --epochs 4 --output_path runs/dynasor --resume
+      scaffolding-ext eval --config configs:majority_vote --total_tokens 100000 --output_path runs/budget
     """
     from scaffolding_ext.documents import write_text
     from scaffolding_ext.evaluation.calibration_cost import calibration_cost
@@ -107,15 +116,18 @@ def evaluate(
     from scaffolding_ext.evaluation.price import checked_price, parse_price
     from scaffolding_ext.evaluation.records import decoded_of
     from scaffolding_ext.evaluation.resume import fingerprint
-    from scaffolding_ext.evaluation.run_folder import SAMPLES, SUMMARY, claimed
+    from scaffolding_ext.evaluation.run_folder import SUMMARY, answers_of, claimed
     from scaffolding_ext.evaluation.runner import check_samples
     from scaffolding_ext.evaluation.session import Session
+    from scaffolding_ext.evaluation.vote_budget import VoteBudget
     from scaffolding_ext.stack.build import check_stack
 
     options = given(seed=seed, max_parallel_requests=max_parallel_requests) + given(
         "evaluation.",
         limit=limit,
         epochs=epochs,
+        total_tokens=total_tokens,
+        spending=spending,
         request_timeout=request_timeout,
         output_path=None if output_path is None else str(output_path),
         fail_on_error=fail_on_error,
@@ -134,7 +146,11 @@ def evaluate(
         checked_price(settings.price)
         controller = check_stack(config)
         samples = load_dataset(**data.model_dump(), limit=None if settings.limit is None else str(settings.limit))
-        check_samples(samples, settings.epochs)
+        budget = None
+        if settings.total_tokens is not None:
+            budget = VoteBudget(controller, samples, settings.total_tokens, settings.spending)
+        repeats = settings.epochs if budget is None else budget.max_samples
+        check_samples(samples, repeats)
         document: dict[str, Any] = {
             "version": __version__,
             "fingerprint": fingerprint(config.resolved()),
@@ -143,24 +159,29 @@ def evaluate(
             "epochs": settings.epochs,
             "seed": config.seed,
             "num_samples": len(samples),
-            "num_requests": len(samples) * settings.epochs,
+            "num_requests": len(samples) * repeats,
             "price": settings.price or None,
         }
-        run = Session(config, samples, folder)
+        run = Session(config, samples, folder, budget)
         if goes_on:
             run.take_up(is_mended=not dry_run)
         if dry_run:
             done = f", {len(run.done)} of them done" if goes_on else ""
-            plan = f"stack and dataset are fine: {len(samples)} samples, {document['num_requests']} requests{done}"
+            most = "" if budget is None else "at most "
+            plan = (
+                f"stack and dataset are fine: {len(samples)} samples, {most}{document['num_requests']} requests{done}"
+            )
             click.echo(json.dumps(document | {"config": config.model_dump()}) if as_json else plan)
             return
-        stopped_by = run.go(_say, None if against is None else decoded_of(against / SAMPLES))
-        summary = run.tally.summary(calibration_cost(controller), price=settings.price)
+        stopped_by = run.go(_say, None if against is None else decoded_of(answers_of(against)))
+        summary = run.finish(calibration_cost(controller), settings.price)
         document |= {
             "state": "finished" if stopped_by is None else "interrupted",
             "summary": summary.to_json(),
             "first_error": run.tally.first_error,
         }
+        if budget is not None:
+            document["budget"] = budget.figures()
         if folder is not None:
             write_text(folder / SUMMARY, json.dumps(document, indent=2) + "\n")
     if summary.warning is not None:
@@ -169,11 +190,15 @@ def evaluate(
         click.echo(json.dumps(document))
     else:
         _show(Path(source).stem.rpartition(":")[2], summary, run.tally.first_error)
+        if budget is not None:
+            click.echo(_spent(budget.figures()))
     if stopped_by is not None:
         ctx.exit(_ASSIGNED_BY_SIGNAL + stopped_by)
-    if summary.num_failed > settings.fail_on_error * summary.num_samples:
-        first = run.tally.first_error
-        click.echo(f"{summary.num_failed} of {summary.num_samples} samples failed; the first, {first}", err=True)
+    tally = run.tally
+    if tally.num_failed > settings.fail_on_error * tally.num_samples:
+        click.echo(
+            f"{tally.num_failed} of {tally.num_samples} samples failed; the first, {tally.first_error}", err=True
+        )
         ctx.exit(1)
 
 
@@ -213,6 +238,16 @@ def _show(name: str, summary: Summary, first_error: str | None) -> None:
         f"{summary.num_unanswered}; undetermined answers: {summary.num_undetermined}"
     )
     console.print(f"errors: {_counted(summary.errors)}" + (f"; the first, {first_error}" if first_error else ""))
+
+
+def _spent(figures: Mapping[str, Any]) -> str:
+    """One line on a budget."""
+    return (
+        f"budget: {figures['spent_tokens']:,} of {figures['total_tokens']:,} decoded tokens ({figures['spending']}), "
+        f"{figures['num_samples']} samples, {figures['fewest_samples']} to {figures['most_samples']} a question; "
+        f"right: {figures['num_right']}, by first samples alone {figures['num_right_of_first_samples']}, by an "
+        f"oracle's choice of these samples {figures['num_right_of_oracle']}"
+    )
 
 
 def _counted(counts: Mapping[str, float]) -> str:

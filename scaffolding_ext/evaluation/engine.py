@@ -44,6 +44,7 @@ class LocalEngine:
         timeout: Seconds that a request may take, or None.
         clock: Seconds from any origin, monotonic.
         units_implied: Whether the questions imply units (see `scoring.score`).
+        samples_of_votes: Whether a job is one sample of the stack's vote, its epoch the sample's index in it.
     """
 
     def __init__(
@@ -52,18 +53,21 @@ class LocalEngine:
         timeout: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
         units_implied: bool = False,
+        samples_of_votes: bool = False,
     ) -> None:
         self.max_parallel_requests = llm.max_parallel_requests
         self._llm = llm
         self._timeout = timeout
         self._clock = clock
         self._units_implied = units_implied
+        self._samples_of_votes = samples_of_votes
 
     async def run(self, job: Job) -> Record:
         """As `Engine`; cancelling it cancels the request."""
         sample = job.sample
         started = self._clock()
-        result = self._llm.generate_async(sample.prompt, sample_id=sample.id, epoch=job.epoch, timeout=self._timeout)
+        which = {"epoch": 0, "only_sample": job.epoch} if self._samples_of_votes else {"epoch": job.epoch}
+        result = self._llm.generate_async(sample.prompt, sample_id=sample.id, timeout=self._timeout, **which)
         error: Exception | None = None
         try:
             await result

@@ -20,42 +20,53 @@ _NUM_LINES = 10
 
 @contextmanager
 def progress_shown(
-    num_requests: int,
+    total: int,
     tally: Tally,
     against: Decoded | None = None,
     clock: Callable[[], float] = time.monotonic,
+    *,
+    in_tokens: bool = False,
 ) -> Iterator[Callable[[Record], None]]:
     """Show on standard error how far a run is: a bar on a terminal, some ten plain lines elsewhere.
 
     Args:
-        num_requests: All of the run.
+        total: All requests of the run, or the tokens that it may decode.
         tally: It counts each record before the function that this yields is called with it.
         against: Another run, against which saved tokens are shown.
         clock: Seconds from any origin, monotonic.
+        in_tokens: Whether it is told in decoded tokens, and not in requests.
     """
     console = Console(stderr=True)
     saving = Saving(against)
-    started, num_before = clock(), tally.num_samples
-    step = max(1, num_requests // _NUM_LINES)
+    step = max(1, total // _NUM_LINES)
+
+    def num_done() -> int:
+        return tally.tokens["decoded"] if in_tokens else tally.num_samples
+
+    started, num_before = clock(), num_done()
+    num_shown = num_before
 
     def show_line(record: Record) -> None:
+        nonlocal num_shown
         saving.add(record)
-        done = tally.num_samples
-        if done % step == 0 or done == num_requests:
-            left = (clock() - started) / (done - num_before) * (num_requests - done)
+        done = num_done()
+        if done // step > num_shown // step or done == total > num_shown:
+            num_shown = done
+            left = max(0.0, (clock() - started) / (done - num_before) * (total - done))
             ending = f", {datetime.timedelta(seconds=round(left))} left" if left else ""
-            click.echo(f"{done} of {num_requests} done, {figures(tally, saving)}{ending}", err=True)
+            unit = " tokens" if in_tokens else ""
+            click.echo(f"{done} of {total}{unit} done, {figures(tally, saving)}{ending}", err=True)
 
     if not console.is_terminal:
         yield show_line
         return
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(figures(tally, saving), total=num_requests, completed=num_before)
+        bar = progress.add_task(figures(tally, saving), total=total, completed=num_before)
 
         def advance(record: Record) -> None:
             saving.add(record)
-            progress.update(bar, advance=1, description=figures(tally, saving))
+            progress.update(bar, completed=num_done(), description=figures(tally, saving))
 
         yield advance
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scaffolding_ext import plain_yaml
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.records import Record, each_record
-from scaffolding_ext.evaluation.run_folder import CONFIG, SAMPLES
+from scaffolding_ext.evaluation.run_folder import CONFIG, SAMPLES, VOTES, answers_of
 from scaffolding_ext.evaluation.summary import Summary, summarize
 
 Column = npt.NDArray[np.float64]
@@ -71,7 +71,7 @@ def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:
         DatasetError: There are no records, one is unusable, or a sample and epoch occurs twice.
     """
     place = Path(path)
-    samples = place / SAMPLES if place.is_dir() else place
+    samples = answers_of(place) if place.is_dir() else place
     name = name or (place.resolve().name if place.is_dir() else place.name.partition(".")[0])
     return run_of(each_record(samples), name, samples, _config_beside(samples))
 
@@ -117,7 +117,9 @@ def run_of(
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
     """The shortest ends of the paths, without endings of files, that tell them apart."""
-    parts = [(path if path.is_dir() or path.name != SAMPLES else path.parent).resolve().parts for path in paths]
+    parts = [
+        (path if path.is_dir() or path.name not in (SAMPLES, VOTES) else path.parent).resolve().parts for path in paths
+    ]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-length:]).removesuffix(".gz").removesuffix(".jsonl") for part in parts]
         if len(set(names)) == len(names):
@@ -168,7 +170,7 @@ class _Gathered:
 
 def _config_beside(samples: Path) -> Mapping[str, Any]:
     path = samples.parent / CONFIG
-    if samples.name != SAMPLES or not path.exists():
+    if samples.name not in (SAMPLES, VOTES) or not path.exists():
         return {}
     config = plain_yaml.read(path)
     return config if isinstance(config, Mapping) else {}

@@ -12,6 +12,13 @@ from pathlib import Path
 from scaffolding_ext.errors import OutputError
 
 SAMPLES, SUMMARY, CONFIG = "samples.jsonl", "summary.json", "config.yaml"
+VOTES = "votes.jsonl"  # of a run with one budget for all votes, whose samples.jsonl holds their single samples
+_FILES = (SAMPLES, VOTES, SUMMARY, CONFIG)
+
+
+def answers_of(folder: Path) -> Path:
+    """The file of a run's answers, a record each: the votes, where it has some of its own, else the samples."""
+    return folder / (VOTES if (folder / VOTES).exists() else SAMPLES)
 
 
 @contextmanager
@@ -46,14 +53,14 @@ def claimed(folder: Path, *, resume: bool = False) -> Iterator[bool]:
             yield goes_on
         finally:
             if not goes_on and not (folder / SAMPLES).stat().st_size:
-                for name in (SAMPLES, SUMMARY, CONFIG):
+                for name in _FILES:
                     (folder / name).unlink(missing_ok=True)
                 _remove(new_folders)
 
 
 def _locked(folder: Path, goes_on: bool) -> FileIO:
     """The samples file, open and locked: the process has the run that holds it."""
-    taken = [name for name in (SAMPLES, SUMMARY, CONFIG) if os.path.lexists(folder / name)]
+    taken = [name for name in _FILES if os.path.lexists(folder / name)]
     if taken and not goes_on:
         raise _occupied(folder, taken)
     try:

@@ -106,6 +106,16 @@ async def run_jobs(
         await asyncio.gather(*runners, return_exceptions=True)
 
 
+async def run_rounds(
+    engine: Engine, rounds: Iterable[Iterator[Job]], on_record: OnRecord, is_stopped: Callable[[], bool]
+) -> None:
+    """Run jobs round by round, each as `run_jobs`; a round is asked for when the one before it has ended."""
+    for jobs in rounds:
+        await run_jobs(engine, jobs, on_record, is_stopped)
+        if is_stopped():
+            return
+
+
 def check_samples(samples: Sequence[Sample], epochs: int) -> None:
     """Refuse samples that cannot be run, all of them before the first is, and a run that would never end.
 

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
+import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from scaffolding_ext.documents import write_text
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.datasets import Sample
-from scaffolding_ext.evaluation.engine import Engine, LocalEngine
+from scaffolding_ext.evaluation.engine import Engine, Job, LocalEngine
 from scaffolding_ext.evaluation.interrupt import Interrupts
 from scaffolding_ext.evaluation.progress import progress_shown
 from scaffolding_ext.evaluation.ray_engine import ray_engine
 from scaffolding_ext.evaluation.records import Record, record_writer
 from scaffolding_ext.evaluation.resume import check_config, mend, taken_up
-from scaffolding_ext.evaluation.run_folder import CONFIG, SAMPLES
-from scaffolding_ext.evaluation.runner import jobs_of, run_jobs
-from scaffolding_ext.evaluation.summary import Tally
+from scaffolding_ext.evaluation.run_folder import CONFIG, SAMPLES, VOTES
+from scaffolding_ext.evaluation.runner import jobs_of, run_rounds
+from scaffolding_ext.evaluation.summary import Summary, Tally, summarize
+from scaffolding_ext.evaluation.vote_budget import VoteBudget
 from scaffolding_ext.stack.build import build_stack
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
+from scaffolding_ext.tasks import TokenCounts
 
 
 @contextmanager
 def local_engine(config: StackConfig) -> Iterator[Engine]:
     """A stack in this process."""
     with build_stack(config) as llm:
-        yield LocalEngine(llm, config.evaluation.request_timeout)
+        settings = config.evaluation
+        yield LocalEngine(llm, settings.request_timeout, samples_of_votes=settings.total_tokens is not None)
 
 
 def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:
@@ -47,14 +53,18 @@ class Session:
         config: The resolved stack.
         samples: What it is run on.
         folder: Where the run is written, claimed by the caller; None writes nothing.
+        budget: Says round by round what is run, where one budget is spent on all votes; None runs every epoch.
 
     Attributes:
         tally: Counts all records, those that were taken up included.
         done: Id and epoch of what was taken up.
     """
 
-    def __init__(self, config: StackConfig, samples: Sequence[Sample], folder: Path | None) -> None:
+    def __init__(
+        self, config: StackConfig, samples: Sequence[Sample], folder: Path | None, budget: VoteBudget | None = None
+    ) -> None:
         self.tally = Tally()
+        self._budget = budget
         self.done: set[tuple[str, int]] = set()
         self._config = config
         self._samples = samples
@@ -73,10 +83,18 @@ class Session:
         if self._folder is None or not (self._folder / SAMPLES).stat().st_size:
             return  # it was killed before its first record
         path = self._folder / SAMPLES
-        check_config(self._config.resolved(), load_config(self._folder / CONFIG).resolved(), self._folder)
+        before = load_config(self._folder / CONFIG)
+        check_config(self._config.resolved(), before.resolved(), self._folder)
+        if (before.evaluation.total_tokens is None) != (self._budget is None):
+            raise ConfigError(
+                f"is {self._config.evaluation.total_tokens}, but the run in {self._folder} has "
+                f"{before.evaluation.total_tokens}; name another --output_path",
+                "evaluation.total_tokens",
+            )
         if is_mended and mend(path):
             warnings.warn(f"{path}: its last line was not written to its end, and is mended", stacklevel=2)
-        self.done = taken_up(path, self._samples, self._config.evaluation.epochs, self.tally.add)
+        epochs = self._config.evaluation.epochs if self._budget is None else self._budget.max_samples
+        self.done = taken_up(path, self._samples, epochs, self._count)
 
     def go(self, say: Callable[[str], object], against: Mapping[tuple[str, int], int] | None = None) -> int | None:
         """Run what is not done, each record written as soon as there is one.
@@ -90,16 +108,20 @@ class Session:
 
         Raises:
             OutputError: A record cannot be written (the disk is full, say); those before are kept, for `take_up`.
+            ConfigError: A budget is too small, or not the one that the run began with.
         """
-        settings = self._config.evaluation
-        num_requests = len(self._samples) * settings.epochs
-        if len(self.done) == num_requests:
+        rounds = self._rounds()
+        first = next(rounds, None)  # before anything is loaded
+        if first is None:
             return None
+        settings = self._config.evaluation
+        total = settings.total_tokens or len(self._samples) * settings.epochs
         interrupts = Interrupts(lambda: say("finishing what is in flight; another interrupt does not wait for it"))
-        heard: list[Callable[[Record], None]] = [self.tally.add]
+        heard: list[Callable[[Record], None]] = [self._count]
         with ExitStack() as stack:
             engine = stack.enter_context(engine_of(self._config))
-            heard.append(stack.enter_context(progress_shown(num_requests, self.tally, against)))
+            in_tokens = settings.total_tokens is not None
+            heard.append(stack.enter_context(progress_shown(total, self.tally, against, in_tokens=in_tokens)))
             if self._folder is not None:
                 write_text(self._folder / CONFIG, self._config.to_yaml())
                 heard.insert(0, stack.enter_context(record_writer(self._folder / SAMPLES)))
@@ -108,6 +130,27 @@ class Session:
                 for hear in heard:
                     hear(record)
 
-            jobs = jobs_of(self._samples, settings.epochs, self.done)
-            asyncio.run(interrupts.run(run_jobs(engine, jobs, on_record, interrupts.is_stopped)))
+            work = run_rounds(engine, itertools.chain([first], rounds), on_record, interrupts.is_stopped)
+            asyncio.run(interrupts.run(work))
         return interrupts.signal
+
+    def finish(self, calibration_cost: TokenCounts | None, price: Mapping[str, float]) -> Summary:
+        """Sum up what was run; where a budget was spent on votes, they are written and summed up."""
+        if self._budget is None:
+            return self.tally.summary(calibration_cost, price=price)
+        votes = self._budget.votes()
+        if self._folder is not None:
+            write_text(self._folder / VOTES, "".join(json.dumps(vote.to_json()) + "\n" for vote in votes))
+        return summarize(votes, calibration_cost, price=price)
+
+    def _rounds(self) -> Iterator[Iterator[Job]]:
+        """What is to be run: all at once, or what a budget buys next."""
+        if self._budget is not None:
+            yield from self._budget.rounds()
+        elif len(self.done) < len(self._samples) * self._config.evaluation.epochs:
+            yield jobs_of(self._samples, self._config.evaluation.epochs, self.done)
+
+    def _count(self, record: Record) -> None:
+        self.tally.add(record)
+        if self._budget is not None:
+            self._budget.add(record)

@@ -106,6 +106,16 @@ class EvaluationConfig(_Section):
         default=None, description="`N`, the first N samples, or `A-B`, those from the A-th to the B-th; null takes all."
     )
     epochs: int = Field(default=1, ge=1, description="How often each sample is run.")
+    total_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Decoded tokens for all questions together; the controller is a vote, and further samples go to "
+        "the questions where it is least settled.",
+    )
+    spending: Literal["certaindex", "even"] = Field(
+        default="certaindex",
+        description="Who gets them: `certaindex`, the least settled votes, or `even`, all questions in turn.",
+    )
     request_timeout: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request fails."
     )
@@ -131,6 +141,14 @@ class EvaluationConfig(_Section):
     def _check_actors(self) -> EvaluationConfig:
         if (self.engine == "ray") != (self.num_actors is not None):
             raise PydanticCustomError("actors", "engine ray takes num_actors, and no other engine does")
+        return self
+
+    @model_validator(mode="after")
+    def _check_budget(self) -> EvaluationConfig:
+        if self.total_tokens is not None and self.epochs > 1:
+            raise PydanticCustomError("budget", "total_tokens says how often each question is run: leave epochs out")
+        if self.total_tokens is None and self.spending != "certaindex":
+            raise PydanticCustomError("budget", "spending says how total_tokens are spent, and there are none")
         return self
 
 

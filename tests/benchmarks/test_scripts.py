@@ -16,7 +16,16 @@ SCRIPTS = sorted(
 )
 PLOTTED = tuple(
     f"studies.{name}"
-    for name in ("conformal", "conformal_timing", "conformal_replay", "demo", "dynasor", "queueing", "voting")
+    for name in (
+        "conformal",
+        "conformal_timing",
+        "conformal_replay",
+        "data_set_budget",
+        "demo",
+        "dynasor",
+        "queueing",
+        "voting",
+    )
 )
 EXTRA = {
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),

@@ -229,3 +229,16 @@ def test_the_packaged_stack_votes_on_the_embedded_model():
         result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
     assert result.exit_reason in ("vote", "certain", "no_answer")
     assert len(vote_event(result)["answers"]) <= 3
+
+
+def test_one_sample_alone_is_the_one_that_the_vote_draws():
+    worker = ScriptedWorker(lambda task: rf"\boxed{{{task.seed % 1000}}} at {task.temperature}")
+    vote = MajorityVoteController(NATIVE, default_sample_num=4, allocation=None)
+    with ScaffoldingLlm(vote, {"generation": worker}, seed=0) as llm:
+        answers = vote_event(llm.generate("Question", sample_id="a"))["answers"]
+        alone = [llm.generate("Question", sample_id="a", only_sample=index) for index in (2, 0)]
+        with pytest.raises(ConfigError, match=r"only_sample: is 4; it must be .*3"):
+            llm.generate("Question", only_sample=4)
+    assert [result.answer for result in alone] == [answers[2], answers[0]]
+    assert [result.exit_reason for result in alone] == ["end", "end"]
+    assert all(result.outputs[0].text.endswith("at 0.7") for result in alone)

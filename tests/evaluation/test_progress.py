@@ -61,3 +61,16 @@ def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert "10/20" in written
     assert "50.0% right, 10,000 tokens, 1 failed" in written
     assert " done, " not in written
+
+
+def test_a_budget_is_shown_in_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    tally, clock = Tally(), FakeClock()
+    with progress_shown(1000, tally, None, clock, in_tokens=True) as shown:
+        for number, decoded in enumerate((60, 30, 250, 0, 700)):
+            clock.advance(1.0)
+            tally.add(record := record_of(number, decoded))
+            shown(record)
+    assert capsys.readouterr().err.splitlines() == [
+        "340 of 1000 tokens done, 66.7% right, 340 tokens, 0 failed, 0:00:06 left",
+        "1040 of 1000 tokens done, 60.0% right, 1,040 tokens, 0 failed",
+    ]
