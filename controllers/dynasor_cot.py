@@ -52,9 +52,9 @@ class DynasorCoTController(BaseController):
         hedge_match: How hedge words match, where no `probe` says that: `"word"` or `"substring"`.
         schedule: Where the chain is probed; None has it probed every `chunk_size` tokens.
         probe: How the chain is probed; None takes an `AnswerProbe`.
-        rule: When thinking ends: `"consecutive"` (the last answers are equal, none empty, none hedged), `"window"`
-            (so are enough of them, see `Window`), a function of the probes, or what else `controllers.stopping` takes.
-            A rule that needs no probes is asked at the same positions, without any.
+        rule: When thinking ends: `"consecutive"` (the last answers are equal, none empty, none hedged), another rule of
+            `controllers.stopping` by its name, such as `"entropy"`, a rule itself, or a function of the probes. What it
+            does not need to see the chain is not asked.
         mode: `"stream"` or `"chunk"`.
         overlap: In chunk mode, whether the next chunk runs while a probe does.
         sampling_params: Sampling fields of the chain.
@@ -160,6 +160,9 @@ class DynasorCoTController(BaseController):
                 continue
             prefix = chain.prefix
             next_position = prefix.num_tokens + next(gaps)
+            if not self.schedule.is_due(prefix.text[len(probes[-1].prefix.text) if probes else 0 :]):
+                yield from chain.grow(next_position)
+                continue
             asked = self.looker.asking(task, prefix, family)
             if asked.tasks and self.overlap and not chain.runs_on:  # a stream runs on beside its probes by itself
                 yield from chain.grow(next_position, beside=asked.tasks)

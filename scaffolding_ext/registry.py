@@ -202,13 +202,22 @@ stopping_rules = Registry(
         "window": "scaffolding_ext.controllers.stopping:Window",
         "total_variation": "scaffolding_ext.controllers.stopping:TotalVariation",
         "pattern": "scaffolding_ext.controllers.stopping:PatternStop",
+        "entropy": "scaffolding_ext.controllers.stopping:EntropyAfterThinking",
+        "confidence": "scaffolding_ext.controllers.stopping:AnswerConfidence",
+        "certainty": "scaffolding_ext.controllers.stopping:ChainCertainty",
+        "give_up": "scaffolding_ext.controllers.stopping:GiveUp",
+        "any": "scaffolding_ext.controllers.stopping:AnyOf",
+        "all": "scaffolding_ext.controllers.stopping:AllOf",
     },
     "scaffolding_ext.stopping_rules",
     base="scaffolding_ext.controllers.stopping:StoppingRule",
 )
 probe_schedules = Registry(
     "probe schedule",
-    {"ProbeSchedule": "scaffolding_ext.controllers.chain.schedule:ProbeSchedule"},
+    {
+        "ProbeSchedule": "scaffolding_ext.controllers.chain.schedule:ProbeSchedule",
+        "ThoughtChanges": "scaffolding_ext.controllers.chain.schedule:ThoughtChanges",
+    },
     "scaffolding_ext.probe_schedules",
     base="scaffolding_ext.controllers.chain.schedule:ProbeSchedule",
 )

@@ -21,7 +21,7 @@ from scaffolding_ext.controllers.chain.ending import close_with, conclude
 from scaffolding_ext.controllers.chain.looking import Asked, Looker, Needs
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
 from scaffolding_ext.controllers.chain.recording import probes_of, row_of
-from scaffolding_ext.controllers.chain.schedule import ProbeSchedule
+from scaffolding_ext.controllers.chain.schedule import ProbeSchedule, ThoughtChanges
 from scaffolding_ext.controllers.chain.start import start_chain
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 
@@ -36,6 +36,7 @@ __all__ = [
     "Probe",
     "ProbeSchedule",
     "StreamChain",
+    "ThoughtChanges",
     "asked_answer",
     "asking",
     "close_with",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from scaffolding_ext import require
+from scaffolding_ext.answers import up_to_brace
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.errors import ConfigError
@@ -37,7 +38,6 @@ class Probe(NamedTuple):
         answer_logprobs: Log-probability of each token of the response, up to the one that closes the box.
         closes: Whether the response closes the chain's thinking.
         entropy: Of the token behind closed thinking.
-        is_turn: Whether the chain changed its thought since the look before, or does here.
     """
 
     prefix: Prefix
@@ -49,7 +49,6 @@ class Probe(NamedTuple):
     answer_logprobs: tuple[float, ...] | None = None
     closes: bool = False
     entropy: Entropy | None = None
-    is_turn: bool = False
 
     @property
     def confidence(self) -> float | None:
@@ -131,5 +130,6 @@ class AnswerProbe:
         response = output_of(task)
         hedged = self._hedge is not None and self._hedge.search(response) is not None
         answer = asked_answer(task)
-        part = response.strip() or None if self.first_token and answer is None else None
+        is_open = self.first_token and up_to_brace(response) is None
+        part = response.strip() or None if is_open else None
         return Probe(prefix, answer or part, -1, hedged, response, part is not None)

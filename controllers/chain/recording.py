@@ -9,7 +9,7 @@ from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.maths.entropy import Entropy
 
-_PLAIN = ("answer", "answer_class", "hedged", "response", "is_part", "closes", "is_turn")
+_PLAIN = ("answer", "answer_class", "hedged", "response", "is_part", "closes")
 _START = Prefix(0, "", [], [])
 
 

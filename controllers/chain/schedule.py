@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from scaffolding_ext import require
+from scaffolding_ext.errors import ConfigError
+
+TURN_WORDS = ("Wait", "Hmm", "Alternatively")
 
 
 class ProbeSchedule:
-    """The gaps between looks at a chain.
+    """Looks at a chain at fixed gaps, or at gaps that grow geometrically.
 
     Args:
         chunk_size: Tokens of the gap between the first look and the second.
@@ -32,3 +36,37 @@ class ProbeSchedule:
         while True:
             yield math.ceil(gap)
             gap *= self.growth
+
+    def is_due(self, text: str) -> bool:
+        """Whether the chain is looked at behind a gap, or read on.
+
+        Args:
+            text: What it wrote since it was looked at last.
+        """
+        return True
+
+
+class ThoughtChanges(ProbeSchedule):
+    """Looks at a chain where it changes its thought: at the first multiple of `step` tokens behind such a word.
+
+    Reference: Yang et al., "Dynamic Early Exit in Reasoning Models" (DEER), arXiv 2504.15895: thoughts end at "Wait".
+    Deviation: the chain is asked behind the word, not in its place, at a position that its tokens alone fix.
+
+    Args:
+        step: Tokens between the positions where the chain is read; what it writes up to the next one is late.
+        words: Words that a new thought begins with, written as they are.
+
+    Raises:
+        ConfigError: `step` is below 1, or there are no words.
+    """
+
+    def __init__(self, step: int = 16, words: Sequence[str] = TURN_WORDS) -> None:
+        super().__init__(require.whole("step", step))
+        if isinstance(words, str) or not words or not all(isinstance(word, str) and word for word in words):
+            raise ConfigError(f"is {words!r}; give a list of words, such as {list(TURN_WORDS)}", "words")
+        self.step = step
+        self.words = tuple(words)
+        self._turn = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})(?=\W)")
+
+    def is_due(self, text: str) -> bool:
+        return self._turn.search(text) is not None

@@ -1,17 +1,28 @@
 """When a chain of thought has thought enough: rules over what was seen of it (`base` has their contract).
 
-Rules over the answers that a chain gives (`agreement`) and over its text (`pattern`); `make_rule` makes one of what a
-controller is given.
+Rules over the answers that a chain gives (`agreement`), over one token behind closed thinking (`entropy`), over how
+sure the model is (`confidence`), over its text (`pattern`), one for chains that will not converge (`giving_up`), and
+several as one (`several`); `make_rule` makes one of what a controller is given.
 """
 
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.stopping.agreement import Consecutive, TotalVariation, Window
 from scaffolding_ext.controllers.stopping.base import Rule, Stop, StoppingRule, decide, needs_of
+from scaffolding_ext.controllers.stopping.confidence import AnswerConfidence, ChainCertainty
+from scaffolding_ext.controllers.stopping.entropy import EntropyAfterThinking
+from scaffolding_ext.controllers.stopping.giving_up import GiveUp
 from scaffolding_ext.controllers.stopping.making import make_rule
 from scaffolding_ext.controllers.stopping.pattern import PatternStop
+from scaffolding_ext.controllers.stopping.several import AllOf, AnyOf
 
 __all__ = [
+    "AllOf",
+    "AnswerConfidence",
+    "AnyOf",
+    "ChainCertainty",
     "Consecutive",
+    "EntropyAfterThinking",
+    "GiveUp",
     "Needs",
     "PatternStop",
     "Rule",

@@ -47,8 +47,8 @@ def token_entropy(logprobs: Sequence[float]) -> Entropy:
     missing = 1.0 - math.fsum(probabilities)
     if missing <= _ROUNDING:
         return Entropy(max(0.0, known))
-    largest = min(missing, *probabilities)
-    return Entropy(known - missing * math.log(largest) if largest else math.inf, missing)
+    largest = min(missing, *(p for p in probabilities if p))
+    return Entropy(known - missing * math.log(largest), missing)
 
 
 def geometric_mean(logprobs: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, Task, TaskStatus
@@ -32,6 +32,12 @@ class _Generation(NamedTuple):
         return "".join(map(chr, self.token_ids[:num_tokens]))
 
 
+class _Logprob(NamedTuple):
+    """The log-probability of one alternative."""
+
+    logprob: float
+
+
 class ScriptedWorker(BaseWorker):
     """Answers every task from a function; no model, no randomness, no waiting.
 
@@ -44,6 +50,8 @@ class ScriptedWorker(BaseWorker):
         before: Awaited with the task before each call is served, each step of a stream included: hold a task here
             until an event, to order what must be ordered without sleeping.
         metered: Whether token counts are recorded in the tasks; off, the worker is one that records nothing.
+        logprobs: Gets the task and the index of one of its new tokens, returns natural-log probabilities by token id; a
+            task that asks for `num_logprobs` gets them. None: the worker brings none.
 
     Attributes:
         model: None: no model, so prompts reach it as they are.
@@ -58,12 +66,14 @@ class ScriptedWorker(BaseWorker):
         *,
         before: Callable[[Any], Awaitable[object]] | None = None,
         metered: bool = True,
+        logprobs: Callable[[Any, int], Mapping[int, float]] | None = None,
     ) -> None:
         self.tasks: list[Task] = []
         self._known: set[int] = set()
         self._respond = (lambda task: respond) if isinstance(respond, str) else respond
         self._before = before
         self._metered = metered
+        self._logprobs = logprobs
 
     async def _arrive(self, task: Task) -> None:
         if id(task) not in self._known:  # they live in `tasks`, so that no other gets the id of one
@@ -120,6 +130,9 @@ class ScriptedWorker(BaseWorker):
     def _write(self, task: GenerationTask, generation: _Generation, num_tokens: int) -> None:
         """Write the first tokens of a generation into its task."""
         task.output_str, task.output_tokens = generation.text(num_tokens), generation.token_ids[:num_tokens]
+        if self._logprobs is not None and task.num_logprobs:
+            steps = (self._logprobs(task, index) for index in range(len(task.output_tokens)))
+            task.logprobs = [{token: _Logprob(value) for token, value in step.items()} for step in steps]
         ended = len(task.output_tokens) == len(generation.token_ids)
         _set_finish_reason(task, generation.finish_reason if ended else None)
         if isinstance(task, StreamGenerationTask):

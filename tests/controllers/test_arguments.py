@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.draft_target.baselines import Verdict
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.stopping import PatternStop
+from scaffolding_ext.controllers.stopping import AllOf, AnyOf, PatternStop
 from scaffolding_ext.controllers.vote.weights import ConfidenceWeight
 from scaffolding_ext.errors import ConfigError
 
@@ -27,6 +27,8 @@ NEEDED = {
     Verdict: {"threshold": 5, "close": "", "question": "", "yes_token": 1, "no_token": 2},
     MajorityVoteController: {"generation_controller": NativeGenerationController()},
     PatternStop: {"pattern": "so"},
+    AnyOf: {"rules": ["consecutive"]},
+    AllOf: {"rules": ["consecutive"]},
 }
 OWN = [
     factory

@@ -122,7 +122,10 @@ def test_a_rule_without_a_threshold_of_the_controllers_is_given_none(rule):
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("majority", r"unknown stopping rule 'majority'; known: consecutive, pattern, total_variation, window"),
+        (
+            "majority",
+            r"unknown stopping rule 'majority'; known: all, any, .*, consecutive, .*, pattern, total_variation, window",
+        ),
         ("windows", "did you mean 'window'"),
         ("pattern", r"needs pattern; give \{type: pattern, args: \{...\}\}"),
         ("nowhere:rule", "cannot import 'nowhere:rule'"),

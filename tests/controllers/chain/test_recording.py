@@ -24,7 +24,7 @@ def looks(ids=True, logprobs=True):
 
     return [
         Probe(prefix(5), None, -1, True, "wait"),
-        Probe(prefix(12), "9", 0, False, "9} </think>", answer_logprobs=(-0.1, -0.2), closes=True, is_turn=True),
+        Probe(prefix(12), "9", 0, False, "9} </think>", answer_logprobs=(-0.1, -0.2), closes=True),
         Probe(prefix(13), "9", 0, False, "9", is_part=True, entropy=Entropy(0.7, 0.01)),
         Probe(prefix(18), "9", 0, entropy=Entropy(0.0)),
     ]
