@@ -73,7 +73,7 @@ class NativeGenerationController(BaseController):
         total = self.sampling_params.get("max_tokens")
         forcing = BudgetForcingController(
             thinking_budget if total is None else min(thinking_budget, total),
-            _ANSWER_TOKENS if total is None else max(_FORCED_TOKENS, total - thinking_budget),
+            max_answer_tokens=_ANSWER_TOKENS if total is None else max(_FORCED_TOKENS, total - thinking_budget),
             sampling_params=params,
             insist_on_answer=False,
             kept_by="server",

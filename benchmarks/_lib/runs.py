@@ -26,7 +26,7 @@ GREEDY = ", greedy"
 STACKS = {  # the stack file of each, and what bounds its chains
     PLAIN: ("configs:native", "controller.args.sampling_params.max_tokens"),
     DYNASOR: ("configs:dynasor_cot", "controller.args.max_tokens"),
-    CUT: ("configs:budget_forcing", "controller.args.max_thinking_tokens"),
+    CUT: ("configs:budget_forcing", "controller.args.thinking_tokens"),
 }
 TEMPERATURE = 0.7
 MAX_TOKENS = 1200

@@ -6,17 +6,18 @@
     yield from conclude(task, chain, family, {"max_tokens": 20}, exit_reason="enough")
 
 `start_chain` takes a `StreamChain` where the worker streams and a `ChunkChain` elsewhere; a controller may also make
-one of the two itself. `chain.prefix` is a snapshot, which `asking` turns into a task that asks for the answer so far (a
-probe); `asked_answer` reads it. A `ProbeSchedule` says where that is done, and an `AnswerProbe` how; a `Looker` asks
-for all that a stopping rule needs, and `row_of` and `probes_of` make JSON of looks, and looks of that. `conclude` ends
-the request with the chain's own answer or one that it asks for, and `close_with` with an answer that the controller has
-already.
+one of the two itself, or a `ControlledChain`, whose chunks another controller writes. `chain.prefix` is a snapshot,
+which `asking` turns into a task that asks for the answer so far (a probe); `asked_answer` reads it. A `ProbeSchedule`
+says where that is done, and an `AnswerProbe` how; a `Looker` asks for all that a stopping rule needs, and `row_of` and
+`probes_of` make JSON of looks, and looks of that. `conclude` ends the request with the chain's own answer or one that
+it asks for, and `close_with` with an answer that the controller has already.
 """
 
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.chain.continuation import continuation
+from scaffolding_ext.controllers.chain.controlled_chain import ControlledChain
 from scaffolding_ext.controllers.chain.ending import close_with, conclude
 from scaffolding_ext.controllers.chain.looking import Asked, Looker, Needs
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
@@ -30,6 +31,7 @@ __all__ = [
     "Asked",
     "Chain",
     "ChunkChain",
+    "ControlledChain",
     "Looker",
     "Needs",
     "Prefix",

@@ -143,3 +143,7 @@ class ChunkChain(Chain):
         self._ids = None if self._ids is None else kept
         self._text, self._logprobs, self._num_tokens = text, self._logprobs[:num_tokens], num_tokens
         self.ended, self.finish_reason = False, None
+
+    def put(self, token_ids: list[int]) -> None:
+        """Put tokens behind the chain that no worker wrote; they count as its own."""
+        self.keep(Chunk(decode(token_ids) or "", token_ids, len(token_ids), len(token_ids), "length"), None)

@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.tasks import notes_of
+from scaffolding_ext.tasks import notes_of, output_of
 
 
 def conclude(
@@ -24,6 +24,7 @@ def conclude(
     exit_reason: str = "length",
     insist_on_answer: bool = True,
     at: Prefix | None = None,
+    takes_any: bool = False,
 ) -> ControllerGenerator:
     """Work to `yield from` that ends the request with the chain as it stands; a chain that goes on is left.
 
@@ -40,6 +41,8 @@ def conclude(
             budget ended with `"length"`.
         insist_on_answer: Whether a chain that ended by itself without an answer is asked for one, too.
         at: Where the chain is left, if it went on or ended since it was decided; None leaves it as it stands.
+        takes_any: Whether an answer that is asked for stands up to its line's end where its box is not closed, and else
+            the last one that the chain names.
     """
     ended = chain.ended and at is None
     ended_by_itself = ended and chain.finish_reason != "length"
@@ -62,6 +65,8 @@ def conclude(
     forced = asking(task, kept, close, sampling_params)
     yield [forced]
     answer = asked_answer(forced)
+    if answer is None and takes_any:
+        answer = output_of(forced).strip(" }\n").partition("\n")[0] or extract(prefix.text)
     record("force", position=kept.num_tokens, answer=answer)
     if answer is None:
         finish(task, prefix.text, prefix.token_ids, None, reason)

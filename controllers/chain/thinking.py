@@ -1,4 +1,7 @@
-"""Thinking that ends at a budget: by the server, where it keeps one and is seen to, and else by cutting the chain."""
+"""Thinking that ends at a budget: by the server, where it keeps one and is seen to, and else by cutting the chain.
+
+Thinking that ends before its budget is extended where it must be exact.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import NamedTuple
 from scaffolding_ext.controllers.base import decode, encode
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
+from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator
@@ -59,7 +63,7 @@ def grow_within(
     reason = "the worker has no server that could" if server is None else server.reason
     if server is None or reason is not None:
         yield from chain.grow(budget)
-        _record(chain, budget, family, "controller", reason)
+        record_thinking(chain, budget, family, reason=reason)
         return
     (task,) = chain.advance(chain.max_tokens)
     is_open = (chain.prompt.input_str or "").rstrip().endswith(_OPEN)
@@ -69,7 +73,7 @@ def grow_within(
     found = thought_of(chain.prefix, family.think_close)
     if found is not None and found.num_thinking <= budget + _SLACK:
         by = "server" if server.reason is None else "controller"
-        _record(chain, budget, family, by, server.reason)
+        record_thinking(chain, budget, family, by=by, **_told(server.reason))
         return
     server.reason = server.reason or (
         "its tokens cannot be counted here"
@@ -77,10 +81,56 @@ def grow_within(
         else f"asked for {budget} tokens of thinking, it let {found.num_thinking} through"
     )
     chain.cut(budget)
-    _record(chain, budget, family, "controller", server.reason)
+    record_thinking(chain, budget, family, reason=server.reason)
 
 
-def _record(chain: ChunkChain, budget: int, family: PromptFamily, by: str, reason: str | None) -> None:
+def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str) -> ControllerGenerator:
+    """Work to `yield from`: afterwards the chain has thought for `budget` tokens, and its thinking is open.
+
+    Where the model closes its thinking before, or ends, that is cut off, and it goes on behind `wait`, of which as many
+    tokens are put as there is room for. Each time the chain grows, so that it ends.
+
+    Args:
+        chain: Has not begun.
+        budget: Tokens of thinking, those of `wait` among them.
+        family: How thinking is closed.
+        wait: A text of a token at least.
+
+    Returns:
+        How often the chain was extended; None where nobody can count its tokens, and it is left as it is.
+
+    Reference: Muennighoff et al., "s1: Simple test-time scaling", section 3.1.
+    """
+    wait_ids, num_waits = encode(wait), 0
+    yield from chain.grow(budget)
+    while chain.num_tokens < budget or chain.ended or chain.contains(family.think_close):
+        ids = chain.prefix.token_ids
+        if not wait_ids or ids is None:
+            return None
+        num_open = _num_open(chain.prefix.text, ids, family.think_close)
+        chain.cut(num_open)
+        chain.put(wait_ids[: budget - num_open])
+        num_waits += 1
+        yield from chain.grow(budget)
+    return num_waits
+
+
+def record_thinking(
+    chain: ChunkChain, budget: int, family: PromptFamily, by: str = "controller", **figures: object
+) -> None:
+    """Say in the trace what was asked for, who kept it, how much was thought where that is known, and figures."""
     found = thought_of(chain.prefix, family.think_close)
     counts = {} if found is None else found._asdict()
-    record("thinking_budget", asked=budget, by=by, **counts, **({} if reason is None else {"reason": reason}))
+    record("thinking_budget", asked=budget, by=by, **counts, **figures)
+
+
+def _num_open(text: str, ids: list[int], close: str) -> int:
+    """Tokens of a chain before its thinking is closed for the first time, or before the one that ended it."""
+    place = text.find(close)
+    num_characters = len(text) if place < 0 else place
+    kept = bisect.bisect_right(range(len(ids) + 1), num_characters, key=lambda at: len(decode(ids[:at]) or "")) - 1
+    return len(without_end_token(ids[:kept])) if kept else 0
+
+
+def _told(reason: str | None) -> dict[str, str]:
+    return {} if reason is None else {"reason": reason}

@@ -8,20 +8,19 @@ from typing import Any
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain import asked_answer, asking
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
+from scaffolding_ext.controllers.chain.controlled_chain import written_chunk
 from scaffolding_ext.controllers.on_worker import OnWorker, on_worker
 from scaffolding_ext.controllers.vote.variety import Variety
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.ledger import Ledger, Meter
 from scaffolding_ext.maths.nonconformity import NonconformityScore
 from scaffolding_ext.program import discard, elapsed, record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.relay import relay
-from scaffolding_ext.tasks import Purpose, ScoreTask, finish_reason_of, notes_of, output_of, set_notes, set_priority
+from scaffolding_ext.tasks import Purpose, ScoreTask, notes_of, set_notes, set_priority
 from scaffolding_ext.worker_tags import WorkerTag
 
 _BOX = re.compile(r"\\boxed\s*\{")
-_STOPPED_BY_MODEL = (None, "length", "end")  # exit reasons after which the finish reason says whether the chain ended
 
 
 class DraftTargetChain:
@@ -183,17 +182,11 @@ class DraftTargetChain:
         task = self._written.next_chunk(asked, self.index, self.turn, writer.tag.value)
         priority = self._priority if writer is self._target else 0.0
         set_notes(task, notes_of(task)._replace(priority=priority, is_chunk=True))
-        spent = Ledger()
-        yield from Meter(spent).watch(relay(writer.process([task]), before=self._variety))
-        text, ids = output_of(task), task.output_tokens
-        num_tokens = asked if ids is None else len(ids)
-        reason = finish_reason_of(task) or "length"
-        if reason == "length" and task.customized_result_fields.get("exit_reason") not in _STOPPED_BY_MODEL:
-            reason = "stop"
-        if self._written.prefix.token_ids is None:
-            text, ids = text.rstrip("\ufffd"), None  # half a character, which the other model could not read
-        decoded = spent.by_purpose.get(Purpose.CHAIN)
-        return Chunk(text, ids, num_tokens, 0 if decoded is None else decoded.decoded, reason)
+        work = relay(writer.process([task]), before=self._variety)
+        chunk: Chunk = yield from written_chunk(work, task)
+        if self._written.prefix.token_ids is None:  # half a character, which the other model could not read
+            chunk = chunk._replace(text=chunk.text.rstrip("\ufffd"), token_ids=None)
+        return chunk
 
     def _scored(self, chunk: Chunk, score: NonconformityScore) -> ControllerGenerator:
         """Have the target score a chunk behind the chain so far, and return its nonconformity."""

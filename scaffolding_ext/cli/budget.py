@@ -155,7 +155,7 @@ def fit_command(
     \b
     Example:
       for n in 64 128 256 512; do
-        scaffolding-ext eval --config configs:budget_forcing --set controller.args.max_thinking_tokens=$n \\
+        scaffolding-ext eval --config configs:budget_forcing --set controller.args.thinking_tokens=$n \\
           --set max_parallel_requests=1 --output_path runs/budget_$n
       done
       scaffolding-ext budget fit runs/budget_* --output_path types.json

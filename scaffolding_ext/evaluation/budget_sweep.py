@@ -19,7 +19,7 @@ from scaffolding_ext.maths.queueing.grid import MeasuredType
 from scaffolding_ext.maths.queueing.tasks import TaskType
 from scaffolding_ext.require import under
 
-BUDGET_KEY = "controller.args.max_thinking_tokens"
+BUDGET_KEY = "controller.args.thinking_tokens"
 ALL = "all"  # the type of questions that have no kind
 
 

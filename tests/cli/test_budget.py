@@ -118,7 +118,7 @@ def sweep(write_run: Callable[..., Path]) -> list[Path]:
             right = rng.random() < task["D"] + task["A"] * (1 - np.exp(-task["b"] * tokens))
             seconds = {"total": task["t0"] + task["c"] * tokens + rng.normal(0, 0.01)}
             rows.append((f"q{number}", right, tokens, {"kind": kind, "seconds": seconds}))
-        config = f"controller: {{args: {{max_thinking_tokens: {tokens}}}}}\nmax_parallel_requests: 1\n"
+        config = f"controller: {{args: {{thinking_tokens: {tokens}}}}}\nmax_parallel_requests: 1\n"
         folders.append(write_run(f"budget_{tokens}", rows, config))
     return folders
 

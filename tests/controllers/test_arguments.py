@@ -21,7 +21,7 @@ from scaffolding_ext.errors import ConfigError
 
 NEEDED = {
     BestOfNController: {"generation_controller": NativeGenerationController(), "reward_controller": BaseController()},
-    BudgetForcingController: {"max_thinking_tokens": 8},
+    BudgetForcingController: {"thinking_tokens": 8},
     ConformalDraftTargetController: {"coverage": "conditional"},
     ConformalRule: {"coverage": "conditional"},
     Verdict: {"threshold": 5, "close": "", "question": "", "yes_token": 1, "no_token": 2},

@@ -3,6 +3,7 @@
 import pytest
 
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import Prompting, family_named
@@ -25,8 +26,8 @@ def request(controller, chain, answer="4} and"):
         return llm.generate(PROMPT), worker.tasks
 
 
-def controller(max_thinking_tokens, max_answer_tokens=40, **arguments):
-    return BudgetForcingController(max_thinking_tokens, max_answer_tokens, family="tinylm", **arguments)
+def controller(thinking_tokens, max_answer_tokens=40, **arguments):
+    return BudgetForcingController(thinking_tokens, max_answer_tokens=max_answer_tokens, family="tinylm", **arguments)
 
 
 @pytest.mark.parametrize("budget", [1, 30, 200])
@@ -36,7 +37,9 @@ def test_thinking_is_cut_and_the_answer_forced(budget):
     assert (result.answer, result.exit_reason) == ("4", "length")
     assert [task.max_tokens for task in tasks] == [budget, 40]
     assert tasks[1].input_str == PROMPT + ENDLESS[:budget] + FAMILY.close
-    assert [(event["event"], event["position"]) for event in result.program.trace][-1] == ("force", budget)
+    (kept, _, forced) = result.program.trace
+    assert (kept["event"], kept["asked"], kept["by"]) == ("thinking_budget", budget, "controller")
+    assert (forced["event"], forced["position"]) == ("force", budget)
     ledger = result.program.ledger.by_purpose
     assert (ledger[Purpose.CHAIN].decoded, ledger[Purpose.PROBE].decoded) == (budget, len("4} and"))
 
@@ -81,11 +84,25 @@ def test_an_answer_that_does_not_end_within_its_own_budget_is_forced_unless_it_i
     assert len(tasks) == (2 if given else 3)
 
 
-def test_where_even_force_gives_no_answer_there_is_none():
-    for answer in ("no closing brace", "}", ""):
-        result, _ = request(controller(30), ENDLESS, answer)
-        assert (result.outputs[0].text, result.answer, result.exit_reason) == (ENDLESS[:30], None, "length")
-        assert result.outputs[0].token_ids == [ord(c) for c in ENDLESS[:30]]
+@pytest.mark.parametrize(
+    ("chain", "asked", "answer"),
+    [
+        (ENDLESS, "12 is it, I think\nand so on", "12 is it, I think"),
+        (ENDLESS, "  \n", None),
+        (ENDLESS, "}", None),
+        ("so the answer is: 7\n" + ENDLESS, "}", "7"),
+    ],
+)
+def test_an_answer_that_is_not_closed_stands_up_to_its_line_s_end_and_else_the_thinking_s_own(chain, asked, answer):
+    result, _ = request(controller(30), chain, asked)
+    ending = "" if answer is None else FAMILY.close + answer + FAMILY.answer_end
+    assert (result.outputs[0].text, result.answer, result.exit_reason) == (chain[:30] + ending, answer, "length")
+
+
+def test_a_budget_of_nothing_is_an_answer_at_once():
+    result, (task,) = request(controller(0), ENDLESS)
+    assert (result.outputs[0].text, result.answer) == (FAMILY.close + "4" + FAMILY.answer_end, "4")
+    assert task.input_str == PROMPT + FAMILY.close
 
 
 def test_sampling_is_that_of_chain_and_answer():
@@ -115,10 +132,16 @@ def test_the_family_is_the_promptings_unless_given():
 @pytest.mark.parametrize(
     ("arguments", "key"),
     [
-        ({"max_thinking_tokens": 0}, "max_thinking_tokens"),
-        ({"max_thinking_tokens": 5, "max_answer_tokens": 0}, "max_answer_tokens"),
-        ({"max_thinking_tokens": 5, "sampling_params": {"max_tokens": 5}}, "sampling_params"),
-        ({"max_thinking_tokens": 5, "answer_sampling_params": {"temprature": 5}}, "answer_sampling_params"),
+        ({"thinking_tokens": -1}, "thinking_tokens"),
+        ({"thinking_tokens": 5, "exact": True, "wait": ""}, "wait"),
+        ({"thinking_tokens": 5, "exact": True, "kept_by": "server"}, "kept_by"),
+        (
+            {"thinking_tokens": 5, "generation_controller": NativeGenerationController(), "sampling_params": {"n": 1}},
+            "generation_controller",
+        ),
+        ({"thinking_tokens": 5, "max_answer_tokens": 0}, "max_answer_tokens"),
+        ({"thinking_tokens": 5, "sampling_params": {"max_tokens": 5}}, "sampling_params"),
+        ({"thinking_tokens": 5, "answer_sampling_params": {"temprature": 5}}, "answer_sampling_params"),
     ],
 )
 def test_bad_arguments_name_their_key(arguments, key):

@@ -167,7 +167,7 @@ def test_errors_inside_nested_components_name_the_full_path(helpers: Any) -> Non
 def test_wrong_arguments_list_the_accepted_ones() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'respond'.*accepts: respond, before, metered"):
         load_stack(stack(workers={"generation": {"type": "ScriptedWorker", "args": {"respnd": "x"}}}))
-    with pytest.raises(ConfigError, match=r"needs 'max_thinking_tokens'; it accepts: .*max_answer_tokens"):
+    with pytest.raises(ConfigError, match=r"needs 'thinking_tokens'; it accepts: .*max_answer_tokens"):
         load_stack(stack(controller={"type": "BudgetForcingController"}))
 
 

@@ -54,7 +54,7 @@ def needs(controller: dict[str, Any], tag: str = "generation", **workers: dict[s
     [
         (NATIVE, 2000),
         (CHAIN, 3030),
-        ({"type": "BudgetForcingController", "args": {"max_thinking_tokens": 500, "max_answer_tokens": 60}}, 560),
+        ({"type": "BudgetForcingController", "args": {"thinking_tokens": 500, "max_answer_tokens": 60}}, 560),
         ({"type": "DeepConfController", "args": {"max_tokens": 4000, "answer_tokens": 10}}, 4010),
         ({"type": "MajorityVoteController", "args": {"generation_controller": CHAIN}}, 3030),
         ({"type": f"{__name__}:Judge", "args": {"depth": 4}}, 400),

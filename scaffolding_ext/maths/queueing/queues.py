@@ -1,4 +1,4 @@
-"""Types of questions under budgets, in a queue of a kind: what the formula says, and what a simulation does."""
+"""What serves: a queue of a kind, its mean time by formula, and types of questions simulated in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from scaffolding_ext.maths import checks
 from scaffolding_ext.maths.queueing.events import serve_by_servers, serve_in_batch, summarized
 from scaffolding_ext.maths.queueing.lindley import Simulated, simulate_fifo
-from scaffolding_ext.maths.queueing.model import Moments, pollaczek_khinchine
+from scaffolding_ext.maths.queueing.model import Moments
 from scaffolding_ext.maths.queueing.tasks import Floats, TaskType, UnstableLoadError, shares_of
 
 
@@ -28,6 +28,16 @@ class Queue:
     places: int = 1
     slowdown: float | None = None
 
+    def __post_init__(self) -> None:
+        checks.whole("places", self.places)
+        checks.number("slowdown", self.slowdown or 0.0, least=0)
+
+    @classmethod
+    def of_capacity(cls, places: int, capacity: float) -> Queue:
+        """The engine that does so many seconds of work in a second when it is full; one place has a capacity of 1."""
+        checks.number("capacity", capacity, above=0)
+        return cls(places, max(0.0, (places / capacity - 1) / (places - 1)) if places > 1 else None)
+
     def speed(self, size: int) -> float:
         """Of each of so many served at once, 1 being that of one alone."""
         return 1 / (1 + (self.slowdown or 0.0) * (size - 1))
@@ -36,6 +46,34 @@ class Queue:
     def capacity(self) -> float:
         """Seconds of work that are done in a second at most."""
         return self.places * self.speed(self.places)
+
+    def mean_time(self, arrival_rate: float, of: Moments) -> Floats:
+        """Mean seconds in the system, waiting and service; infinite where work arrives faster than it is done.
+
+        With one place it is Pollaczek-Khinchine's, which is exact. With more it is that of exponential services (a
+        birth-death chain), and waiting in the line is scaled by (1 + C²) / 2, C being the coefficient of variation: an
+        approximation, exact for exponential services, and where nobody waits and all share alike.
+
+        Args:
+            arrival_rate: Poisson arrivals a second, above 0.
+            of: Moments of the seconds that services would take alone; arrays of one shape.
+
+        Reference: Kelly, "Reversibility and Stochastic Networks", 1979 (sharing does not depend on the shape of the
+            service); Lee and Longton, "Queueing processes associated with airline passenger check-in", 1959 (waiting).
+        """
+        first, second = np.asarray(of.first, dtype=np.float64), np.asarray(of.second, dtype=np.float64)
+        offered = arrival_rate * first
+        with np.errstate(divide="ignore", invalid="ignore"):
+            full = np.minimum(offered / self.capacity, 1.0)  # chance that one more comes before one leaves, all busy
+            weight, total, inside = np.ones_like(offered), np.ones_like(offered), np.zeros_like(offered)
+            for size in range(1, self.places + 1):
+                weight = weight * offered / (size * self.speed(size))
+                total, inside = total + weight, inside + size * weight
+            line = weight * full / (1 - full)  # all states with a line
+            total, inside = total + line, inside + self.places * line
+            waiting = weight * full / (1 - full) ** 2
+            times = (inside + waiting * second / (2 * first**2)) / total / arrival_rate
+        return np.where(full < 1, times, np.inf)
 
 
 class Outcome(NamedTuple):
@@ -79,7 +117,7 @@ def simulate(
         return np.asarray(seconds[np.searchsorted(ends, generator.random(number), side="right")])
 
     if queue.places == 1:
-        formula = float(pollaczek_khinchine(arrival_rate, of))
+        formula = float(queue.mean_time(arrival_rate, of))
         return Outcome(simulate_fifo(drawn, arrival_rate, num_queries, rng), formula)
     arrivals = np.cumsum(rng.standard_exponential(num_queries)) / arrival_rate
     services = drawn(rng, num_queries)

@@ -328,7 +328,7 @@ def test_one_changed_line_of_a_stack_file(tmp_path):
 
 PROBING = {
     "DynasorCoTController": {"max_tokens": 30, "chunk_size": 4, "mode": "chunk"},
-    "BudgetForcingController": {"max_thinking_tokens": 30},
+    "BudgetForcingController": {"thinking_tokens": 30},
 }
 
 
