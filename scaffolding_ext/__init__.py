@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.controllers.majority_vote import MajorityVoteController as MajorityVoteController
     from scaffolding_ext.controllers.native_generation import NativeGenerationController as NativeGenerationController
     from scaffolding_ext.controllers.process_reward import ProcessRewardController as ProcessRewardController
+    from scaffolding_ext.controllers.queue_aware_budget import QueueAwareBudgetController as QueueAwareBudgetController
     from scaffolding_ext.controllers.reward import RewardController as RewardController
     from scaffolding_ext.errors import ArgumentTypeError as ArgumentTypeError
     from scaffolding_ext.errors import CloneError as CloneError
@@ -76,6 +77,7 @@ _NAMES = {
     "controllers.majority_vote": "MajorityVoteController",
     "controllers.native_generation": "NativeGenerationController",
     "controllers.process_reward": "ProcessRewardController",
+    "controllers.queue_aware_budget": "QueueAwareBudgetController",
     "controllers.reward": "RewardController",
     "errors": (
         "ArgumentTypeError CloneError ConfigError DatasetError EngineError InvalidTaskError InvalidYieldError "

@@ -167,6 +167,11 @@ class Program:
         return int(self.id.rpartition("-")[2])
 
     @property
+    def began(self) -> float:
+        """When it began, which under our host is when it was submitted, by its clock."""
+        return self._started
+
+    @property
     def trace(self) -> list[dict[str, Any]]:
         """The decisions in order, each a JSON-serialisable dict with `event`, `branch` and `seconds`."""
         if self._trace is None:

@@ -173,6 +173,7 @@ controllers = Registry(
         ),
         "KVShareBranchingController": "scaffolding_ext.controllers.kv_share_branching:KVShareBranchingController",
         "BudgetForcingController": "scaffolding_ext.controllers.budget_forcing:BudgetForcingController",
+        "QueueAwareBudgetController": "scaffolding_ext.controllers.queue_aware_budget:QueueAwareBudgetController",
         "MajorityVoteController": "scaffolding_ext.controllers.majority_vote:MajorityVoteController",
         "DeepConfController": "scaffolding_ext.controllers.deepconf:DeepConfController",
         "BestOfNController": "scaffolding_ext.controllers.best_of_n:BestOfNController",

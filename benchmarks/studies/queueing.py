@@ -24,8 +24,9 @@ from benchmarks._lib.command import benchmark, plotted, size
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from scaffolding_ext.calibration.budget_files import read_tasks
-from scaffolding_ext.evaluation.budget_report import plot_plan
+from scaffolding_ext.evaluation.budget_report import plot_demand
 from scaffolding_ext.maths.queueing import TaskType, solve
+from scaffolding_ext.maths.queueing.demand import Demand
 from scaffolding_ext.maths.queueing.fixed_point import fixed_point
 from scaffolding_ext.maths.queueing.grid import best_by_coordinates
 from scaffolding_ext.maths.queueing.lindley import simulate_fifo
@@ -199,7 +200,7 @@ def main(
     study_times(report, repetitions)
     if plot_path is not None:
         plot_path.parent.mkdir(parents=True, exist_ok=True)
-        plot_plan(solve(types, arrival_rate, alpha, MAX_TOKENS), plot_path)
+        plot_demand(Demand(tuple(types), arrival_rate, alpha, MAX_TOKENS), plot_path)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Files of types of questions: what `budget fit` writes, and `budget solve` and `budget simulate` read."""
+"""Files of types of questions: what `budget fit` writes, and the other commands of `budget` read."""
 
 from __future__ import annotations
 
@@ -40,6 +40,16 @@ def write_tasks(path: str | os.PathLike[str], tasks: Sequence[TaskType], **notes
     """
     rows = [{field: getattr(task, field) for field in FIELDS} for task in tasks]
     write_text(path, json.dumps({"tasks": rows, **notes}, indent=1) + "\n")
+
+
+def read_model(path: str | os.PathLike[str]) -> str | None:
+    """The model whose runs were fitted; None where the file does not say.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    model = _content(path).get("model")
+    return model if isinstance(model, str) else None
 
 
 def _content(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -7,14 +7,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from scaffolding_ext.cli.options import Finite, Group, OutputPath, console, json_option
 
+if TYPE_CHECKING:
+    from scaffolding_ext.maths.queueing.demand import Demand
+
 tasks_argument = click.argument("tasks", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 rate_option = click.option(
     "--arrival_rate", type=Finite(0, min_open=True), required=True, help="Questions that arrive in a second."
+)
+alpha_option = click.option("--alpha", type=Finite(0), required=True, help="Seconds that a right answer is worth.")
+most_option = click.option("--max_tokens", type=click.IntRange(min=0), required=True, help="No budget is larger.")
+measured_option = click.option(
+    "--measured", is_flag=True, help="Choose among the budgets that `budget fit` measured, whatever the curve's shape."
+)
+batch_option = click.option("--batch", type=click.IntRange(1), help="An engine that computes so many at once.")
+slowdown_option = click.option(
+    "--slowdown",
+    type=Finite(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Of --batch: n at once go at the speed 1 / (1 + slowdown (n - 1)); 1 is processor sharing.",
 )
 plot_option = click.option("--plot_path", type=OutputPath(), help="Picture; takes the extra plots.")
 
@@ -27,11 +44,9 @@ def budget() -> None:
 @budget.command("solve", short_help="The best budgets for a load.")
 @tasks_argument
 @rate_option
-@click.option("--alpha", type=Finite(0), required=True, help="Seconds that a right answer is worth.")
-@click.option("--max_tokens", type=click.IntRange(min=0), required=True, help="No budget is larger.")
-@click.option(
-    "--measured", is_flag=True, help="Choose among the budgets that `budget fit` measured, whatever the curve's shape."
-)
+@alpha_option
+@most_option
+@measured_option
 @plot_option
 @json_option
 def solve_command(
@@ -54,27 +69,84 @@ def solve_command(
     import dataclasses
 
     from scaffolding_ext import require
-    from scaffolding_ext.calibration.budget_files import read_tasks
-    from scaffolding_ext.evaluation.budget_report import plan_table, plot_plan
+    from scaffolding_ext.evaluation.budget_report import budgets_table, plot_demand
     from scaffolding_ext.maths.queueing import solve
 
+    demand = _demand(tasks, arrival_rate, alpha, max_tokens, measured)
+    if plot_path is not None:
+        plot_demand(demand, plot_path)
     if measured:
-        if plot_path is not None:
-            raise click.UsageError("--plot_path draws the fitted curves; leave out --measured")
-        _solve_measured(tasks, arrival_rate, alpha, max_tokens, as_json)
+        _solve_measured(demand, as_json)
         return
     with require.under():
-        plan = solve(read_tasks(tasks), arrival_rate, alpha, max_tokens)
-    if plot_path is not None:
-        plot_plan(plan, plot_path)
+        plan = solve(demand.fitted, arrival_rate, alpha, max_tokens)
     if as_json:
         click.echo(json.dumps({**dataclasses.asdict(plan), "rounding_loss": plan.rounding_loss}))
         return
-    console().print(plan_table(plan))
+    console().print(budgets_table(demand, plan.integer_budgets, plan.budgets))
     click.echo(f"objective    {plan.objective:.4f}; whole budgets lose {plan.rounding_loss:.2g}")
     click.echo(f"accuracy     {plan.accuracy:.1%}")
     click.echo(f"system time  {plan.system_time:.4g} s at load {plan.load:.3f}")
     click.echo(f"residual     {plan.kkt_residual:.1g}")
+
+
+@budget.command("plan", short_help="A file of budgets that a stack loads.")
+@tasks_argument
+@rate_option
+@alpha_option
+@most_option
+@measured_option
+@batch_option
+@slowdown_option
+@click.option("--output_path", type=OutputPath(), required=True, help="JSON file for QueueAwareBudgetController.")
+@plot_option
+@json_option
+def plan_command(
+    tasks: Path,
+    arrival_rate: float,
+    alpha: float,
+    max_tokens: int,
+    measured: bool,
+    batch: int | None,
+    slowdown: float,
+    output_path: Path,
+    plot_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Write the best budgets for the types in TASKS under a load, for a stack to keep.
+
+    Prints what they come to, and the frontier of accuracy and time over --alpha, beside one budget for all types.
+
+    \b
+    Example:
+      scaffolding-ext budget plan types.json --arrival_rate 0.3 --alpha 30 --max_tokens 4096 --output_path plan.json
+      scaffolding-ext eval --config configs:queue_aware_budget --set controller.args.plan=plan.json
+    """
+    from scaffolding_ext import require
+    from scaffolding_ext.calibration.budget_files import read_model
+    from scaffolding_ext.calibration.budget_plan import PlannedBudgets
+    from scaffolding_ext.evaluation.budget_report import budgets_table, frontier_table, plot_demand
+    from scaffolding_ext.evaluation.samples import fingerprint
+
+    demand = _demand(tasks, arrival_rate, alpha, max_tokens, measured, batch, slowdown)
+    with require.under():
+        plan = PlannedBudgets.of(demand, fingerprint(tasks), read_model(tasks))
+    plan.save(output_path)
+    if plot_path is not None:
+        plot_demand(demand, plot_path)
+    document = plan.document()
+    if as_json:
+        click.echo(json.dumps({**document, "output_path": str(output_path)}))
+        return
+    console().print(budgets_table(demand, list(plan.budgets.values())))
+    for name, key in (("plan", "forecast"), (f"{plan.mixture_budget} for all", "uniform_forecast")):
+        figures = document[key]
+        click.echo(
+            f"{name:12} objective {figures['objective']:.4f}, {figures['accuracy']:.1%} right, "
+            f"{figures['system_time']:.4g} s at load {figures['load']:.3f}"
+        )
+    console().print(frontier_table(demand))
+    click.echo(f"written      {output_path}")
 
 
 @budget.command("simulate", short_help="The time in the system under budgets.")
@@ -83,14 +155,8 @@ def solve_command(
 @click.option("--budgets", required=True, metavar="N,N,...", help="Tokens: one for all types, or one for each.")
 @click.option("--num_queries", type=click.IntRange(1000), default=1_000_000, show_default=True, help="To simulate.")
 @click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="Servers behind one line.")
-@click.option("--batch", type=click.IntRange(1), help="Instead: an engine that computes so many at once.")
-@click.option(
-    "--slowdown",
-    type=Finite(0, 1),
-    default=0.0,
-    show_default=True,
-    help="Of --batch: n at once go at the speed 1 / (1 + slowdown (n - 1)); 1 is processor sharing.",
-)
+@batch_option
+@slowdown_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of arrivals and their types.")
 @json_option
 def simulate_command(
@@ -150,7 +216,8 @@ def fit_command(
 ) -> None:
     """Fit accuracy and seconds against budget to RUNS, folders of `eval --output_path`, kind of question by kind.
 
-    Run at four budgets or more, one request at a time, so that seconds are those of service.
+    Run at four budgets or more; one request at a time at least some questions at each, since only then seconds are
+    those of service.
 
     \b
     Example:
@@ -168,7 +235,7 @@ def fit_command(
     for warning in swept.warnings:
         click.echo(f"Warning: {warning}", err=True)
     notes = fit_notes(swept)
-    write_tasks(output_path, [kind.task() for kind in swept.kinds], fits=notes)
+    write_tasks(output_path, [kind.task() for kind in swept.kinds], model=swept.model, fits=notes)
     if plot_path is not None:
         plot_fits(swept, plot_path)
     if as_json:
@@ -178,15 +245,33 @@ def fit_command(
     click.echo(f"written   {output_path}")
 
 
-def _solve_measured(tasks: Path, arrival_rate: float, alpha: float, max_tokens: int, as_json: bool) -> None:
+def _demand(
+    tasks: Path,
+    arrival_rate: float,
+    alpha: float,
+    max_tokens: int,
+    measured: bool,
+    batch: int | None = None,
+    slowdown: float = 0.0,
+) -> Demand:
     from scaffolding_ext import require
-    from scaffolding_ext.calibration.budget_files import read_measured
+    from scaffolding_ext.calibration.budget_files import read_measured, read_tasks
+    from scaffolding_ext.maths.queueing.demand import Demand
+    from scaffolding_ext.maths.queueing.queues import Queue
+
+    types = read_measured(tasks, max_tokens) if measured else read_tasks(tasks)
+    with require.under():
+        queue = Queue() if batch is None else Queue(batch, slowdown)
+        return Demand(tuple(types), arrival_rate, alpha, max_tokens, queue)
+
+
+def _solve_measured(demand: Demand, as_json: bool) -> None:
+    from scaffolding_ext import require
     from scaffolding_ext.maths.queueing.grid import solve_on_grid
 
-    types = read_measured(tasks, max_tokens)
     with require.under():
-        plan = solve_on_grid(types, arrival_rate, alpha)
-    budgets = dict(zip((each.name for each in types), plan.budgets, strict=True))
+        plan = solve_on_grid(demand.measured, demand.arrival_rate, demand.alpha)
+    budgets = dict(zip(demand.names, plan.budgets, strict=True))
     if as_json:
         click.echo(json.dumps({"budgets": budgets, "objective": plan.objective, "is_global": plan.is_global}))
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +13,37 @@ from rich.table import Table
 
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.evaluation.budget_sweep import Swept
-from scaffolding_ext.maths.queueing.model import accuracies, objective, service_times
-from scaffolding_ext.maths.queueing.plan import BudgetPlan, solve
-from scaffolding_ext.maths.queueing.tasks import Mix
+from scaffolding_ext.maths.queueing.demand import Demand, Forecast
 from scaffolding_ext.maths.statistics import Estimate
 
 _NUM_ALPHAS = 30
 _NUM_BUDGETS = 200
+_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of alpha, in the table
 
 
-def plan_table(plan: BudgetPlan) -> Table:
-    """A line a type: its budget, accuracy and service."""
-    table = _table("type", "share %", "tokens", "whole", "correct %", "service s")
-    mix = _mix(plan)
-    whole = np.asarray(plan.integer_budgets, dtype=np.float64)
-    right, seconds = accuracies(mix, whole), service_times(mix, whole)
-    for k, task in enumerate(plan.tasks):
-        figures = (100 * mix.pi[k], plan.budgets[k], plan.integer_budgets[k], 100 * right[k], seconds[k])
-        table.add_row(
-            task.name, *(f"{v:{form}}" for v, form in zip(figures, (".1f", ".1f", "d", ".1f", ".4g"), strict=True))
-        )
+def budgets_table(demand: Demand, budgets: Sequence[int], optimum: Sequence[float] = ()) -> Table:
+    """A line a type: its budget, accuracy and service, and where it is known the optimum before rounding."""
+    table = _table("type", "share %", "tokens", "correct %", "service s", *(["optimum"] if optimum else []))
+    for k, (each, tokens) in enumerate(zip(demand.types, budgets, strict=True)):
+        found = each.given(tokens)
+        row = [f"{100 * each.probability:.1f}", f"{tokens}", f"{100 * found.accuracy:.1f}", f"{found.seconds:.4g}"]
+        table.add_row(each.name, *row, *([f"{optimum[k]:.1f}"] if optimum else []))
     return table
+
+
+def frontier_table(demand: Demand) -> Table:
+    """A line an alpha: what the best budgets come to, and the best single budget for all types."""
+    table = _table("alpha s", *demand.names, "correct %", "system s", "alike", "correct %", "system s")
+    for alpha in (demand.alpha * factor for factor in _FACTORS):
+        at = replace(demand, alpha=alpha)
+        budgets, alike = at.best(), at.best_uniform()
+        row = [f"{alpha:.4g}", *map(str, budgets), *_shown(at.forecast(budgets)), str(alike)]
+        table.add_row(*row, *_shown(at.forecast([alike] * len(budgets))))
+    return table
+
+
+def _shown(forecast: Forecast) -> tuple[str, str]:
+    return f"{100 * forecast.accuracy:.1f}", f"{forecast.system_time:.4g}"
 
 
 def fit_table(swept: Swept) -> Table:
@@ -66,7 +77,7 @@ def fit_notes(swept: Swept) -> list[dict[str, Any]]:
     ]
 
 
-def plot_plan(plan: BudgetPlan, path: Path) -> None:
+def plot_demand(demand: Demand, path: Path) -> None:
     """Draw accuracy against system time over alpha, and the objective against each budget, the others at the optimum.
 
     Raises:
@@ -74,24 +85,31 @@ def plot_plan(plan: BudgetPlan, path: Path) -> None:
     """
     figure = _figure((11, 4.5))
     frontier, slices = figure.subplots(1, 2)
-    alphas = max(plan.alpha, 1e-3) * np.geomspace(0.01, 100, _NUM_ALPHAS)
-    plans = [solve(plan.tasks, plan.arrival_rate, float(alpha), plan.max_tokens) for alpha in alphas]
-    frontier.plot([p.system_time for p in plans], [100 * p.accuracy for p in plans], ".-")
-    frontier.plot(plan.system_time, 100 * plan.accuracy, "k*", markersize=12, label=f"alpha = {plan.alpha:g}")
+    alphas = max(demand.alpha, 1e-3) * np.geomspace(0.01, 100, _NUM_ALPHAS)
+    demands = [replace(demand, alpha=float(alpha)) for alpha in alphas]
+    kinds = len(demand.types)
+    for label, found in (
+        ("a budget a type", [each.forecast(each.best()) for each in demands]),
+        ("one budget for all", [each.forecast([each.best_uniform()] * kinds) for each in demands]),
+    ):
+        frontier.plot([each.system_time for each in found], [100 * each.accuracy for each in found], ".-", label=label)
+    best = np.asarray(demand.best(), dtype=np.float64)
+    plan, nothing = demand.forecast(best), demand.forecast(np.zeros(kinds))
+    star = f"alpha = {demand.alpha:g}"
+    frontier.plot(plan.system_time, 100 * plan.accuracy, "k*", markersize=12, label=star)
     frontier.set(xlabel="mean seconds in the system", ylabel="correct in %", title="accuracy against time, over alpha")
     frontier.set_xscale("log")
     frontier.legend()
-    mix, best = _mix(plan), np.asarray(plan.budgets)
-    top = min(plan.max_tokens, max(2 * float(best.max()), 10.0))
-    for k, task in enumerate(plan.tasks):
+    top = min(float(demand.max_tokens), max(2 * float(best.max()), 10.0))
+    for k, name in enumerate(demand.names):
         tried = np.tile(best, (_NUM_BUDGETS, 1))
         tried[:, k] = np.linspace(0, top, _NUM_BUDGETS)
-        values = objective(mix, tried)
+        values = demand.forecast(tried).objective
         values[~np.isfinite(values)] = np.nan
-        slices.plot(tried[:, k], values, label=task.name)
+        slices.plot(tried[:, k], values, label=name)
     slices.set(xlabel="tokens of one type, the others at the optimum", ylabel="objective", title="the objective")
-    low = float(objective(mix, np.zeros(len(best))))
-    slices.set_ylim(low - 0.5 * abs(plan.objective - low) - 0.1, plan.objective + 0.1 * abs(plan.objective - low) + 0.1)
+    high, low = float(plan.objective), float(nothing.objective if np.isfinite(nothing.objective) else plan.objective)
+    slices.set_ylim(low - 0.5 * abs(high - low) - 0.1, high + 0.1 * abs(high - low) + 0.1)
     slices.legend(fontsize="x-small")
     _save(figure, (frontier, slices), path)
 
@@ -117,10 +135,6 @@ def plot_fits(swept: Swept, path: Path) -> None:
     times.set(xlabel="tokens", ylabel="seconds", title="measured with standard deviations, and fitted")
     right.legend(fontsize="x-small")
     _save(figure, (right, times), path)
-
-
-def _mix(plan: BudgetPlan) -> Mix:
-    return Mix.of(plan.tasks, plan.arrival_rate, plan.alpha, plan.max_tokens)
 
 
 def _ends(estimate: Estimate) -> dict[str, float]:

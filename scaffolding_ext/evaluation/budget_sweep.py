@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,19 @@ from scaffolding_ext.require import under
 
 BUDGET_KEY = "controller.args.thinking_tokens"
 ALL = "all"  # the type of questions that have no kind
+_CROWDED = (
+    "every run served several requests at once: their seconds are no service times; run some questions at each budget "
+    "with --set max_parallel_requests=1"
+)
+
+
+class _Row(NamedTuple):
+    """What a record tells; `alone` says that its run served one request at a time."""
+
+    budget: int
+    correct: bool
+    seconds: float
+    alone: bool
 
 
 @dataclass(frozen=True)
@@ -86,14 +99,26 @@ class Swept:
     Attributes:
         kinds: By name.
         warnings: Of the runs and of all fits.
+        model: That generated in all runs; None where they name none, or different ones.
     """
 
     kinds: tuple[KindSweep, ...]
     warnings: tuple[str, ...]
+    model: str | None
+
+
+class _Mean(NamedTuple):
+    """Seconds at a budget, and their standard deviation."""
+
+    value: float
+    spread: float
 
 
 def read_sweep(runs: Sequence[Path], budget_key: str = BUDGET_KEY, seed: int = 0) -> Swept:
     """Read the folders of runs, and fit each kind of question.
+
+    Accuracy is fitted to all runs, and seconds to those that ran one request at a time, where there are such; at
+    budgets that did not, seconds are those of the fitted line.
 
     Args:
         runs: Folders that `eval --output_path` wrote, at three budgets at least.
@@ -104,8 +129,9 @@ def read_sweep(runs: Sequence[Path], budget_key: str = BUDGET_KEY, seed: int = 0
         DatasetError: A run cannot be read, or says no budget.
         ConfigError: There are fewer than three budgets.
     """
-    rows: dict[str, list[tuple[int, bool, float]]] = {}
-    warnings = []
+    rows: dict[str, list[_Row]] = {}
+    models = set()
+    num_alone = 0
     for folder in runs:
         config = plain_yaml.read(folder / CONFIG) if (folder / CONFIG).exists() else None
         budget = _at(config, budget_key)
@@ -113,38 +139,46 @@ def read_sweep(runs: Sequence[Path], budget_key: str = BUDGET_KEY, seed: int = 0
             raise DatasetError(
                 f"{folder}: {CONFIG} says {budget!r} at {budget_key}; name the key of the budget by --budget_key"
             )
-        if _at(config, "max_parallel_requests") != 1:
-            warnings.append(
-                f"{folder} served several requests at once: its seconds are no service times; "
-                "run it with --set max_parallel_requests=1"
-            )
+        models.add(_at(config, "workers.generation.args.model"))
+        alone = _at(config, "max_parallel_requests") == 1
+        num_alone += alone
         for record in each_record(folder / SAMPLES):
-            rows.setdefault(record.kind or ALL, []).append((budget, record.correct, record.seconds["total"]))
+            row = _Row(budget, record.correct, record.seconds["total"], alone)
+            rows.setdefault(record.kind or ALL, []).append(row)
+    warnings = () if num_alone else (_CROWDED,)
     total = sum(map(len, rows.values()))
     rng = np.random.default_rng(seed)
     kinds = tuple(_fitted(kind, found, len(found) / total, rng) for kind, found in sorted(rows.items()))
-    return Swept(kinds, (*dict.fromkeys(warnings), *(warning for kind in kinds for warning in kind.warnings)))
+    model = models.pop() if len(models) == 1 else None
+    told = (*warnings, *(warning for kind in kinds for warning in kind.warnings))
+    return Swept(kinds, told, model if isinstance(model, str) else None)
 
 
-def _fitted(kind: str, rows: Sequence[tuple[int, bool, float]], share: float, rng: np.random.Generator) -> KindSweep:
-    answers = Counter(budget for budget, _, _ in rows)
-    right = Counter(budget for budget, correct, _ in rows if correct)
+def _fitted(kind: str, rows: Sequence[_Row], share: float, rng: np.random.Generator) -> KindSweep:
+    answers = Counter(row.budget for row in rows)
+    right = Counter(row.budget for row in rows if row.correct)
     budgets = sorted(answers)
-    seconds = {budget: np.array([time for at, _, time in rows if at == budget]) for budget in budgets}
+    timed = [row for row in rows if row.alone] or rows
     with under(kind):
         accuracy = fit_accuracy(budgets, [right[n] for n in budgets], [answers[n] for n in budgets], rng)
-        service = fit_service([budget for budget, _, _ in rows], [time for _, _, time in rows])
+        service = fit_service([row.budget for row in timed], [row.seconds for row in timed])
+    line = {n: _Mean(service.t0.value + service.c.value * n, service.spread) for n in budgets}
+    seconds = line | {n: _mean([row.seconds for row in timed if row.budget == n]) for n in {r.budget for r in timed}}
     return KindSweep(
         kind,
         share,
         tuple(budgets),
         tuple(right[n] for n in budgets),
         tuple(answers[n] for n in budgets),
-        tuple(float(seconds[n].mean()) for n in budgets),
-        tuple(float(seconds[n].std()) for n in budgets),
+        tuple(seconds[n].value for n in budgets),
+        tuple(seconds[n].spread for n in budgets),
         accuracy,
         service,
     )
+
+
+def _mean(values: Sequence[float]) -> _Mean:
+    return _Mean(float(np.mean(values)), float(np.std(values)))
 
 
 def _at(config: Any, key: str) -> Any:

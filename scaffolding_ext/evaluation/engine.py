@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.completion import Completion
+from scaffolding_ext.controllers.base import honoured_by
 from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.evaluation.records import Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.scoring import Score, score, score_quickly
@@ -66,7 +67,8 @@ class LocalEngine:
         """As `Engine`; cancelling it cancels the request."""
         sample = job.sample
         started = self._clock()
-        which = {"epoch": 0, "only_sample": job.epoch} if self._samples_of_votes else {"epoch": job.epoch}
+        which: dict[str, Any] = {"epoch": 0, "only_sample": job.epoch} if self._samples_of_votes else {"epoch": job.epoch}
+        which |= self._type_of(sample)
         result = self._llm.generate_async(sample.prompt, sample_id=sample.id, timeout=self._timeout, **which)
         error: Exception | None = None
         try:
@@ -98,6 +100,11 @@ class LocalEngine:
             prompt=sample.prompt,
             kind=sample.kind,
         )
+
+    def _type_of(self, sample: Sample) -> dict[str, Any]:
+        """The sample's kind, for a controller that asks for types."""
+        asks = "task_type" in honoured_by(self._llm.prototype_controller)
+        return {"task_type": sample.kind} if asks and sample.kind is not None else {}
 
     async def _score(self, answer: str | None, sample: Sample) -> Score:
         if sample.verify is not None:

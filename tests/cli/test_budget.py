@@ -1,7 +1,8 @@
-"""`scaffolding-ext budget`: solve, simulate, fit."""
+"""`scaffolding-ext budget`: solve, plan, simulate, fit."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from scaffolding_ext.calibration.budget_plan import PlannedBudgets
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.maths.queueing import TaskType, solve
 
@@ -37,7 +39,7 @@ def test_solve_prints_the_plan(types: Path, tmp_path: Path) -> None:
     result = budget("solve", types, *SOLVE)
     assert result.exit_code == 0, result.output
     rows = {words[0]: words for line in result.stdout.splitlines() if (words := line.split())}
-    assert [int(rows[name][3]) for name in ("sums", "proofs")] == list(plan.integer_budgets)
+    assert [int(rows[name][2]) for name in ("sums", "proofs")] == list(plan.integer_budgets)
     assert float(rows["objective"][1].rstrip(";")) == pytest.approx(plan.objective, abs=1e-4)
     found = json.loads(budget("solve", types, *SOLVE, "--json").stdout)
     assert found["budgets"] == pytest.approx(plan.budgets)
@@ -155,9 +157,58 @@ def test_solve_among_what_was_measured(sweep: list[Path], tmp_path: Path, types:
     assert "files that `budget fit` writes" in budget("solve", types, *SOLVE, "--measured").stderr
 
 
+def crowd(*folders: Path) -> None:
+    for folder in folders:
+        config = folder / "config.yaml"
+        config.write_text(config.read_text().replace("requests: 1", "requests: 8"), encoding="utf-8")
+
+
+def test_seconds_are_of_runs_that_served_one_at_a_time(sweep: list[Path], tmp_path: Path) -> None:
+    crowd(sweep[1], sweep[3])
+    path = tmp_path / "fitted.json"
+    result = budget("fit", *sweep, "--output_path", path)
+    assert "no service times" not in result.stderr
+    (fit, _) = json.loads(path.read_text(encoding="utf-8"))["fits"]
+    assert fit["num_answers"] == [120] * 5
+    t0, c = fit["t0"]["value"], fit["c"]["value"]
+    assert fit["mean_seconds"][1] == pytest.approx(t0 + 50 * c)  # by the line
+    assert fit["mean_seconds"][2] != pytest.approx(t0 + 100 * c, abs=1e-6)  # as measured
+    assert fit["spread_seconds"][1] > 0
+
+
+PLAN = (*SOLVE, "--output_path")
+
+
+def test_plan_writes_what_a_stack_loads(types: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    result = budget("plan", types, *PLAN, path)
+    assert result.exit_code == 0, result.output
+    plan = solve([TaskType(**task) for task in TASKS], 0.3, 30, 4096)
+    loaded = PlannedBudgets.load(path)
+    assert tuple(loaded.budgets.values()) == plan.integer_budgets
+    assert loaded.data == "sha256:" + hashlib.sha256(types.read_bytes()).hexdigest()
+    assert f"objective {plan.integer_objective:.4f}" in result.stdout
+    rows = [words for line in result.stdout.splitlines() if len(words := line.split()) == 8 and words[0].isdigit()]
+    assert [float(row[0]) for row in rows] == [3, 9, 30, 90, 300]  # the frontier
+    assert [float(row[4]) for row in rows] == sorted(float(row[4]) for row in rows)
+    found = json.loads(budget("plan", types, *PLAN, path, "--json").stdout)
+    assert found["forecast"]["objective"] >= found["uniform_forecast"]["objective"]
+
+
+def test_plan_for_an_engine_that_batches_among_what_was_measured(sweep: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    fitted, path, picture = tmp_path / "fitted.json", tmp_path / "plan.json", tmp_path / "plan.png"
+    budget("fit", *sweep, "--output_path", fitted)
+    arguments = ("plan", fitted, *PLAN, path, "--measured", "--batch", 16, "--slowdown", 0.2, "--plot_path", picture)
+    assert budget(*arguments).exit_code == 0
+    loaded = PlannedBudgets.load(path)
+    assert set(loaded.budgets.values()) <= {0, 50, 100, 200, 400}
+    assert (loaded.demand.queue.places, loaded.demand.queue.slowdown) == (16, 0.2)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_fit_says_what_it_cannot_know(sweep: list[Path], tmp_path: Path) -> None:
-    config = sweep[0] / "config.yaml"
-    config.write_text(config.read_text().replace("requests: 1", "requests: 8"), encoding="utf-8")
+    crowd(*sweep[:3])
     result = budget("fit", *sweep[:3], "--output_path", tmp_path / "types.json", "--json")
     assert "no service times" in result.stderr
     assert any("measure a fourth" in warning for warning in json.loads(result.stdout)["warnings"])
@@ -168,6 +219,6 @@ def test_fit_says_what_it_cannot_know(sweep: list[Path], tmp_path: Path) -> None
     assert "says None at controller.args.other" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["solve", "simulate", "fit"])
+@pytest.mark.parametrize("command", ["solve", "simulate", "fit", "plan"])
 def test_help_has_an_example(command: str) -> None:
     assert f"scaffolding-ext budget {command}" in budget(command, "--help").stdout

@@ -3,6 +3,7 @@
 import pytest
 
 from scaffolding_ext import registry
+from scaffolding_ext.calibration.budget_plan import PlannedBudgets
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.best_of_n import BestOfNController
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
@@ -14,13 +15,19 @@ from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingContr
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.process_reward import ProcessRewardController
+from scaffolding_ext.controllers.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.stopping import Window
 from scaffolding_ext.maths.allocation.curtailment import Curtailment
+from scaffolding_ext.maths.queueing import TaskType
+from scaffolding_ext.maths.queueing.demand import Demand
 from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS
 
 SCORING = {RewardController, ProcessRewardController}  # they judge what others wrote, and write nothing
 NEEDS_LOGPROBS = {DeepConfController}  # the contract's script has none
+
+
+PLAN = PlannedBudgets.of(Demand((TaskType("all", 1.0, A=0.5, b=0.02, D=0.3, t0=0.2, c=0.01),), 0.3, 30, 400), "")
 
 
 class LongestFirst(BaseController):
@@ -63,6 +70,9 @@ CONTROLLERS = {
     "branching_over_chains": lambda: branching(3, generation_controller=DynasorCoTController(chunk_size=24)),
     "budget_cut": lambda: BudgetForcingController(40),
     "budget_unused": lambda: BudgetForcingController(4000),
+    "budget_exact": lambda: BudgetForcingController(40, exact=True),
+    "budget_of_a_controller": lambda: BudgetForcingController(60, DynasorCoTController(chunk_size=24)),
+    "budget_by_queue": lambda: QueueAwareBudgetController(PLAN, drift={"window": 10}),
     "vote": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=None),
     "vote_in_rounds": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=Curtailment()),
     "vote_of_streams": lambda: MajorityVoteController(DynasorCoTController(chunk_size=24), 3, allocation=Curtailment()),

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
+import numpy.typing as npt
 
 from scaffolding_ext.maths import checks
-from scaffolding_ext.maths.queueing.model import Moments, pollaczek_khinchine
-from scaffolding_ext.maths.queueing.tasks import Floats, UnstableLoadError
+from scaffolding_ext.maths.queueing.model import Moments
+from scaffolding_ext.maths.queueing.queues import Queue
+from scaffolding_ext.maths.queueing.tasks import Floats, Given, UnstableLoadError
 
 MAX_COMBINATIONS = 4_000_000
 
@@ -56,6 +58,12 @@ class MeasuredType:
         """E[S²] of each budget."""
         return np.square(self.seconds) + np.square(self.spread or (0.0,) * len(self.seconds))
 
+    def given(self, budgets: npt.ArrayLike) -> Given:
+        """What budgets give: as measured, on straight lines between, and beyond the ends as there."""
+        columns = (self.accuracies, self.seconds, self.second_moments)
+        tokens = np.asarray(budgets, dtype=np.float64)
+        return Given(*(np.asarray(np.interp(tokens, self.budgets, column)) for column in columns))
+
 
 @dataclass(frozen=True)
 class GridPlan:
@@ -72,8 +80,10 @@ class GridPlan:
     is_global: bool
 
 
-def solve_on_grid(types: Sequence[MeasuredType], arrival_rate: float, alpha: float) -> GridPlan:
-    """The best combination of measured budgets in an M/G/1 queue.
+def solve_on_grid(
+    types: Sequence[MeasuredType], arrival_rate: float, alpha: float, queue: Queue | None = None
+) -> GridPlan:
+    """The best combination of measured budgets in an M/G/1 queue, or in another of which there is a formula.
 
     Up to 4 million combinations are all compared; beyond, the best of coordinate searches from many starts is taken.
 
@@ -85,10 +95,11 @@ def solve_on_grid(types: Sequence[MeasuredType], arrival_rate: float, alpha: flo
     checks.number("alpha", alpha, least=0)
     if not types:
         raise checks.WrongValueError("types", "are none; give at least one")
+    queue = queue or Queue()
     shortest = math.fsum(each.probability * min(each.seconds) for each in types)
-    if arrival_rate * shortest >= 1:
+    if arrival_rate * shortest >= queue.capacity:
         what = f"serving takes {shortest:.6g} s on average even at the quickest budgets"
-        raise UnstableLoadError(arrival_rate, 1 / shortest, what)
+        raise UnstableLoadError(arrival_rate, queue.capacity / shortest, what)
     terms = [
         np.array(
             [each.probability * np.asarray(values) for values in (each.accuracies, each.seconds, each.second_moments)]
@@ -97,7 +108,7 @@ def solve_on_grid(types: Sequence[MeasuredType], arrival_rate: float, alpha: flo
     ]
 
     def worth(sums: Floats) -> Floats:
-        return np.asarray(alpha * sums[0] - pollaczek_khinchine(arrival_rate, Moments(sums[1], sums[2])))
+        return np.asarray(alpha * sums[0] - queue.mean_time(arrival_rate, Moments(sums[1], sums[2])))
 
     sizes = [len(each.budgets) for each in types]
     is_global = math.prod(sizes) <= MAX_COMBINATIONS

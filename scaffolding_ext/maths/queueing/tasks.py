@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,20 @@ import numpy.typing as npt
 from scaffolding_ext.maths import checks
 
 Floats = npt.NDArray[np.float64]
+
+
+class Given(NamedTuple):
+    """What a type of question is given for budgets, arrays of their shape.
+
+    Attributes:
+        accuracy: Chance of a right answer.
+        seconds: Mean time of service.
+        square: Mean of its square.
+    """
+
+    accuracy: Floats
+    seconds: Floats
+    square: Floats
 
 
 class UnstableLoadError(checks.WrongValueError):
@@ -72,8 +87,23 @@ class TaskType:
         if self.A + self.D > 1 + 1e-9:
             raise checks.WrongValueError("A", f"is {self.A} and D {self.D}; no accuracy is above 1: A + D is at most 1")
 
+    def given(self, budgets: npt.ArrayLike) -> Given:
+        """What budgets give, by eq. 1 and 2."""
+        tokens = np.asarray(budgets, dtype=np.float64)
+        seconds = self.t0 + self.c * tokens
+        return Given(self.D - self.A * np.expm1(-self.b * tokens), seconds, seconds**2)
 
-def shares_of(tasks: Sequence[TaskType]) -> Floats:
+
+class Arriving(Protocol):
+    """A type of question as far as it says how many of the arrivals are of it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def probability(self) -> float: ...
+
+
+def shares_of(tasks: Sequence[Arriving]) -> Floats:
     """The types' shares of the arrivals, which sum to 1.
 
     Raises:
