@@ -67,7 +67,9 @@ class LocalEngine:
         """As `Engine`; cancelling it cancels the request."""
         sample = job.sample
         started = self._clock()
-        which: dict[str, Any] = {"epoch": 0, "only_sample": job.epoch} if self._samples_of_votes else {"epoch": job.epoch}
+        which: dict[str, Any] = (
+            {"epoch": 0, "only_sample": job.epoch} if self._samples_of_votes else {"epoch": job.epoch}
+        )
         which |= self._type_of(sample)
         result = self._llm.generate_async(sample.prompt, sample_id=sample.id, timeout=self._timeout, **which)
         error: Exception | None = None
