@@ -15,7 +15,8 @@ import scaffolding_ext.worker_tags
 from scaffolding_ext.completion import Completion
 from scaffolding_ext.controllers.capabilities import UNBOUND, Capabilities, Requests, joined
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.program import Program, current_program, in_program, record
+from scaffolding_ext.opened_program import in_program
+from scaffolding_ext.program import Program, current_program, record
 from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, Turn, family_named
 from scaffolding_ext.protocol import (
     Controller,

@@ -15,7 +15,8 @@ from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.controllers.vote.variety import check_variety
 from scaffolding_ext.controllers.vote.weights import Weight, weight_from
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.program import record
+from scaffolding_ext.program import publish, record
+from scaffolding_ext.progress import Steps
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.worker_tags import WorkerTag
 
@@ -82,7 +83,9 @@ class BestOfNController(BaseController):
         if self.reward is not None:
             self.reward.prepare(task)
         sampler = Sampler(self.generation_controller, task, num, {**(generation_kwargs or {}), **sampling_params})
+        publish(Steps(type(self).__name__, 0, num))
         yield sampler.start(num)
+        publish(Steps(type(self).__name__, num, 0, 1.0))
         sampler.look_for_copies(self)
         samples = sampler.samples
         if self.reward_controller is not None:

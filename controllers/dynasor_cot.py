@@ -8,6 +8,7 @@ answer is forced; every probe token and everything that an exit discards is coun
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, ClassVar, Literal
 
@@ -25,9 +26,10 @@ from scaffolding_ext.controllers.chain import (
     conclude,
     start_chain,
 )
-from scaffolding_ext.controllers.stopping import Rule, Stop, decide, make_rule, needs_of
+from scaffolding_ext.controllers.stopping import Rule, Stop, certaindex_of, decide, make_rule, needs_of
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.program import record
+from scaffolding_ext.program import publish, record
+from scaffolding_ext.progress import Steps
 from scaffolding_ext.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_rules
@@ -152,14 +154,17 @@ class DynasorCoTController(BaseController):
         )
         probes: list[Probe] = []
         gaps = self.schedule.gaps()
-        yield from chain.grow(next(gaps))
+        gap = next(gaps)
+        self._publish(chain, 0, gap, probes)
+        yield from chain.grow(gap)
         while not chain.ended:
             if chain.contains(family.think_close):  # the model is writing its answer: let it
                 show(task, chain.text, None)
                 yield from chain.grow(chain.max_tokens)
                 continue
             prefix = chain.prefix
-            next_position = prefix.num_tokens + next(gaps)
+            gap = next(gaps)
+            next_position = prefix.num_tokens + gap
             if not self.schedule.is_due(prefix.text[len(probes[-1].prefix.text) if probes else 0 :]):
                 yield from chain.grow(next_position)
                 continue
@@ -171,6 +176,7 @@ class DynasorCoTController(BaseController):
             probes = yield from self._sorted([*probes, self.looker.read(prefix, asked, family)], asked)
             if chain.ended and chain.finish_reason != "length":
                 break  # its own answer is there, and paid for
+            self._publish(chain, prefix.num_tokens, gap, probes)
             stop = decide(self.rule, probes)
             if stop is not None:
                 yield from self._stop(task, chain, probes, stop, family)
@@ -184,6 +190,11 @@ class DynasorCoTController(BaseController):
         params = self.sampling_params
         wanted = int(needs_of(self.rule).chain_logprobs)
         return {**params, "num_logprobs": wanted} if wanted > (params.get("num_logprobs") or 0) else params
+
+    def _publish(self, chain: Chain, position: int, gap: int, probes: list[Probe]) -> None:
+        """Say how far the chain is: its knob is the looks that its budget leaves."""
+        num_left = math.ceil((chain.max_tokens - position) / gap)
+        publish(Steps(type(self).__name__, len(probes), num_left, certaindex_of(self.rule, probes)))
 
     def _sorted(self, probes: list[Probe], asked: Asked) -> ControllerGenerator:
         """The probes, their answers sorted into classes anew."""

@@ -20,8 +20,10 @@ from scaffolding_ext.controllers.vote.variety import check_variety
 from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight, weight_from
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
+from scaffolding_ext.maths.certaindex import entropy_certaindex
 from scaffolding_ext.maths.voting import vote
-from scaffolding_ext.program import record
+from scaffolding_ext.program import publish, record
+from scaffolding_ext.progress import Steps
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import allocation_rules
 from scaffolding_ext.worker_tags import WorkerTag
@@ -130,6 +132,7 @@ class MajorityVoteController(BaseController):
         num_rounds = 0
         num_more = max(1, self._num_more([], classes, weights, max_samples))
         while num_more:
+            publish(self._steps(classes, max_samples))
             yield sampler.start(num_more)
             new, num_rounds = sampler.samples[len(weights) :], num_rounds + 1
             if self.reward_controller is not None:
@@ -140,6 +143,7 @@ class MajorityVoteController(BaseController):
             classes = yield from classify(self, [sample.answer for sample in sampler.samples])
             num_more = self._num_more(sampler.samples, classes, weights, max_samples)
             record("allocate", num_samples=len(classes), classes=classes, num_more=num_more)
+        publish(Steps(type(self).__name__, len(classes), 0, 1.0))
         sampler.look_for_copies(self)
         samples, winner = sampler.samples, vote(classes, weights)
         elected = samples[classes.index(winner)] if winner >= 0 else samples[0]
@@ -157,6 +161,11 @@ class MajorityVoteController(BaseController):
         reason = "no_answer" if winner < 0 else "certain" if len(samples) < max_samples else "vote"
         answer = elected.answer if winner >= 0 else None
         finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
+
+    def _steps(self, classes: Sequence[int], max_samples: int) -> Steps:
+        """How far the vote is: its knob is the samples that it may still draw, as far as its rule may stop it."""
+        certaindex = 0.0 if self.allocation is None else entropy_certaindex(classes)
+        return Steps(type(self).__name__, len(classes), max_samples - len(classes), certaindex)
 
     def _num_more(
         self, samples: Sequence[Sample], classes: Sequence[int], weights: Sequence[float], max_samples: int

@@ -6,11 +6,9 @@ runs on behalf of the request (controllers, workers, schedulers) finds it with `
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import itertools
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,9 +16,10 @@ import numpy as np
 
 from scaffolding_ext.execution_trace import ExecutionRecorder
 from scaffolding_ext.ledger import Ledger, Meter
-from scaffolding_ext.protocol import ControllerGenerator, ScaffoldingOutput, current_scope
+from scaffolding_ext.progress import Progress, Steps
+from scaffolding_ext.protocol import ControllerGenerator, ScaffoldingOutput, Task, current_scope
 from scaffolding_ext.seeds import derive_seed
-from scaffolding_ext.tasks import Purpose
+from scaffolding_ext.tasks import Purpose, notes_of
 
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
 _parts: contextvars.ContextVar[tuple[Ledger, ...]] = contextvars.ContextVar("parts", default=())
@@ -37,69 +36,9 @@ def enter_program(program: Program) -> contextvars.Token[Program | None]:
     return _program.set(program)
 
 
-def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerGenerator:
-    """Run one request in the current program; under a host that opens none, in one of its own that is metered here.
-
-    Args:
-        process: Makes the request's generator for its program.
-
-    Returns:
-        A generator with the same yields and the same return value.
-    """
-    program = current_program()
-    opened = _opened.get()
-    if program is not None and (opened is None or opened.program is not program or not opened.is_over()):
-        return (yield from process(program))
-    opened = _Opened()
-    _opened.set(opened)
-    opened.close_at_end()
-    enter_program(opened.program)
-    try:
-        return (yield from opened.program.meter(process(opened.program)))
-    finally:
-        opened.has_returned = True
-        if current_program() is opened.program:  # a generator that is freed late may end in another's context
-            _program.set(None)
-
-
-class _Opened:
-    """A program that `in_program` opened, because its host opens none.
-
-    Such a host may start a request in the context of the one that made room for it, where the old program is still set.
-    """
-
-    def __init__(self) -> None:
-        self.program = Program()
-        self.has_returned = False
-        self._scope = current_scope.get()
-        task = _running_task()
-        self._task = None if task is None else weakref.ref(task)
-
-    def close_at_end(self) -> None:
-        """Close the program once its request's task is done, where the host tells nobody that a scope has ended."""
-        task = None if self._task is None else self._task()
-        if self._scope is None and task is not None:
-            task.add_done_callback(lambda _: self.program.close())
-
-    def is_over(self) -> bool:
-        """Whether the program's request has ended; one that failed leaves its generator suspended."""
-        if self.has_returned:
-            return True
-        scope = current_scope.get()
-        if scope is not None and self._scope is not None:
-            return scope.request_id != self._scope.request_id
-        task = None if self._task is None else self._task()  # a host without scopes
-        return self._task is not None and (task is None or task.done())
-
-
-_opened: contextvars.ContextVar[_Opened | None] = contextvars.ContextVar("opened", default=None)
-
-
-def _running_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # driven outside of an event loop
-        return None
+def leave_program() -> None:
+    """Leave the calling context without a program; for hosts."""
+    _program.set(None)
 
 
 class Program:
@@ -119,6 +58,9 @@ class Program:
         execution: Records its calls in the shape of upstream's traces; None where nobody asked for that.
         prompting: The `Prompting` that was applied to the request's prompt, or None.
         at_end: Called when the request has ended, well or not, under a host that ends no scopes.
+        began: When it began, which under our host is when it was submitted, by its clock.
+        deadline: When the caller wants it to have ended, by that clock; None where nobody said.
+        order: Its place among the programs that wait, by its progress: the lower, the sooner; None where none is kept.
         show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
     """
 
@@ -126,13 +68,17 @@ class Program:
         "_clock",
         "_meter",
         "_num_draws",
-        "_started",
+        "_steps",
+        "_steps_of",
         "_trace",
         "at_end",
+        "began",
+        "deadline",
         "epoch",
         "execution",
         "id",
         "ledger",
+        "order",
         "prompting",
         "sample_id",
         "seed",
@@ -154,11 +100,15 @@ class Program:
         self.execution: ExecutionRecorder | None = None
         self.at_end: list[Callable[[], object]] = []
         self.show: Callable[[ScaffoldingOutput], object] | None = None
+        self.deadline: float | None = None
+        self.order: Callable[[Progress], float] | None = None
         self._trace: list[dict[str, Any]] | None = None
         self.prompting: Any = None
         self._clock = clock
-        self._started = clock()
+        self.began = clock()
         self._num_draws: dict[tuple[int, ...], int] = {}
+        self._steps = Steps()
+        self._steps_of: tuple[int, ...] | None = None  # the branch whose controller told them
         self._meter = Meter(self.ledger, self.elapsed)
 
     @property
@@ -167,9 +117,20 @@ class Program:
         return int(self.id.rpartition("-")[2])
 
     @property
-    def began(self) -> float:
-        """When it began, which under our host is when it was submitted, by its clock."""
-        return self._started
+    def progress(self) -> Progress:
+        """How far it is, by the ledger and by what its controller published."""
+        return Progress(self.number, self.began, self.deadline, self.ledger.total.decoded, self._steps)
+
+    @property
+    def priority(self) -> float:
+        """Its place among the programs that wait: the lower, the sooner; 0 where nobody orders them."""
+        return 0.0 if self.order is None else self.order(self.progress)
+
+    def publish(self, steps: Steps) -> None:
+        """For controllers: say how far the request is. Of nested controllers the outermost is heard."""
+        path = _branch_path()
+        if self._steps_of is None or path == self._steps_of[: len(path)]:
+            self._steps, self._steps_of = steps, path
 
     @property
     def trace(self) -> list[dict[str, Any]]:
@@ -207,7 +168,7 @@ class Program:
 
     def elapsed(self) -> float:
         """Seconds since the program began, as the trace's `seconds`."""
-        return round(self._clock() - self._started, 6)
+        return round(self._clock() - self.began, 6)
 
     def record(self, event: str, **figures: Any) -> None:
         """Append a decision to the trace with the figures it was taken on (JSON-serialisable values)."""
@@ -241,6 +202,19 @@ def record(event: str, **figures: Any) -> None:
     program = _program.get()
     if program is not None:
         program.record(event, **figures)
+
+
+def publish(steps: Steps) -> None:
+    """Say how far the current program is; see `Program.publish`. Outside any program it is dropped."""
+    program = _program.get()
+    if program is not None:
+        program.publish(steps)
+
+
+def priority_of(task: Task) -> float:
+    """For workers: the task's place among those that wait: what its controller set, else that of its program."""
+    own, program = notes_of(task).priority, _program.get()
+    return program.priority if program is not None and not own else own
 
 
 def elapsed() -> float:

@@ -261,3 +261,15 @@ allocation_rules = Registry(
     "scaffolding_ext.allocation_rules",
     base="scaffolding_ext.maths.allocation.base:AllocationRule",
 )
+policies = Registry(
+    "scheduling policy",
+    {
+        "EarliestDeadline": "scaffolding_ext.scheduling.earliest_deadline:EarliestDeadline",
+        "Fifo": "scaffolding_ext.scheduling.fifo:Fifo",
+        "Gang": "scaffolding_ext.scheduling.gang:Gang",
+        "LeastAttained": "scaffolding_ext.scheduling.least_attained:LeastAttained",
+        "ShortestRemaining": "scaffolding_ext.scheduling.shortest_remaining:ShortestRemaining",
+    },
+    "scaffolding_ext.policies",
+    base="scaffolding_ext.scheduling.base:Policy",
+)

@@ -25,6 +25,7 @@ _TOLD = (
     "max_num_logprobs",
     "refused",
     "server_budget",
+    "unordered",
 )
 
 
@@ -34,9 +35,11 @@ class BaseWorker(Worker):
     Attributes:
         task_handlers: What it serves: a function by the exact type of the task, called with worker and task.
         refused: Why it does not serve a task type, by the type's name.
+        unordered: Why tasks that wait in it or behind it are not taken by their priority; None where they are.
     """
 
     refused: Mapping[str, str] = MappingProxyType({})
+    unordered: str | None = None
 
     def register_task_handler(self, task_cls: type[Task], handler: TaskHandler) -> None:
         """Add a handler for a task type, for this instance alone."""

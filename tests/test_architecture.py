@@ -19,13 +19,13 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 # The rooms from the ground up: a module may import its own room and those of lower layers. A room is a module or a
 # folder of the package; the longest name that fits a module is its room.
 LAYERS = (
-    ("errors", "maths", "standins", "configs", "seeds"),
+    ("errors", "maths", "standins", "configs", "seeds", "progress", "waiting_line"),
     ("documents", "model_files", "chat_standins", "thinking"),
     ("protocol", "answers", "plain_yaml", "require"),
     ("tasks", "worker_tags", "relay", "worker", "completion"),
     ("ledger", "execution_trace", "prompting", "lowering", "registry", "testing"),
     ("served_model", "program", "tinylm", "calibration"),
-    ("sampling_params", "results"),
+    ("sampling_params", "results", "opened_program"),
     ("scheduling",),
     ("controllers", "workers"),
     ("host",),

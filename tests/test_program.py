@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.opened_program import in_program
 from scaffolding_ext.program import (
     Ledger,
     Program,
     current_program,
     enter_program,
-    in_program,
     next_seed,
     record,
 )

@@ -6,14 +6,16 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext import require
-from scaffolding_ext.program import record
-from scaffolding_ext.protocol import StreamGenerationTask, Task, TaskStatus, Worker
-from scaffolding_ext.tasks import notes_of
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.program import current_program, priority_of, record
+from scaffolding_ext.protocol import StreamGenerationTask, TaskStatus, Worker
+from scaffolding_ext.registry import policies
+from scaffolding_ext.scheduling.base import Policy
+from scaffolding_ext.waiting_line import WaitingLine
 from scaffolding_ext.worker import WrappingWorker
-from scaffolding_ext.workers.waiting_line import WaitingLine
 
 
 class _Waiting(NamedTuple):
@@ -24,12 +26,13 @@ class _Waiting(NamedTuple):
 
 
 class BudgetedWorker(WrappingWorker):
-    """Protects another worker's memory: tasks beyond the budget wait, the lowest priority in `TaskNotes` first.
+    """Protects another worker's memory: tasks beyond the budget wait, the lowest priority first.
 
-    Tasks of one priority are served in the order they came in. Nothing is admitted before the first that waits, so that
-    a large task is not passed over for ever by small ones; one larger than `max_tokens` is served alone. A task that
-    `patience` later ones have overtaken comes first, whatever its priority: each is served after at most so many others
-    and those that it found waiting. The trace of a request says how long each of its tasks waited (`waited`).
+    That is the one in the task's `TaskNotes`, or that of its program under the host's policy. Tasks of one priority
+    are served in the order they came in. Nothing is admitted before the first that waits, so that a large task is not
+    passed over for ever by small ones; one larger than `max_tokens` is served alone. A task that `patience` later
+    ones have overtaken comes first, whatever its priority: each is served after at most so many others and those that
+    it found waiting. The trace of a request says how long each of its tasks waited (`waited`).
 
     Streams are not served, since one that rests between its steps would hold memory that nobody counts: controllers
     take plain generation instead.
@@ -39,11 +42,12 @@ class BudgetedWorker(WrappingWorker):
         max_calls: Tasks that it has at once.
         max_tokens: Tokens that its tasks may hold at once, read and still to be written; text counts a token a byte.
             None sets no limit.
+        scheduling: Orders the programs that no host orders.
         patience: Later tasks that may be served before one that waits; with 0, tasks are served as they come in.
         clock: Seconds from any origin, monotonic; for the trace.
 
     Raises:
-        ConfigError: A limit is below 1, or `patience` below 0.
+        ConfigError: A limit is below 1, `patience` below 0, or `scheduling` no policy.
 
     Attributes:
         num_calls: Tasks that the worker has.
@@ -51,16 +55,23 @@ class BudgetedWorker(WrappingWorker):
         most_tokens: The most tokens that its tasks could hold at once.
     """
 
+    registries: ClassVar = {"scheduling": policies}
+
     def __init__(
         self,
         worker: Worker,
         max_calls: int = 4,
         max_tokens: int | None = None,
         *,
+        scheduling: Policy | None = None,
         patience: int = 32,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(worker)
+        self.unordered = None  # they wait here
+        if scheduling is not None and not isinstance(scheduling, Policy):
+            raise ConfigError(f"is a {type(scheduling).__name__}; give a policy, such as Gang()", "scheduling")
+        self.scheduling = scheduling
         self.task_handlers.pop(StreamGenerationTask, None)
         self.max_calls = require.whole("max_calls", max_calls)
         self.max_tokens = None if max_tokens is None else require.whole("max_tokens", max_tokens)
@@ -79,8 +90,12 @@ class BudgetedWorker(WrappingWorker):
     async def _hand_on(self, task: Any) -> TaskStatus | None:
         num_tokens = tokens_held(task)
         asked = self._clock()
-        await self._wait(task, num_tokens)
-        record("waited", priority=notes_of(task).priority, seconds_waited=round(self._clock() - asked, 6))
+        program = current_program()
+        if self.scheduling is not None and program is not None:
+            self.scheduling.take_in(program)
+        priority = priority_of(task)
+        await self._wait(priority, num_tokens)
+        record("waited", priority=priority, seconds_waited=round(self._clock() - asked, 6))
         try:
             return await super()._hand_on(task)
         finally:
@@ -88,11 +103,11 @@ class BudgetedWorker(WrappingWorker):
                 self._give_back(num_tokens)
                 self._admit()
 
-    async def _wait(self, task: Task, num_tokens: int) -> None:
+    async def _wait(self, priority: float, num_tokens: int) -> None:
         """Until the task has its place in the budget."""
         waiting = _Waiting(num_tokens, asyncio.get_running_loop().create_future())
         with self._lock:
-            self._line.add(waiting, notes_of(task).priority)
+            self._line.add(waiting, priority)
             self._admit()
         try:
             await waiting.admitted

@@ -7,7 +7,7 @@ several as one (`several`); `make_rule` makes one of what a controller is given.
 
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.stopping.agreement import Consecutive, TotalVariation, Window
-from scaffolding_ext.controllers.stopping.base import Rule, Stop, StoppingRule, decide, needs_of
+from scaffolding_ext.controllers.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
 from scaffolding_ext.controllers.stopping.confidence import AnswerConfidence, ChainCertainty
 from scaffolding_ext.controllers.stopping.entropy import EntropyAfterThinking
 from scaffolding_ext.controllers.stopping.giving_up import GiveUp
@@ -30,6 +30,7 @@ __all__ = [
     "StoppingRule",
     "TotalVariation",
     "Window",
+    "certaindex_of",
     "decide",
     "make_rule",
     "needs_of",

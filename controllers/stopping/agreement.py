@@ -25,8 +25,11 @@ class Consecutive(StoppingRule):
         self.threshold = require.whole("threshold", threshold)
 
     def __call__(self, probes: Sequence[Probe]) -> bool:
+        return self.certaindex(probes) == 1.0
+
+    def certaindex(self, probes: Sequence[Probe]) -> float:
         classes = [-1 if probe.hedged else probe.answer_class for probe in probes]
-        return window_consistency(classes, self.threshold) == 1.0
+        return window_consistency(classes, self.threshold)
 
 
 class Window(StoppingRule):
@@ -48,6 +51,9 @@ class Window(StoppingRule):
         if probes[-1].hedged or len(classes) < self.threshold:
             return False
         return window_consistency(classes, self.threshold) >= self.share
+
+    def certaindex(self, probes: Sequence[Probe]) -> float:
+        return window_consistency([probe.answer_class for probe in probes if not probe.hedged], self.threshold)
 
 
 class TotalVariation(StoppingRule):

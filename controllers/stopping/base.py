@@ -69,6 +69,10 @@ class StoppingRule(ABC):
         """What it decides on at the newest look, for the trace."""
         return {}
 
+    def certaindex(self, probes: Sequence[Probe]) -> float:
+        """How near thinking is to its end, in [0, 1]; 0 where the rule cannot tell."""
+        return 0.0
+
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         """How thinking is to end; None where it goes on."""
         return Stop(self.exit_reason, self.answer, self.figures(probes)) if self(probes) else None
@@ -84,3 +88,8 @@ def decide(rule: Rule, probes: Sequence[Probe]) -> Stop | None:
 def needs_of(rule: Rule) -> Needs:
     """What a rule needs; a plain function sees answers."""
     return rule.needs if isinstance(rule, StoppingRule) else Needs()
+
+
+def certaindex_of(rule: Rule, probes: Sequence[Probe]) -> float:
+    """How near a rule has thinking to its end, in [0, 1]; a plain function cannot tell."""
+    return rule.certaindex(probes) if isinstance(rule, StoppingRule) else 0.0

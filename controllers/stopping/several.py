@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.probe import Probe
-from scaffolding_ext.controllers.stopping.base import Rule, Stop, StoppingRule, decide, needs_of
+from scaffolding_ext.controllers.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
 from scaffolding_ext.controllers.stopping.making import make_rule
 from scaffolding_ext.errors import ConfigError
 
@@ -53,6 +53,9 @@ class AnyOf(SeveralRules):
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         return next((stop for rule in self.rules if (stop := decide(rule, probes)) is not None), None)
 
+    def certaindex(self, probes: Sequence[Probe]) -> float:
+        return max(certaindex_of(rule, probes) for rule in self.rules)
+
 
 class AllOf(SeveralRules):
     """Stops where all of several rules do at one look; the first says with which answer, and all of them why.
@@ -70,3 +73,6 @@ class AllOf(SeveralRules):
         reason = "+".join(dict.fromkeys(stop.reason for stop in stops))
         figures: Mapping[str, float] = {name: value for stop in stops for name, value in stop.figures.items()}
         return stops[0]._replace(reason=reason, figures=figures)
+
+    def certaindex(self, probes: Sequence[Probe]) -> float:
+        return min(certaindex_of(rule, probes) for rule in self.rules)

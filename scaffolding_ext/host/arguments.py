@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from scaffolding_ext import require
 from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError
 from scaffolding_ext.protocol import Controller, Worker
+from scaffolding_ext.scheduling.base import Policy
 from scaffolding_ext.worker_tags import tag_name
 
 
@@ -42,16 +44,34 @@ def checked_workers(workers: Any) -> dict[Any, Worker]:
     return dict(workers)
 
 
-def checked_timeout(timeout: Any) -> float | None:
-    """The time-out, if it is None or a number of seconds above 0.
+def checked_seconds(name: str, seconds: Any) -> float | None:
+    """A time-out or a deadline, if it is None or a number of seconds above 0.
 
     Raises:
         ArgumentTypeError: It is no number.
         ConfigError: It is not above 0, or not finite.
     """
-    if timeout is None:
+    if seconds is None:
         return None
-    return require.number("timeout", timeout, above=0)
+    return require.number(name, seconds, above=0)
+
+
+def checked_policy(policy: Any, workers: Mapping[Any, Worker]) -> Policy | None:
+    """The policy, if it is one; it warns where a worker orders nothing by it.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    if policy is None:
+        return None
+    if not isinstance(policy, Policy):
+        raise ArgumentTypeError(f"is {_described(policy)}; {_remedy(policy, 'a Policy, such as Gang()')}", "scheduling")
+    for tag, worker in workers.items():
+        reason = getattr(worker, "unordered", None)
+        if reason is not None:
+            name, kind = type(worker).__name__, type(policy).__name__
+            warnings.warn(f"{kind} does not reach the worker {tag_name(tag)!r} ({name}): {reason}", stacklevel=3)
+    return policy
 
 
 def checked_seed(seed: Any) -> int | None:

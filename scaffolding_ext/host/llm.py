@@ -23,8 +23,12 @@ from scaffolding_ext.host.shutdown import WorkerShutdown
 from scaffolding_ext.program import Program
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.scheduling.base import Policy
 from scaffolding_ext.seeds import RequestSeeds
 from scaffolding_ext.served_model import take_prompting
+from scaffolding_ext.waiting_line import WaitingLine
+
+_PATIENCE = 512  # requests that may start before one that waits
 
 
 class ScaffoldingLlm:
@@ -35,10 +39,12 @@ class ScaffoldingLlm:
             workers can do is known to this host alone; what is changed on it later changes nothing here. Where its
             `prompting` was never set, it gets that of the generation worker's model.
         workers: Worker by tag; keys may be `WorkerTag` members, other enum members, or their string values.
-        max_parallel_requests: Requests that run at once; the others wait in order of arrival.
+        max_parallel_requests: Requests that run at once; the others wait, in order of arrival where no policy says.
         seed: Seed of the run, from which every request's seeds derive; see `RequestSeeds`.
         owns_workers: Whether `shutdown()` shuts the workers down too, without being told. A `with` block lets go of
             them in any case: a worker that was made for it, and that nobody else holds, is freed there.
+        scheduling: Which requests are served first, by the host and by the workers that order what waits. None leaves
+            it to the workers: whoever came first.
         record_execution: Whether each request's `program.execution` records its calls; see `ExecutionRecorder`.
 
     Raises:
@@ -54,18 +60,20 @@ class ScaffoldingLlm:
         *,
         seed: int | None = None,
         owns_workers: bool = False,
+        scheduling: Policy | None = None,
         record_execution: bool = False,
     ) -> None:
         self.prototype_controller = arguments.checked_controller(prototype_controller, workers)
         self.workers = arguments.checked_workers(workers)
         self.max_parallel_requests = require.whole("max_parallel_requests", max_parallel_requests)
         self.owns_workers = owns_workers
+        self.scheduling = arguments.checked_policy(scheduling, self.workers)
         self.record_execution = record_execution
         self._dispatcher = Dispatcher(self.workers)
         self._seeds = RequestSeeds(arguments.checked_seed(seed))
         self._worker_shutdown = WorkerShutdown(self.workers)
         self._inbox: deque[Request] = deque()
-        self._waiting: deque[Request] = deque()
+        self._waiting: WaitingLine[Request] = WaitingLine(_PATIENCE)
         self._running: set[Request] = set()
         self._start_scheduled = False
         self._closer: asyncio.Task[None] | None = None
@@ -99,6 +107,7 @@ class ScaffoldingLlm:
         epoch: int = 0,
         seed: int | None = None,
         timeout: float | None = None,
+        deadline: float | None = None,
         **kwargs: Any,
     ) -> ScaffoldingResult:
         """Submit a prompt; returns at once.
@@ -110,17 +119,23 @@ class ScaffoldingLlm:
             epoch: Repetition of the sample.
             seed: Instead of the host's seed, for this request; the same request with it repeats.
             timeout: Seconds from now after which the request fails with RequestTimeoutError, waiting included.
+            deadline: Seconds from now within which the answer is wanted, for policies that go by it; a request that
+                takes longer goes on. Without one the time-out stands for it.
             **kwargs: Passed to the controller's `generate`.
 
         Raises:
             ShutdownError: The host is shut down.
-            ArgumentTypeError: The prompt is no text, the time-out no number, or the seed or epoch no whole number.
-            ConfigError: The prompt is empty, the time-out is not above 0 or not finite, or the epoch below 0.
+            ArgumentTypeError: The prompt is no text, a number of seconds none, or the seed or epoch no whole number.
+            ConfigError: The prompt is empty, a number of seconds is not above 0 or not finite, or the epoch below 0.
         """
         epoch, seed = require.whole("epoch", epoch, 0), arguments.checked_seed(seed)
-        prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_timeout(timeout)
+        prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_seconds("timeout", timeout)
+        within = arguments.checked_seconds("deadline", deadline) or timeout
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
         program.execution = ExecutionRecorder() if self.record_execution else None
+        program.deadline = None if within is None else program.began + within
+        if self.scheduling is not None:
+            self.scheduling.take_in(program)
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)
         with self._close_lock:
             if self._closed:
@@ -219,7 +234,7 @@ class ScaffoldingLlm:
             self._inbox.clear()
         for request in arrived:
             timeouts.start_timeout(request)
-            self._waiting.append(request)
+            self._waiting.add(request, request.program.priority)
         self._start_waiting()
 
     def _start_waiting(self) -> None:
@@ -231,9 +246,10 @@ class ScaffoldingLlm:
         if self._start_scheduled:
             return
         while self._waiting and self._waiting[0].finished:  # aborted while it waited
-            self._waiting.popleft()
+            self._waiting.remove(self._waiting[0])
         if self._waiting and len(self._running) < self.max_parallel_requests:
-            request = self._waiting.popleft()
+            request = self._waiting[0]
+            self._waiting.remove(request)
             self._running.add(request)
             request.runner = self.loop.create_task(request.run(self.prototype_controller, self._dispatcher))
             # Not a `finally` in the coroutine: cancelled before its first step, it would never get there.
@@ -259,7 +275,7 @@ class ScaffoldingLlm:
         requests = [*self._waiting, *self._running]
         for request in requests:
             timeouts.abort(request, error)
-        self._waiting.clear()
+        self._waiting = WaitingLine(_PATIENCE)
         runners = [request.runner for request in requests if request.runner is not None]
         if runners:
             await asyncio.wait(runners, timeout=timeouts.GRACE_SECONDS)

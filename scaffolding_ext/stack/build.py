@@ -44,9 +44,15 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
     with ExitStack() as undo:
         builder = _Builder(references, config.sampling, undo)
         workers = {tag: builder.component(worker, registry.workers, _at(tag)) for tag, worker in config.workers.items()}
+        policy = builder.policy(config.scheduling)
         _set_prompting(controller, workers, config)
         undo.pop_all()  # from here on the host owns the workers, and shuts them down if it cannot start
-        return ScaffoldingLlm(controller, workers, config.max_parallel_requests, seed=config.seed, owns_workers=True)
+        return ScaffoldingLlm(
+            *(controller, workers, config.max_parallel_requests),
+            seed=config.seed,
+            owns_workers=True,
+            scheduling=policy,
+        )
 
 
 class StackPlan(NamedTuple):
@@ -84,6 +90,7 @@ def plan_stack(config: StackConfig, references: Mapping[str, Any] | None = None)
     controller = builder.component(config.controller, registry.controllers, "controller")
     for tag, worker in config.workers.items():
         builder.component(worker, registry.workers, _at(tag))
+    builder.policy(config.scheduling)
     if isinstance(controller, BaseController):
         controller.check_roles(config.workers)
     check_placement(builder.workers)
@@ -161,6 +168,10 @@ class _Builder:
         if known is registry.workers and self._undo is not None:
             self._undo.callback(built.shutdown)
         return built
+
+    def policy(self, component: ComponentConfig | None) -> Any:
+        """The policy of the host, if there is one."""
+        return None if component is None else self.component(component, registry.policies, "scheduling")
 
     def _value(self, value: Any, known: Registry, path: str) -> Any:
         if isinstance(value, list):

@@ -36,7 +36,7 @@ class _Section(BaseModel):
 
 
 class ComponentConfig(_Section):
-    """A controller, a worker or a rule."""
+    """A controller, a worker, a rule or a policy."""
 
     type: str = Field(description="A registered name, or `package.module:Class`.")
     args: dict[str, Any] = Field(
@@ -165,6 +165,9 @@ class StackConfig(_Section):
     )
     seed: int | None = Field(default=None, description="Seed of the run.")
     max_parallel_requests: int = Field(default=64, ge=1, description="Requests that run at once.")
+    scheduling: ComponentConfig | None = Field(
+        default=None, description="The policy that says which requests are served first; null is whoever came first."
+    )
     dataset: DatasetConfig | None = Field(default=None, description="What `eval` runs on.")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="How `eval` runs the dataset.")
     sampling: dict[str, Any] = Field(

@@ -38,7 +38,8 @@ def reference() -> str:
     ]
     for known in vars(registry).values():
         if isinstance(known, Registry):
-            parts += [f"## {known.kind.capitalize()}s\n", *_components(known)]
+            kinds = re.sub("ys$", "ies", f"{known.kind.capitalize()}s")
+            parts += [f"## {kinds}\n", *_components(known)]
     return "\n".join(parts)
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.program import priority_of
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import Purpose, ScoreTask, VerifyTask, is_urgent, notes_of, purpose_of, set_token_counts
+from scaffolding_ext.tasks import Purpose, ScoreTask, VerifyTask, is_urgent, purpose_of, set_token_counts
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.task_fields import refuse
 from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings
@@ -79,7 +80,7 @@ class RequestBuilder:
             ignore_end=bool(getattr(task, "ignore_eos", None)),  # younger than 1.2
             min_tokens=integer("min_tokens", getattr(task, "min_tokens", None), 0, 0),
             urgent=is_urgent(task),
-            priority=notes_of(task).priority,
+            priority=priority_of(task),
             notify=notify,
         )
 
@@ -98,7 +99,7 @@ class RequestBuilder:
             GREEDY,
             score_from=scored.start,
             urgent=is_urgent(task),
-            priority=notes_of(task).priority,
+            priority=priority_of(task),
             notify=notify,
         )
 
@@ -120,7 +121,7 @@ class RequestBuilder:
             )
         branches = self._reader.verified(task)
         choices = (int(task.yes_token), int(task.no_token))
-        urgent, priority = is_urgent(task), notes_of(task).priority
+        urgent, priority = is_urgent(task), priority_of(task)
         return [
             EngineRequest(prompt, 0, GREEDY, choices=choices, keep=False, urgent=urgent, priority=priority, notify=word)
             for prompt, word in zip(branches, notify, strict=True)

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from itertools import chain
 
+from scaffolding_ext.waiting_line import WaitingLine
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.model_runner import Work
 from scaffolding_ext.workers.huggingface.prefix_index import Match, PrefixIndex
-from scaffolding_ext.workers.waiting_line import WaitingLine
 
 _PATIENCE = 512  # urgent requests that are let in before a chain that waits
 _OVERDUE = 16  # steps without a place, after which a request computes before others

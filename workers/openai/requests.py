@@ -19,6 +19,7 @@ from scaffolding_ext.workers.task_fields import NEUTRAL, is_set, refuse
 from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings
 
 WORKER = "OpenAIWorker"
+_PER_UNIT = 1000  # places of a server, which are whole numbers, for one of a policy's
 _MAX_VOCAB = 1 << 31  # the server knows its vocabulary, and refuses what lies beyond it
 
 
@@ -197,7 +198,8 @@ class RequestBodies:
     def _hints(self, task: Task) -> dict[str, Any]:
         """What helps the server to order requests, and to keep apart what shares no KV.
 
-        What others wait for goes first, then what belongs to older programs: so the requests of one stay together.
+        What others wait for goes first, then comes the order of the programs: that of the host's policy, or the oldest
+        first, so that the requests of one stay together.
         """
         fields: dict[str, Any] = {}
         salt = (task.custom_input_params or {}).get("cache_salt")
@@ -208,10 +210,22 @@ class RequestBodies:
             record("lowered", what="cache_salt", reason=reason)
         if self._prioritize and self.flavor.priority is not None:
             program = current_program()
-            place = -1 if is_urgent(task) else 0 if program is None else program.number
+            place = 0 if program is None else program.number
+            if program is not None and program.order is not None:
+                place = max(0, round(_PER_UNIT * program.priority))
+            place = -1 if is_urgent(task) else place
             priority = self.flavor.priority(place) if place else None
             fields |= {} if priority is None else {"priority": priority}
         return fields
+
+    @property
+    def unordered(self) -> str | None:
+        """Why the server does not order requests as the host's policy does; None where it does."""
+        if self.flavor.priority is None:
+            return f"servers of flavor {self.flavor.name!r} take no priority"
+        if self.flavor.priority(1) is None:
+            return f"servers of flavor {self.flavor.name!r} are told what others wait for, and no other order"
+        return None if self._prioritize else "it is not told of it: set prioritize, and have the server order by it"
 
     @property
     def no_thinking_budget(self) -> str | None:

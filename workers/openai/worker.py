@@ -159,6 +159,7 @@ class OpenAIWorker(ChatWorker):
                 prioritize,
                 thinking_fields,
             )
+            self.unordered = self._bodies.unordered
             self.max_num_logprobs = self._bodies.max_num_logprobs
             self.server_budget = ServerBudget(self._bodies.no_thinking_budget)
             self._streams: OpenStreams[StreamReader] = OpenStreams(self._cancel)

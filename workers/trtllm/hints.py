@@ -8,21 +8,21 @@ import math
 from typing import Any
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.program import current_program, record
+from scaffolding_ext.program import current_program, priority_of, record
 from scaffolding_ext.protocol import Task, current_scope
 from scaffolding_ext.sampling_params import GUIDED_DECODING
-from scaffolding_ext.tasks import notes_of
 from scaffolding_ext.workers.task_reading import number
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
 from scaffolding_ext.workers.trtllm.release import Release
 
+NO_ORDER = "the engine orders nothing by it: load the LLM with scheduler_config.waiting_queue_policy=priority"
 ENGINE_PRIORITY = "engine_priority"  # of the waiting queue: 0 to 1, the higher the sooner, 0.5 where nobody says
 
 
 def request_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
     """Keywords of `generate_async`: `engine_priority`, `cache_salt`, and where in its request the task stands.
 
-    Without an `engine_priority`, that of the package (the lower the sooner) takes its place.
+    Without an `engine_priority`, that of the package (the lower, the sooner; 0 is 0.5) takes its place.
 
     Raises:
         InvalidTaskError: The priority is outside its range.
@@ -33,12 +33,11 @@ def request_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
     if given is not None:
         number(ENGINE_PRIORITY, given, 0.0, least=0, most=1)
     if loaded.orders_by_priority:
-        own = notes_of(task).priority
+        own = priority_of(task)
         if given is not None or own:
-            keywords["priority"] = 0.5 - math.atan(own) / math.pi if given is None else float(given)
+            keywords["priority"] = math.atan2(1, own) / math.pi if given is None else float(given)
     elif given is not None:
-        reason = "the engine orders nothing by it: load the LLM with scheduler_config.waiting_queue_policy=priority"
-        record("lowered", what=ENGINE_PRIORITY, reason=reason)
+        record("lowered", what=ENGINE_PRIORITY, reason=NO_ORDER)
     return keywords | _hierarchy(loaded.release)
 
 

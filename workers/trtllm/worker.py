@@ -28,6 +28,7 @@ from scaffolding_ext.workers.trtllm.arguments import Share
 from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
+from scaffolding_ext.workers.trtllm.hints import NO_ORDER
 from scaffolding_ext.workers.trtllm.loading import adopt, load
 from scaffolding_ext.workers.trtllm.retention import block_scores, retention_config
 
@@ -116,6 +117,7 @@ class TRTLLMWorker(ChatWorker):
                     raise ConfigError(f"is {value!r}, but the LLM has been loaded; give it to the LLM", key)
             self._loaded = adopt(model, tokenizer, max_seq_len)
         self.model = self._loaded.model
+        self.unordered = None if self._loaded.orders_by_priority else NO_ORDER
         self.max_seq_len = self._loaded.max_seq_len
         backend = self._loaded.tokenizer.backend_tokenizer
         self._reader = TaskReader(backend, self._loaded.vocab_size, self.max_seq_len)

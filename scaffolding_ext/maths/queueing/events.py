@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from scaffolding_ext.maths import checks
+from scaffolding_ext.maths.queueing.batching import NEVER, BatchingEngine
 from scaffolding_ext.maths.queueing.lindley import Simulated, batch_estimate
 from scaffolding_ext.maths.queueing.tasks import Floats
 
@@ -42,43 +43,29 @@ def serve_in_batch(
 ) -> Floats:
     """When each query leaves an engine that computes up to `batch_limit` at once and has the others wait in line.
 
-    All in the batch go on at one speed, so that one clock of work done for each is enough: a query ends when the
-    clock has gone on by its service since it came in.
-
     Args:
         arrivals: Seconds, growing, shape [num_queries].
         services: Seconds that each would take alone, shape [num_queries].
         batch_limit: At least 1.
-        speed: Of each of n queries side by side, 1 being that of a query alone; always 1 where left out. 1 / n is
-            processor sharing.
+        speed: Of each of n queries side by side; see `BatchingEngine`.
 
     Returns:
         Seconds, shape [num_queries].
     """
-    checks.whole("batch_limit", batch_limit)
-    at_size = [1.0 if speed is None else float(speed(size)) for size in range(1, min(batch_limit, len(arrivals)) + 1)]
-    if min(at_size) <= 0:
-        raise checks.WrongValueError("speed", f"is {min(at_size)} at some batch size; it must be above 0")
+    engine: BatchingEngine[int] = BatchingEngine(batch_limit, speed)
     departures = np.empty(len(arrivals))
-    comes, works = arrivals.tolist(), services.tolist()
-    batch: list[tuple[float, int]] = []  # the clock's time at which each ends
-    now = clock = 0.0
+    comes, works = [*arrivals.tolist(), NEVER], services.tolist()
     arrived = admitted = 0
-    for _ in range(2 * len(comes)):
-        rate = at_size[len(batch) - 1] if batch else 0.0
-        next_end = now + (batch[0][0] - clock) / rate if batch else float("inf")
-        next_arrival = comes[arrived] if arrived < len(comes) else float("inf")
-        if next_arrival < next_end:
-            clock += rate * (next_arrival - now)
-            now, arrived = next_arrival, arrived + 1
+    for _ in range(2 * len(works)):
+        if comes[arrived] < engine.next_end:
+            engine.advance(comes[arrived])
+            arrived += 1
         else:
-            clock, query = heapq.heappop(batch)
-            departures[query] = now = next_end
-        while admitted < arrived and len(batch) < len(at_size):
-            heapq.heappush(batch, (clock + works[admitted], admitted))
+            query = engine.end()
+            departures[query] = engine.now
+        while admitted < arrived and engine.has_place:
+            engine.begin(admitted, works[admitted])
             admitted += 1
-        if not batch:
-            clock = 0.0
     return departures
 
 

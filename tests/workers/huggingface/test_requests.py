@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
+from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.prompting import Prompting, load_tokenizer
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
-from scaffolding_ext.tasks import ScoreTask, token_counts_of
+from scaffolding_ext.tasks import ScoreTask, VerifyTask, set_priority, token_counts_of
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.request_builder import fill
 from scaffolding_ext.workers.huggingface.sampling import SamplingParams
@@ -34,6 +35,24 @@ def run(worker, tasks):
         )
 
     return asyncio.run(all_of_them())
+
+
+def test_a_request_waits_in_the_place_of_its_program_unless_its_task_has_one(worker):
+    program = Program()
+    program.order = lambda progress: 7.0
+    branches = VerifyTask(branches=[[5, 6]], yes_token=7, no_token=8)
+    scored = ScoreTask(input_tokens=[5, 6], continuation_tokens=[7])
+    own = GenerationTask(input_tokens=[5, 6])
+    set_priority(own, 0.5)
+
+    async def places():
+        enter_program(program)
+        made = [worker._builder.generation(GenerationTask(input_tokens=[5, 6]), print)]
+        made += [worker._builder.generation(own, print), worker._builder.score(scored, print)]
+        return [request.priority for request in (*made, *worker._builder.verify(branches, [print]))]
+
+    assert asyncio.run(places()) == [7.0, 0.5, 7.0, 7.0]
+    assert worker.unordered is None
 
 
 def prompt():

@@ -281,6 +281,28 @@ def test_what_belongs_to_an_older_program_goes_first(model: Any, flavor: str, hi
     assert places[4] < places[2] == places[3] < places[0] == places[1]
 
 
+@pytest.mark.parametrize(("flavor", "higher_first"), [("vllm", False), ("trtllm", True)])
+def test_programs_go_in_the_order_of_their_policy(model: Any, flavor: str, higher_first: bool) -> None:
+    with serving(model, flavor, named=True, prioritize=True, by_priority=True) as (server, worker):
+        assert worker.unordered is None
+        for place in (7.25, 7.0, 2e7, 2e7 + 1, 0.0):
+            program = Program()
+            program.order = lambda progress, place=place: place  # type: ignore[misc]
+            run(worker, generation(max_tokens=1), program=program)
+        sent = [request.body.get("priority", 0.5 if higher_first else 0) for request in server.requests]
+    places = [-value for value in sent] if higher_first else sent
+    assert places[4] < places[1] < places[0] < places[2] < places[3]
+
+
+@pytest.mark.parametrize(
+    ("flavor", "reason"),
+    [("openai", "take no priority"), ("sglang", "and no other order"), ("vllm", "set prioritize")],
+)
+def test_a_server_that_does_not_order_programs_says_so(flavor: str, reason: str) -> None:
+    with OpenAIWorker("http://localhost:1/v1", MODEL, flavor=flavor) as worker:
+        assert reason in (worker.unordered or "")
+
+
 def test_scores_go_first_too(model: Any) -> None:
     with serving(model, "vllm", prioritize=True, by_priority=True) as (server, worker):
         run(worker, ScoreTask(input_tokens=[5, 6, 7], continuation_tokens=[8]))

@@ -114,6 +114,7 @@ def test_priorities_go_over_where_the_engine_orders_by_them() -> None:
     with TRTLLMWorker(MODEL, llm_args={"scheduler_config": {"waiting_queue_policy": "priority"}}) as worker:
         run(worker, generation())
         assert last_request(worker)["priority"] == 0.5
+        assert worker.unordered is None
         run(worker, urgent())
         assert 0.5 < last_request(worker)["priority"] <= 1.0
         run(worker, urgent(engine_priority=0.2))
@@ -124,7 +125,28 @@ def test_priorities_go_over_where_the_engine_orders_by_them() -> None:
         program = in_request(lambda: worker.run_task(urgent(engine_priority=0.9)))
         assert last_request(worker)["priority"] == 0.5
     assert [event["what"] for event in program.trace] == ["engine_priority"]
-    assert "waiting_queue_policy=priority" in program.trace[0]["reason"]
+    assert program.trace[0]["reason"] == worker.unordered
+    assert "waiting_queue_policy=priority" in worker.unordered
+
+
+@newest
+def test_the_order_of_programs_goes_over_too() -> None:
+    with TRTLLMWorker(MODEL, llm_args={"scheduler_config": {"waiting_queue_policy": "priority"}}) as worker:
+
+        async def scenario() -> list[float]:
+            program = Program()
+            enter_program(program)
+            sent = []
+            for place in (0.0, 7.0, 2e7, 2e7 + 1):
+                program.order = lambda progress, place=place: place  # type: ignore[misc]
+                await worker.run_task(generation())
+                sent.append(last_request(worker)["priority"])
+            return sent
+
+        sent = asyncio.run(scenario())
+    assert sent == sorted(sent, reverse=True)
+    assert len(set(sent)) == 4
+    assert sent[0] == 0.5
 
 
 @newest

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from scaffolding_ext.workers.waiting_line import WaitingLine
+from scaffolding_ext.waiting_line import WaitingLine
 
 
 def served(line):

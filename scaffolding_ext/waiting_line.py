@@ -1,8 +1,8 @@
-"""Who waits for a worker, in the order in which they are served."""
+"""Who waits for a worker or a host, in the order in which they are served."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from sortedcontainers import SortedList
@@ -32,6 +32,10 @@ class WaitingLine(Generic[T]):
 
     def __contains__(self, who: object) -> bool:
         return who in self._waiting
+
+    def __iter__(self) -> Iterator[T]:
+        """All of them, the earliest first."""
+        return iter(self._waiting)
 
     def __getitem__(self, place: int) -> T:
         """Who is served at that place of the line, 0 being the next."""

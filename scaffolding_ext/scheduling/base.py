@@ -1,0 +1,66 @@
+"""The contract of every policy that orders the programs which wait, and how those grow older that it passes over."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from scaffolding_ext.maths import checks
+from scaffolding_ext.progress import Progress
+
+if TYPE_CHECKING:
+    from scaffolding_ext.program import Program
+
+
+class Policy(ABC):
+    """Gives each program a number: the lower, the sooner its requests are served, and of equals who came first.
+
+    The number is asked for when a request of the program begins to wait. It must not depend on the present time, so
+    that it can be handed to an engine: what grows with the wait is written as what falls with the arrival.
+    """
+
+    @abstractmethod
+    def priority(self, progress: Progress) -> float:
+        """The program's number."""
+
+    def learn(self, progress: Progress) -> None:  # noqa: B027 - most policies learn nothing
+        """Take in how a program was when it ended."""
+
+    def take_in(self, program: Program) -> None:
+        """Order a program from now on, and learn from its end; one that another policy orders stays as it is."""
+        if program.order is None:
+            program.order = self.priority
+            program.at_end.append(lambda: self.learn(program.progress))
+
+
+class AgeingPolicy(Policy):
+    """A policy that goes by a number of tokens, and under which nobody starves.
+
+    Each `phi` seconds in the system weigh as much as one token less. So a program is passed over only by those that
+    come within `phi` seconds for each token that it has more: the wait that others cost it, by the tokens that are its
+    due, is at most `phi`.
+
+    Args:
+        phi: Seconds for a token, above 0; the smaller, the sooner a long program is served.
+
+    Raises:
+        WrongValueError: It is not above 0.
+
+    Reference:
+        Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), on fairness: phi is time in the system
+        by output tokens, and a program with too much of it is raised.
+
+    Deviation:
+        The paper raises a program that has waited too long before all others. Here its place rises all the while, so
+        that the order of two programs never depends on when it is asked for, and an engine can keep it.
+    """
+
+    def __init__(self, phi: float = 0.05) -> None:
+        self.phi = checks.number("phi", phi, above=0)
+
+    @abstractmethod
+    def num_tokens(self, progress: Progress) -> float:
+        """What the policy goes by."""
+
+    def priority(self, progress: Progress) -> float:
+        return self.num_tokens(progress) + progress.arrived / self.phi

@@ -1,0 +1,64 @@
+"""Programs as they ran: which requests they sent side by side, and what was known of them then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from scaffolding_ext.maths.certaindex import entropy_certaindex
+from scaffolding_ext.progress import Steps
+
+
+class Round(NamedTuple):
+    """Requests that a program sends at once; the next round begins when all of them have ended.
+
+    Attributes:
+        num_tokens: What each of them decodes.
+        steps: What the program's controller says when it sends them.
+    """
+
+    num_tokens: tuple[int, ...]
+    steps: Steps = Steps()
+
+
+class RecordedProgram(NamedTuple):
+    """One program.
+
+    Attributes:
+        rounds: In order.
+        deadline: Seconds from its arrival; None where there is none.
+    """
+
+    rounds: tuple[Round, ...]
+    deadline: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all its requests."""
+        return sum(sum(each.num_tokens) for each in self.rounds)
+
+
+def recorded_vote(trace: Iterable[Mapping[str, Any]], max_samples: int) -> RecordedProgram:
+    """A vote, from the trace of its request: a request stands for each sample.
+
+    Args:
+        trace: With the vote's own events, `allocate` for each round and `vote`.
+        max_samples: The most that it could draw.
+
+    Raises:
+        ValueError: There was no vote.
+    """
+    events = list(trace)
+    votes = [event for event in events if event["event"] == "vote"]
+    if not votes:
+        raise ValueError("the trace has no event 'vote'; give that of a MajorityVoteController's request")
+    vote = min(votes, key=lambda event: len(event["branch"]))  # the outermost
+    rounds: list[Round] = []
+    classes: list[int] = []
+    for event in events:
+        if event["event"] == "allocate" and event["branch"] == vote["branch"]:
+            first, behind = len(classes), event["num_samples"]
+            steps = Steps("vote", first, max_samples - first, entropy_certaindex(classes))
+            rounds.append(Round(tuple(vote["num_decoded"][first:behind]), steps))
+            classes = event["classes"]
+    return RecordedProgram(tuple(rounds))
