@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaffolding_ext.controllers.chain import Needs, ProbeSchedule, ThoughtChanges
+from scaffolding_ext.controllers.chain import Needs, Prefix, Probe, ProbeSchedule, ThoughtChanges
 from scaffolding_ext.controllers.stopping import (
     AllOf,
     AnswerConfidence,
@@ -13,6 +13,8 @@ from scaffolding_ext.controllers.stopping import (
     GiveUp,
     PatternStop,
     StoppingRule,
+    Window,
+    certaindex_of,
     decide,
     needs_of,
 )
@@ -210,3 +212,10 @@ def test_a_worker_that_gives_fewer_is_refused_with_what_it_gives():
 def test_a_worker_that_gives_enough_is_taken(worker, rule):
     with load_stack(stack_file(rule, f"{__name__}:{worker}")) as llm:
         assert llm.prototype_controller.num_logprobs <= 5
+
+
+def test_of_several_rules_the_nearest_or_the_farthest_says_how_near_the_end_is():
+    probes = [Probe(Prefix(number, "", None), "5", 0) for number in range(2)]
+    near, far = Consecutive(2), Window(8)
+    assert [certaindex_of(rule, probes) for rule in (near, far, lambda probes: True)] == [1.0, 2 / 8, 0.0]
+    assert (AnyOf([near, far]).certaindex(probes), AllOf([near, far]).certaindex(probes)) == (1.0, 2 / 8)
