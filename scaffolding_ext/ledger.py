@@ -10,7 +10,7 @@ from typing import Any
 
 from scaffolding_ext.protocol import ControllerGenerator, Task
 from scaffolding_ext.relay import relay
-from scaffolding_ext.tasks import Purpose, TaskCost, TokenCounts, cost_of, purpose_of
+from scaffolding_ext.tasks import Purpose, TaskCost, TokenCounts, cost_of, notes_of, purpose_of
 
 _NOTHING = TokenCounts()
 _FREE = TaskCost(_NOTHING, _NOTHING)
@@ -20,15 +20,18 @@ class Ledger:
     """Every token of a program, by purpose and by how it was had.
 
     Attributes:
+        num_suffix_tokens: Tokens of the suffixes with which chains were asked, where they can be counted; `by_purpose`
+            holds them, too.
         num_unmetered_tasks: Tasks whose worker told nothing from which tokens could be counted.
         queue_seconds: How long the program's requests waited in engines that tell, all together.
     """
 
     # Counts are kept as plain tuples: unlike named ones, the garbage collector need not look at them.
-    __slots__ = ("_counts", "num_unmetered_tasks", "queue_seconds")
+    __slots__ = ("_counts", "num_suffix_tokens", "num_unmetered_tasks", "queue_seconds")
 
     def __init__(self) -> None:
         self._counts: dict[Purpose, tuple[int, int, int]] = {}
+        self.num_suffix_tokens = 0
         self.num_unmetered_tasks = 0
         self.queue_seconds = 0.0
 
@@ -78,6 +81,7 @@ class Ledger:
             "total": self.total._asdict(),
             "by_purpose": {str(purpose): counts._asdict() for purpose, counts in self.by_purpose.items()},
             "num_unmetered_tasks": self.num_unmetered_tasks,
+            **({"num_suffix_tokens": self.num_suffix_tokens} if self.num_suffix_tokens else {}),
             **({"queue_seconds": round(self.queue_seconds, 6)} if self.queue_seconds else {}),
         }
 
@@ -151,6 +155,7 @@ class Meter:
                 continue
             read, written = cost
             purpose = purpose_of(task)
+            self._ledger.num_suffix_tokens += notes_of(task).num_suffix_tokens
             streaming = hasattr(task, "end_flag")
             if streaming:  # the same task comes back with cumulative counts: count what is new
                 before = self._counted.get(id(task), (task, _FREE))[1]

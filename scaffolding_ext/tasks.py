@@ -88,6 +88,7 @@ class TaskNotes(NamedTuple):
         draw: Which draw of its request it is: samples, chains and pieces, from the outermost in. A seed that is one for
             all of them becomes one of its own for each.
         thinking: The budget of thinking that its worker's server is asked to keep.
+        num_suffix_tokens: Tokens of its input that ask an unfinished chain for something.
     """
 
     purpose: PurposeOf | None = None
@@ -100,6 +101,7 @@ class TaskNotes(NamedTuple):
     may_run_to: int | None = None
     draw: tuple[int | str, ...] = ()
     thinking: ThinkingBudget | None = None
+    num_suffix_tokens: int = 0
 
 
 _NO_NOTES = TaskNotes()

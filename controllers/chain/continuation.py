@@ -5,7 +5,7 @@ from __future__ import annotations
 from scaffolding_ext.controllers.base import encode
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import set_turn_start
+from scaffolding_ext.tasks import notes_of, set_notes, set_turn_start
 from scaffolding_ext.worker_tags import WorkerTag
 
 
@@ -17,6 +17,8 @@ def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix
         ids = prompt.input_tokens + prefix.token_ids + suffix_ids
     text = None if prompt.input_str is None else prompt.input_str + prefix.text + suffix
     task = GenerationTask(worker_tag=WorkerTag.GENERATION, input_str=text, input_tokens=ids, max_tokens=max_tokens)
+    if suffix_ids:
+        set_notes(task, notes_of(task)._replace(num_suffix_tokens=len(suffix_ids)))
     if prompt.input_str is not None and (prefix.text or suffix):
         set_turn_start(task, len(prompt.input_str))
     return task

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.answers import up_to_brace
-from scaffolding_ext.controllers.base import decode, encode
+from scaffolding_ext.controllers.base import decode
 from scaffolding_ext.controllers.chain.asking import asking
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
@@ -15,7 +15,7 @@ from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.maths.entropy import Entropy, token_entropy
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import TokenCounts, output_of, token_counts_of
+from scaffolding_ext.tasks import TokenCounts, notes_of, output_of, token_counts_of
 
 
 class Needs(NamedTuple):
@@ -67,12 +67,10 @@ class Asked(NamedTuple):
     Attributes:
         answer: Asks for the answer.
         entropy: Reads the token behind closed thinking.
-        num_suffix_tokens: Tokens of their suffixes; None where nobody can count them.
     """
 
-    answer: GenerationTask | None
-    entropy: GenerationTask | None
-    num_suffix_tokens: int | None
+    answer: GenerationTask | None = None
+    entropy: GenerationTask | None = None
 
     @property
     def tasks(self) -> list[GenerationTask]:
@@ -81,9 +79,12 @@ class Asked(NamedTuple):
 
     def figures(self) -> dict[str, int]:
         """What the look has cost, for the trace: tokens of the suffixes, and what was decoded, prefilled and reused."""
-        suffix = {} if self.num_suffix_tokens is None else {"suffix_tokens": self.num_suffix_tokens}
+        num_suffix_tokens = sum(notes_of(task).num_suffix_tokens for task in self.tasks)
         counts = [counts for task in self.tasks if (counts := token_counts_of(task)) is not None]
-        return suffix | (TokenCounts(*map(sum, zip(*counts, strict=True)))._asdict() if counts else {})
+        return {
+            **({"suffix_tokens": num_suffix_tokens} if num_suffix_tokens else {}),
+            **(TokenCounts(*map(sum, zip(*counts, strict=True)))._asdict() if counts else {}),
+        }
 
 
 class Looker:
@@ -100,20 +101,16 @@ class Looker:
 
     def asking(self, prompt: GenerationTask, prefix: Prefix, family: PromptFamily) -> Asked:
         """The tasks that ask the chain on a prompt after a prefix."""
-        needs, suffixes = self._needs, []
-        answer = entropy = None
+        needs, asked = self._needs, Asked()
         if needs.answer:
             answer = self._probe.asking(prompt, prefix, family)
             answer.num_logprobs = answer.num_logprobs or (1 if needs.answer_logprobs else None)
-            suffixes.append(family.probe)
+            asked = asked._replace(answer=answer)
         if needs.entropy:
             close = family.close if needs.suffix is None else needs.suffix
             one = {"max_tokens": 1, "temperature": 0.0, "num_logprobs": needs.entropy}
-            entropy = asking(prompt, prefix, close, one)
-            suffixes.append(close)
-        ids = [encode(suffix) for suffix in suffixes]
-        known = [each for each in ids if each is not None]
-        return Asked(answer, entropy, sum(map(len, known)) if len(known) == len(ids) else None)
+            asked = asked._replace(entropy=asking(prompt, prefix, close, one))
+        return asked
 
     def read(self, prefix: Prefix, asked: Asked, family: PromptFamily) -> Probe:
         """The look after a prefix, with what the tasks brought; its answer has no class yet.

@@ -64,6 +64,8 @@ def run(
     for purpose, counts in result.program.ledger.by_purpose.items():
         figures = ", ".join(f"{number} {name}" for name, number in counts._asdict().items())
         click.echo(f"{purpose!s:<13}{figures}")
+    if result.program.ledger.num_suffix_tokens:
+        click.echo(f"{'suffixes':<13}{result.program.ledger.num_suffix_tokens} of the tokens that were read for probes")
 
 
 def _result_document(result: ScaffoldingResult) -> dict[str, Any]:

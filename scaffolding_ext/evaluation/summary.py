@@ -47,6 +47,7 @@ class Summary:
         mean_decoded_tokens: Tokens decoded a sample: probes, verification and discarded work included.
         mean_computed_tokens: Tokens that the model ran on a sample: decoded and prefilled.
         mean_tokens_by_purpose: Decoded, prefilled and reused tokens a sample, by purpose.
+        mean_suffix_tokens: Tokens a sample of the suffixes with which chains were asked; those of the probes hold them.
         num_unmetered_tasks: Tasks whose tokens nobody counted; where it is not 0, the token figures are too low.
         mean_seconds: Wall-clock time a sample, from submission to its end.
         mean_seconds_by_phase: Seconds a sample that waited for the tasks of each purpose.
@@ -83,6 +84,7 @@ class Summary:
     exit_reasons: dict[str, int]
     errors: dict[str, int]
     calibration_tokens: dict[str, int] | None = None
+    mean_suffix_tokens: float | None = None
 
     @property
     def mean_calibration_tokens(self) -> float:
@@ -146,7 +148,7 @@ class Tally:
         self.first_error: str | None = None
         self._outcomes: Counter[str] = Counter()
         self._by_purpose: dict[str, dict[str, int]] = {}
-        self._num_unmetered_tasks = 0
+        self._num_unmetered_tasks = self._num_suffix_tokens = 0
         self._seconds: Counter[str] = Counter()
         self._first_tokens = array("d")
         self._exit_reasons: Counter[str] = Counter()
@@ -166,6 +168,7 @@ class Tally:
             for name in COUNTS:
                 of_purpose[name] += counts[name]
         self._num_unmetered_tasks += record.ledger["num_unmetered_tasks"]
+        self._num_suffix_tokens += record.ledger.get("num_suffix_tokens", 0)
         for phase, seconds in record.seconds.items():
             if phase == "first_token":
                 self._first_tokens.append(seconds)
@@ -231,6 +234,7 @@ class Tally:
             exit_reasons=dict(self._exit_reasons.most_common()),
             errors=dict(self._errors.most_common()),
             calibration_tokens=None if calibration_cost is None else calibration_cost._asdict(),
+            mean_suffix_tokens=self._mean(self._num_suffix_tokens),
         )
 
     def _mean(self, total: float) -> float | None:

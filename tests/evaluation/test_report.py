@@ -23,6 +23,7 @@ def make(correct: bool = True, decoded: int = 10, probe: int = 0, **changes: Any
     ledger.add(Purpose.CHAIN, decoded, 3, 1)
     if probe:
         ledger.add(Purpose.PROBE, probe)
+        ledger.num_suffix_tokens = 2 * probe
     ledger.num_unmetered_tasks = 1
     fields: dict[str, Any] = {
         "id": "a",
@@ -85,6 +86,7 @@ def test_a_summary_counts_and_averages_failed_samples_included() -> None:
         cost=None,
         exit_reasons={"end": 2, "certain": 1, "unknown": 1, "length": 1},
         errors={"TaskError": 1},
+        mean_suffix_tokens=2.0,
     )
     assert summary.repeats is not None
     assert (summary.repeats.n, summary.repeats.mean.value) == (1, pytest.approx(1 / 6))

@@ -127,7 +127,8 @@ function drawTimeline(box, run, current) {
     }
     let label = "";
     if (step.event === "probe" || step.event === "stop" || step.event === "force") {
-      const text = String(step.figures.answer ?? "–").slice(0, 12);
+      const sure = step.figures.entropy ?? step.figures.confidence;
+      const text = String(step.figures.answer ?? sure?.toPrecision(2) ?? "–").slice(0, 12);
       const half = text.length * 3.4 + 2;
       const center = Math.min(Math.max(x(step.end), left + half), width - half);
       if (center - half > (labelled.get(step.lane) ?? left - 1)) {
