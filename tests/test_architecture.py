@@ -30,7 +30,7 @@ LAYERS = (
     ("controllers", "workers"),
     ("host",),
     ("evaluation", "testing.controller_contract", "stack"),
-    ("calibration.conformal_run", "plugins", "evaluation.session", "serving"),
+    ("calibration.branching_run", "calibration.conformal_run", "plugins", "evaluation.session", "serving"),
     ("cli",),
     ("__init__",),
 )

@@ -203,3 +203,68 @@ def conformal(
             f"{level.alpha:<5}  cost  {level.num_target_tokens} tokens of the target, {total.get('decoded')} in all"
         )
     click.echo(f"written  {output_path}")
+
+
+@calibrate.command("branching", short_help="Choose when branches need no verdict, and when one is read early.")
+@config_option
+@set_option
+@dataset_option
+@limit_option
+@click.option(
+    "--least_agreement",
+    type=Finite(0, 1, min_open=True),
+    default=0.99,
+    show_default=True,
+    help="Share of the decisions that verdicts read early must leave as they are.",
+)
+@click.option("--output_path", type=OutputPath(), required=True, help="File for the thresholds.")
+@json_option
+def branching(
+    source: str,
+    overrides: tuple[str, ...],
+    dataset: str | None,
+    limit: str | None,
+    least_agreement: float,
+    output_path: Path,
+    as_json: bool,
+) -> None:
+    """Write and judge all branches of a KVShareBranchingController, and choose its thresholds on them.
+
+    The skip gate takes the 75th percentile of the highest confidence and the 25th of the relative lead; the layer exit
+    is the one that saves the most layers and leaves --least_agreement of the decisions as they are.
+
+    \b
+    Example:
+      scaffolding-ext calibrate branching --config configs:kv_share_branching --limit 100 \\
+        --output_path runs/branching.json
+      scaffolding-ext eval --config configs:kv_share_branching --set controller.args.calibration=runs/branching.json
+    """
+    from scaffolding_ext.calibration.branching_run import calibrate as choose
+    from scaffolding_ext.calibration.branching_run import run_branches
+    from scaffolding_ext.evaluation.datasets import load_dataset
+
+    config, data = config_with_dataset(source, dataset, overrides)
+    problems = run_branches(config, load_dataset(**data.model_dump(), limit=limit))
+    model = str(config.workers["generation"].args["model"])
+    calibration = choose(
+        problems, model=model, dataset=str(data.source), seed=config.seed or 0, least_agreement=least_agreement
+    )
+    calibration.save(output_path)
+    if as_json:
+        click.echo(json.dumps({"output_path": str(output_path), **calibration.model_dump(mode="json")}))
+        return
+    gate, rule, figures = calibration.skip_gate, calibration.layer_exit, calibration.figures
+    agreement = "" if figures.skip_agreement is None else f", {figures.skip_agreement:.1%} of those answers unchanged"
+    click.echo(f"skip gate   confidence {gate.least:.4f}, lead {gate.gap:.4f}")
+    click.echo(f"            spares {figures.skip_rate:.1%} of {figures.num_problems} problems{agreement}")
+    if rule is None:
+        click.echo(f"layer exit  none leaves {least_agreement:.1%} of the decisions as they are")
+    else:
+        click.echo(
+            f"layer exit  entropy {rule.max_entropy:.4f}, change {rule.max_change:.4f}, from layer {rule.min_layer} on"
+        )
+        click.echo(
+            f"            {figures.exit_share:.1%} of the verdicts read early, {figures.depth:.1%} of the layers, "
+            f"{figures.exit_agreement:.1%} of the decisions unchanged"
+        )
+    click.echo(f"written     {output_path}")

@@ -17,6 +17,7 @@ SCRIPTS = sorted(
 PLOTTED = tuple(
     f"studies.{name}"
     for name in (
+        "branching",
         "conformal",
         "conformal_timing",
         "conformal_replay",
@@ -28,6 +29,7 @@ PLOTTED = tuple(
     )
 )
 EXTRA = {
+    "studies.branching": ("--target", "tinylm/draft"),
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
     "studies.dynasor": ("--num_problems", "12", "--model", "tinylm/draft"),
     "engines.huggingface_worker": (
@@ -49,6 +51,7 @@ EXTRA = {
 # Their quick runs take 20 to 40 seconds of a slow core.
 SLOW = (
     "studies.answers",
+    "studies.branching",
     "studies.conformal",
     "studies.conformal_timing",
     "studies.demo",

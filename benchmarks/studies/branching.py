@@ -1,0 +1,265 @@
+"""Branches with fewer verdicts: what a skip gate and a layer exit change, beside a random skip and plainer methods.
+
+    python -m benchmarks.studies.branching --num_problems 1000 --store runs/branching --plot_path runs/branching.png
+
+Every branch of every problem is written and judged once, at full depth, and each verdict is looked at after every
+layer; then all methods choose among the same branches, so all have decoded the same tokens. Thresholds are fitted to
+the first part of the problems and judged on the rest. Intervals are 95 %, problems resampled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+
+from benchmarks._lib.command import benchmark, plotted, size, stored, track
+from benchmarks._lib.drawing import drawing
+from benchmarks._lib.report import Report
+from scaffolding_ext.answers import group
+from scaffolding_ext.calibration.branching import BranchingCalibration
+from scaffolding_ext.calibration.branching_run import BranchedProblem, calibrate, run_branches, same_answer
+from scaffolding_ext.documents import write_text
+from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.maths.kv_sharing.confidence import ConfidenceGate, relative_gap
+from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
+from scaffolding_ext.maths.voting import vote
+from scaffolding_ext.stack.config import StackConfig
+from scaffolding_ext.stack.load import load_config
+
+BLOCK = 50  # problems that are run and stored together
+FULL, SKIP, EXIT, BOTH, RANDOM = "full verification", "skip gate", "layer exit", "skip gate and exit", "random skip"
+VOTE, MEAN_LOGPROB, FIRST = "vote", "best by mean log-probability", "one branch"
+NUM_STEPS = 25  # of each threshold of the curve
+
+Choice = Callable[[BranchedProblem], int]
+"""Which branch of a problem a method gives."""
+
+
+class Method(NamedTuple):
+    """What a method gives on each problem."""
+
+    choices: list[int]
+    problems: Sequence[BranchedProblem]
+
+    @property
+    def right(self) -> list[float]:
+        return [float(p.is_right[choice]) for p, choice in zip(self.problems, self.choices, strict=True)]
+
+    def changed(self, base: Method) -> list[bool]:
+        """Where the answer is another than a base's."""
+        pairs = zip(self.problems, self.choices, base.choices, strict=True)
+        return [not same_answer(p.answers[own], p.answers[other]) for p, own, other in pairs]
+
+
+def elected(problem: BranchedProblem) -> int:
+    """The first branch with the answer that most branches have."""
+    classes = group(problem.answers)
+    winner = vote(classes)
+    return classes.index(winner) if winner >= 0 else 0
+
+
+def most_confident(problem: BranchedProblem) -> int:
+    return int(np.argmax(problem.confidences))
+
+
+def skipping(gate: ConfidenceGate, otherwise: Choice) -> Choice:
+    """The gate's leader where it has one."""
+
+    def choose(problem: BranchedProblem) -> int:
+        leader = gate.leader(problem.confidences)
+        return otherwise(problem) if leader is None else leader
+
+    return choose
+
+
+def leaving(rule: LayerExit | None) -> Choice:
+    """The choice by verdicts that are read where they have settled."""
+
+    def choose(problem: BranchedProblem) -> int:
+        if rule is None:
+            return problem.chosen()
+        layers = rule.layers(problem.entropies)
+        return problem.chosen(np.array(problem.layer_scores)[np.arange(len(layers)), layers - 1].tolist())
+
+    return choose
+
+
+def methods(calibration: BranchingCalibration, problems: Sequence[BranchedProblem], seed: int) -> dict[str, Method]:
+    """Every method on the problems; the random skip skips as often as the calibrated gate."""
+    gate, rule = calibration.skip_gate, calibration.layer_exit
+    rng = np.random.default_rng(seed)
+    rate = float(np.mean([gate.leader(problem.confidences) is not None for problem in problems]))
+    choices: dict[str, Choice] = {
+        FULL: BranchedProblem.chosen,
+        SKIP: skipping(gate, BranchedProblem.chosen),
+        EXIT: leaving(rule),
+        BOTH: skipping(gate, leaving(rule)),
+        RANDOM: lambda problem: most_confident(problem) if rng.random() < rate else problem.chosen(),
+        "paper's gate": skipping(ConfidenceGate(), BranchedProblem.chosen),
+        "verdict without confidence": lambda problem: problem.chosen(weighs_confidence=False),
+        "most confident branch": most_confident,
+        VOTE: elected,
+        MEAN_LOGPROB: lambda problem: int(np.argmax(problem.mean_probabilities)),
+        FIRST: lambda problem: 0,
+    }
+    return {name: Method([choose(problem) for problem in problems], problems) for name, choose in choices.items()}
+
+
+def add_methods(report: Report, found: dict[str, Method]) -> None:
+    """Accuracy of each method, and how it differs from full verification."""
+    for name, method in found.items():
+        report.difference(f"{name}: accuracy, %", method.right, scale=100)
+        if name != FULL:
+            changed = method.changed(found[FULL])
+            report.share(f"{name}: answers changed", sum(changed), len(changed))
+            report.difference(f"{name} against {FULL}: accuracy, points", method.right, found[FULL].right, scale=100)
+    for name in (SKIP, BOTH):
+        report.bar(f"{name}: answers changed", float(np.mean(found[name].changed(found[FULL]))), "<=", 0.005)
+
+
+def add_kinds(report: Report, found: dict[str, Method], gate: ConfidenceGate) -> None:
+    """Skip rate and changed answers by kind of problem."""
+    problems = found[FULL].problems
+    skipped = np.array([gate.leader(problem.confidences) is not None for problem in problems])
+    changed = np.array(found[SKIP].changed(found[FULL]))
+    for kind in ("", *sorted({problem.kind for problem in problems})):
+        of_kind = np.array([not kind or problem.kind == kind for problem in problems])
+        name = f"{SKIP}, {kind}" if kind else SKIP
+        report.share(f"{name}: skip rate", int(skipped[of_kind].sum()), int(of_kind.sum()))
+        if kind:
+            report.share(f"{name}: answers changed", int(changed[of_kind].sum()), int(of_kind.sum()))
+
+
+def add_transfer(report: Report, fit: Sequence[BranchedProblem], test: Sequence[BranchedProblem]) -> None:
+    """A layer exit that is fitted to one kind, on every other: decisions unchanged, and share of the layers."""
+    kinds = sorted({problem.kind for problem in fit})
+    for source in kinds:
+        rule = calibrate([p for p in fit if p.kind == source], model="", dataset="", seed=0).layer_exit
+        for kind in kinds:
+            problems = [problem for problem in test if problem.kind == kind]
+            if problems:
+                same = sum(leaving(rule)(problem) == problem.chosen() for problem in problems)
+                report.share(f"exit fitted to {source}, on {kind}: decisions unchanged", same, len(problems))
+                report.figure(f"exit fitted to {source}, on {kind}: layers", depth_of(rule, problems))
+
+
+def depth_of(rule: LayerExit | None, problems: Sequence[BranchedProblem]) -> float:
+    """The mean share of the layers that a verdict runs through."""
+    if rule is None:
+        return 1.0
+    return float(np.mean([rule.layers(p.entropies).mean() / len(p.entropies[0]) for p in problems]))
+
+
+def curve(problems: Sequence[BranchedProblem]) -> list[tuple[float, float]]:
+    """Skip rate and share of changed answers of many gates; of equal rates the one that changes the fewest."""
+    full = Method([problem.chosen() for problem in problems], problems)
+    lead = Method([most_confident(problem) for problem in problems], problems)
+    changed = np.array(lead.changed(full))
+    highest = np.array([max(problem.confidences) for problem in problems])
+    gaps = np.array([relative_gap(problem.confidences) for problem in problems])
+    shares = np.linspace(0, 1, NUM_STEPS)
+    best: dict[float, float] = {}
+    for least in np.quantile(highest, shares):
+        for gap in np.quantile(gaps, shares):
+            skipped = (highest >= least) & (gaps >= gap)
+            rate, loss = float(skipped.mean()), float((skipped & changed).mean())
+            best[rate] = min(loss, best.get(rate, 1.0))
+    return sorted(best.items())
+
+
+def plot(points: list[tuple[float, float]], found: dict[str, Method], gate: ConfidenceGate, path: Path) -> None:
+    """Draw answers changed against skip rate, of all gates and of chance, and the accuracy of every method."""
+    problems = found[FULL].problems
+    rate = float(np.mean([gate.leader(problem.confidences) is not None for problem in problems]))
+    lost = float(np.mean(found[SKIP].changed(found[FULL])))
+    with drawing(path, 1, 2, figsize=(11, 4.2)) as (_, (left, right)):
+        left.plot(*np.transpose(points) * 100, ".", label="gates of all thresholds")
+        left.plot([0, 100], [0, 100 * points[-1][1]], "--", label="random skip")
+        left.plot(100 * rate, 100 * lost, "o", label="calibrated gate")
+        left.axhline(0.5, linewidth=0.8, color="grey")
+        left.set(xlabel="problems without verdicts, %", ylabel="answers changed, % of all")
+        left.legend(fontsize=8)
+        names = list(found)[::-1]
+        accuracy = [100 * float(np.mean(found[name].right)) for name in names]
+        right.barh(names, accuracy)
+        right.set(xlabel="accuracy, %", xlim=(min(accuracy) - 3, 100))
+        right.tick_params(labelsize=8)
+
+
+def measured(config: StackConfig, num_problems: int, seed: int, store: Path | None) -> list[BranchedProblem]:
+    """Branches and verdicts of the first problems, in blocks that are kept."""
+    samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
+    problems: list[BranchedProblem] = []
+    for start in track(range(0, num_problems, BLOCK), "blocks"):
+        path = None if store is None else store / f"seed{seed}_{start}.json"
+        if path is not None and path.exists():
+            rows = json.loads(path.read_text(encoding="utf-8"))[: num_problems - start]
+            problems += [BranchedProblem(**row) for row in rows]
+            continue
+        block = run_branches(config, samples[start : start + BLOCK])
+        problems += block
+        if path is not None and len(block) == BLOCK:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps([problem._asdict() for problem in block]))
+    return problems
+
+
+@benchmark("studies.branching --num_problems 1000 --store runs/branching --plot_path runs/branching.png")
+@size("--num_problems", 1000, quick=6, help="Held-out problems.", least=4)
+@size("--num_fit", 250, quick=3, help="Of these, those that thresholds are fitted to.", least=1)
+@size("--branching_factor", 8, quick=3, help="Branches a problem.", least=2)
+@size("--max_tokens", 1200, quick=80, help="Budget of a branch.")
+@click.option("--target", default="tinylm/target", show_default=True, help="Embedded model or folder.")
+@click.option("--parallel", type=click.IntRange(min=1), default=8, show_default=True, help="Problems at once.")
+@stored
+@plotted
+def main(
+    report: Report,
+    num_problems: int,
+    num_fit: int,
+    branching_factor: int,
+    max_tokens: int,
+    target: str,
+    parallel: int,
+    store: Path | None,
+    plot_path: Path | None,
+) -> None:
+    """Branches with fewer verdicts, against all of them, a random skip, a vote and mean log-probabilities."""
+    overrides: dict[str, Any] = {
+        "controller.args.branching_factor": branching_factor,
+        "controller.args.max_tokens": max_tokens,
+        "workers.generation.args.model": target,
+        "max_parallel_requests": parallel,
+        "seed": report.seed,
+    }
+    config = load_config("configs:kv_share_branching", [f"{key}={value}" for key, value in overrides.items()])
+    problems = measured(config, num_problems, report.seed, store)
+    fit, test = problems[:num_fit], problems[num_fit:]
+    calibration = calibrate(fit, model=target, dataset="tinylm:held_out", seed=report.seed)
+    gate, rule = calibration.skip_gate, calibration.layer_exit
+    report.figure("calibrated gate: least confidence", gate.least)
+    report.figure("calibrated gate: relative lead", gate.gap)
+    report.figure("calibrated exit: entropy", rule.max_entropy if rule else 0.0)
+    report.figure("calibrated exit: change", rule.max_change if rule else 0.0)
+    report.figure("calibrated exit: first layer", rule.min_layer if rule else 0)
+    report.figure("calibrated exit: layers", depth_of(rule, test))
+    found = methods(calibration, test, report.seed)
+    add_methods(report, found)
+    add_kinds(report, found, gate)
+    add_transfer(report, fit, test)
+    points = curve(test)
+    for most in (0.0, 0.005, 0.01, 0.02):
+        report.figure(
+            f"highest skip rate at most {most:.1%} changed", max((r for r, c in points if c <= most), default=0)
+        )
+    if plot_path is not None:
+        plot(points, found, gate, plot_path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What a verdict would be after each layer: the layers' hidden states through final norm and unembedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.maths.kv_sharing.layer_exit import entropy
+from scaffolding_ext.workers.huggingface.model_loading import load_model
+
+_NORMS = ("norm", "final_layernorm", "ln_f", "final_layer_norm")  # what decoders call their final norm
+
+
+class LayerCurve(NamedTuple):
+    """One verdict after each layer, shape (layers,) each.
+
+    Attributes:
+        entropies: Of the next token's distribution, in nats.
+        scores: P(yes) / (P(yes) + P(no)).
+    """
+
+    entropies: npt.NDArray[np.float64]
+    scores: npt.NDArray[np.float64]
+
+
+class LayerLens:
+    """A model of its own, whose layers are looked at one by one: for calibrations, not for serving.
+
+    Args:
+        model: A folder, a hub name, or `tinylm/NAME`.
+        dtype: As for `HuggingFaceWorker`.
+        device: As for `HuggingFaceWorker`.
+
+    Raises:
+        ConfigError: It cannot be loaded, or its final norm is not found.
+    """
+
+    def __init__(self, model: str, dtype: str = "float32", device: str = "cpu") -> None:
+        self._network = load_model(model, dtype, device, "sdpa").network
+        base = self._network.base_model
+        norm = next((getattr(base, name) for name in _NORMS if hasattr(base, name)), None)
+        if norm is None:
+            raise ConfigError(
+                f"{type(base).__name__} has no final norm under a known name ({', '.join(_NORMS)})", "model"
+            )
+        self._norm: Any = norm
+
+    def curve(self, token_ids: Sequence[int], yes_token: int, no_token: int) -> LayerCurve:
+        """The verdict on a text that ends where YES or NO is to follow."""
+        import torch
+
+        with torch.inference_mode():
+            ids = torch.tensor([list(token_ids)], device=self._network.device)
+            output: Any = self._network.base_model(ids, output_hidden_states=True, use_cache=False)
+            last = [state[0, -1] for state in output.hidden_states[1:-1]]
+            normed = [*map(self._norm, last), output.last_hidden_state[0, -1]]  # which the final norm was applied to
+            logits = self._network.get_output_embeddings()(torch.stack(normed)).double().cpu().numpy()
+        odds = logits[:, no_token] - logits[:, yes_token]
+        return LayerCurve(entropy(logits), 1.0 / (1.0 + np.exp(np.minimum(odds, 700.0))))
