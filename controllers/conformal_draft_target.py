@@ -19,7 +19,7 @@ import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting, OnReject
-from scaffolding_ext.calibration.votes import CalibrationWarning
+from scaffolding_ext.calibration.files import CalibrationWarning
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, longest_len, prompt_family
 from scaffolding_ext.controllers.capabilities import Requests

@@ -26,7 +26,7 @@ from scaffolding_ext.controllers.chain import (
     conclude,
     start_chain,
 )
-from scaffolding_ext.controllers.stopping import Rule, Stop, certaindex_of, decide, make_rule, needs_of
+from scaffolding_ext.controllers.stopping import Rule, Stop, StoppingRule, certaindex_of, decide, make_rule, needs_of
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import publish, record
 from scaffolding_ext.progress import Steps
@@ -97,14 +97,17 @@ class DynasorCoTController(BaseController):
             certainty_threshold, chunk_size = EFFORTS[require.one_of("effort", effort, EFFORTS)]
         if certainty_threshold is not None:
             require.whole("certainty_threshold", certainty_threshold)
-        require.alone("schedule", schedule, chunk_size=chunk_size)
         require.alone("probe", probe, hedge_match=hedge_match)
         self.max_tokens = require.whole("max_tokens", max_tokens)
-        self.schedule = schedule or (ProbeSchedule() if chunk_size is None else ProbeSchedule(chunk_size))
         self.probe = probe or AnswerProbe(hedge_match=hedge_match or "word")
+        self.forcing = {**self.probe.sampling_params, "temperature": 0.0}  # nobody votes on an answer that is forced
         self.longest_request = self.max_tokens + self.probe.max_tokens
         with require.under("rule"):
             self.rule = make_rule(rule, certainty_threshold)
+        own = getattr(self.rule, "schedule", None)
+        require.alone("rule", own, schedule=schedule, chunk_size=chunk_size)
+        require.alone("schedule", schedule, chunk_size=chunk_size)
+        self.schedule = own or schedule or (ProbeSchedule() if chunk_size is None else ProbeSchedule(chunk_size))
         needs = needs_of(self.rule)
         self.num_logprobs = needs.num_logprobs
         self.looker = Looker(self.probe, needs)
@@ -183,7 +186,14 @@ class DynasorCoTController(BaseController):
                 return
             show(task, prefix.text, None)  # whatever the next probes say, the chain goes on behind this one
             yield from chain.grow(next_position)
-        yield from conclude(task, chain, family, self.probe.sampling_params, insist_on_answer=self.insist_on_answer)
+        self._observe(chain.num_tokens)
+        yield from conclude(task, chain, family, self.forcing, insist_on_answer=self.insist_on_answer)
+
+    def _observe(self, num_tokens: int) -> None:
+        """Tell the rule where the chain was left or ended, and the trace what it says of that."""
+        drift = self.rule.observe(num_tokens) if isinstance(self.rule, StoppingRule) else None
+        if drift is not None:
+            record("drift", **drift)
 
     def _chain_params(self) -> dict[str, Any]:
         """Sampling fields of the chain, with the log-probabilities that the rule reads."""
@@ -213,9 +223,9 @@ class DynasorCoTController(BaseController):
         prefix, probe = probes[-1].prefix, stop.left_with(probes)
         answer = None if probe is None or probe.is_part else probe.answer
         record("stop", position=prefix.num_tokens, answer=answer, reason=stop.reason, **stop.figures)
+        self._observe(prefix.num_tokens)
         if answer is None and stop.answer != "none":
-            params = self.probe.sampling_params
-            yield from conclude(task, chain, family, params, exit_reason=stop.reason, at=prefix)
+            yield from conclude(task, chain, family, self.forcing, exit_reason=stop.reason, at=prefix)
             return
         yield from chain.leave(prefix)
         if answer is None:

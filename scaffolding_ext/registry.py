@@ -171,12 +171,13 @@ controllers = Registry(
         "ConformalDraftTargetController": (
             "scaffolding_ext.controllers.conformal_draft_target:ConformalDraftTargetController"
         ),
-        "KVShareBranchingController": "scaffolding_ext.controllers.kv_share_branching:KVShareBranchingController",
         "BudgetForcingController": "scaffolding_ext.controllers.budget_forcing:BudgetForcingController",
         "QueueAwareBudgetController": "scaffolding_ext.controllers.queue_aware_budget:QueueAwareBudgetController",
         "MajorityVoteController": "scaffolding_ext.controllers.majority_vote:MajorityVoteController",
         "DeepConfController": "scaffolding_ext.controllers.deepconf:DeepConfController",
         "BestOfNController": "scaffolding_ext.controllers.best_of_n:BestOfNController",
+        "KVShareBranchingController": "scaffolding_ext.controllers.kv_share_branching:KVShareBranchingController",
+        "RecordChainController": "scaffolding_ext.controllers.record_chain:RecordChainController",
         "RewardController": "scaffolding_ext.controllers.reward:RewardController",
         "ProcessRewardController": "scaffolding_ext.controllers.process_reward:ProcessRewardController",
     },
@@ -199,6 +200,7 @@ workers = Registry(
 stopping_rules = Registry(
     "stopping rule",
     {
+        "calibrated": "scaffolding_ext.controllers.stopping.calibrated:Calibrated",
         "consecutive": "scaffolding_ext.controllers.stopping:Consecutive",
         "window": "scaffolding_ext.controllers.stopping:Window",
         "total_variation": "scaffolding_ext.controllers.stopping:TotalVariation",

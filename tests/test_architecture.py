@@ -30,7 +30,14 @@ LAYERS = (
     ("controllers", "workers"),
     ("host",),
     ("evaluation", "testing.controller_contract", "stack"),
-    ("calibration.branching_run", "calibration.conformal_run", "plugins", "evaluation.session", "serving"),
+    (
+        "calibration.branching_run",
+        "calibration.chain_trial",
+        "calibration.conformal_run",
+        "plugins",
+        "evaluation.session",
+        "serving",
+    ),
     ("cli",),
     ("__init__",),
 )

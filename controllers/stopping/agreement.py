@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.probe import Probe
@@ -20,6 +21,10 @@ class Consecutive(StoppingRule):
     Args:
         threshold: How many probes in a row must agree, at least 1.
     """
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        return [{"threshold": threshold} for threshold in range(2, 9)]
 
     def __init__(self, threshold: int = 3) -> None:
         self.threshold = require.whole("threshold", threshold)
@@ -41,6 +46,11 @@ class Window(StoppingRule):
         threshold: Size w of the window, at least 1.
         share: tau, in (0, 1].
     """
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        pairs = ((4, 0.75), (5, 0.8), (6, 0.66), (8, 0.75), (8, 0.87))
+        return [{"threshold": threshold, "share": share} for threshold, share in pairs]
 
     def __init__(self, threshold: int = 3, share: float = 1.0) -> None:
         self.threshold = require.whole("threshold", threshold)
@@ -69,6 +79,11 @@ class TotalVariation(StoppingRule):
         window: Probes k of a mixture, at least 1; twice as many must be there.
         tolerance: Largest total-variation distance of two mixtures, in [0, 1).
     """
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        pairs = ((2, 0.0), (3, 0.0), (3, 0.34), (4, 0.0), (4, 0.25), (4, 0.5))
+        return [{"window": window, "tolerance": tolerance} for window, tolerance in pairs]
 
     def __init__(self, window: int = 3, tolerance: float = 0.0) -> None:
         self.window = require.whole("window", window)

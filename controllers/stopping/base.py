@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.probe import Probe
@@ -64,6 +64,15 @@ class StoppingRule(ABC):
         Args:
             probes: The looks at the chain so far, oldest first, at least one.
         """
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        """Arguments that a calibration tries; a rule without any is not calibrated."""
+        return ()
+
+    def observe(self, num_tokens: int) -> Mapping[str, float] | None:
+        """Take note of where a chain was left or ended; what it returns goes into the trace."""
+        return None
 
     def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:
         """What it decides on at the newest look, for the trace."""

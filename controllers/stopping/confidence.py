@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.chain import Prefix
@@ -30,6 +31,10 @@ class AnswerConfidence(StoppingRule):
 
     needs = Needs(answer_logprobs=True)
     exit_reason = "confidence"
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        return [{"threshold": threshold} for threshold in (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)]
 
     def __init__(self, threshold: float = 0.95, must_close: bool = False) -> None:
         self.threshold = require.share("threshold", threshold)
@@ -60,6 +65,11 @@ class ChainCertainty(StoppingRule):
 
     needs = Needs(answer=False, chain_logprobs=True)
     exit_reason = "certainty"
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        thresholds = (0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
+        return [{"threshold": threshold, "window": window} for window in (32, 64, 128) for threshold in thresholds]
 
     def __init__(self, threshold: float = 0.99, window: int = 64) -> None:
         self.threshold = require.share("threshold", threshold)

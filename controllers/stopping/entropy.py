@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.looking import Needs
@@ -38,6 +39,11 @@ class EntropyAfterThinking(StoppingRule):
     """
 
     exit_reason = "entropy"
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        variances = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+        return [{"variance": variance, "smoothing": weight} for weight in (0.2, 0.5) for variance in variances]
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.looking import Needs
@@ -49,6 +49,11 @@ class GiveUp(StoppingRule):
     """
 
     exit_reason = "gave_up"
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        signals = ("agreement", "confidence", "certainty")
+        return [{"signal": signal, "midpoint": midpoint} for signal in signals for midpoint in (512, 1024, 4096)]
 
     def __init__(
         self,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
+from scaffolding_ext.controllers.stopping.giving_up import GiveUp
 from scaffolding_ext.controllers.stopping.making import make_rule
 from scaffolding_ext.errors import ConfigError
 
@@ -50,6 +52,14 @@ class AnyOf(SeveralRules):
         rules: Rules, or names of rules, at least one.
     """
 
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        return [
+            {"rules": [{"type": "consecutive", "args": {"threshold": threshold}}, {"type": "give_up", "args": given_up}]}
+            for threshold in (3, 4)
+            for given_up in GiveUp.settings_to_try()
+        ]
+
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         return next((stop for rule in self.rules if (stop := decide(rule, probes)) is not None), None)
 
@@ -65,6 +75,12 @@ class AllOf(SeveralRules):
     Args:
         rules: Rules, or names of rules, at least one.
     """
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        agreeing = [{"type": "consecutive", "args": {"threshold": threshold}} for threshold in (2, 3)]
+        sure = [{"type": "confidence", "args": {"threshold": threshold}} for threshold in (0.8, 0.9, 0.95, 0.99)]
+        return [{"rules": [first, second]} for first in agreeing for second in sure]
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         stops = [stop for rule in self.rules if (stop := decide(rule, probes)) is not None]

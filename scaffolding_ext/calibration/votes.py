@@ -9,19 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaffolding_ext import plain_yaml, require
-from scaffolding_ext.documents import write_text
+from scaffolding_ext import require
+from scaffolding_ext.calibration.files import CalibrationWarning, read_calibration, write_calibration
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
 from scaffolding_ext.maths.certaindex import entropy_certaindex
-from scaffolding_ext.maths.drift import Drift, certaindex_drift
+from scaffolding_ext.maths.drift import Drift, drift_between
 from scaffolding_ext.registry import allocation_rules
 
 KIND, VERSION = "certaindex", 1
-
-
-class CalibrationWarning(UserWarning):
-    """A calibration is used for something that it was not made for."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class Calibration:
 
     def drift(self, recent: Sequence[float], level: float = 0.01) -> Drift:
         """Test certaindex values of recent requests, taken at the same knob, against those of the calibration."""
-        return certaindex_drift(self.certaindex, recent, level)
+        return drift_between(self.certaindex, recent, level)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the YAML file.
@@ -74,19 +70,19 @@ class Calibration:
         Raises:
             OutputError: It cannot be written.
         """
-        document = {
-            "kind": KIND,
-            "version": VERSION,
-            "model": self.model,
-            "date": self.date,
-            "data": self.data,
-            "max_loss": self.max_loss,
-            "policy": self.policy,
-            "figures": {name: float(value) for name, value in self.figures.items()},
-            "knob": self.knob,
-            "certaindex": [round(float(value), 6) for value in self.certaindex],
-        }
-        write_text(path, plain_yaml.dump(document, short_lists_inline=True))
+        write_calibration(
+            path,
+            KIND,
+            VERSION,
+            model=self.model,
+            date=self.date,
+            data=self.data,
+            max_loss=self.max_loss,
+            policy=self.policy,
+            figures={name: float(value) for name, value in self.figures.items()},
+            knob=self.knob,
+            certaindex=[round(float(value), 6) for value in self.certaindex],
+        )
 
 
 def load_calibration(path: str | os.PathLike[str]) -> Calibration:
@@ -95,17 +91,7 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
     Raises:
         ConfigError: The file cannot be read, is of another kind or version, or lacks a field; it names the file.
     """
-    name = os.fspath(path)
-    try:
-        document = plain_yaml.read(path)
-    except OSError as error:
-        raise ConfigError(f"cannot read the calibration: {error}", name) from error
-    if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise ConfigError(f"is no calibration of kind {KIND!r}; make one: scaffolding-ext calibrate certaindex", name)
-    if document.get("version") != VERSION:
-        raise ConfigError(
-            f"is of version {document.get('version')!r}; this release reads {VERSION}: make it anew", name
-        )
+    document = read_calibration(path, {KIND: VERSION})
     try:
         return Calibration(
             model=document["model"],
@@ -118,7 +104,7 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
             certaindex=document["certaindex"],
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"lacks a field or holds a wrong one: {error!r}", name) from error
+        raise ConfigError(f"lacks a field or holds a wrong one: {error!r}", os.fspath(path)) from error
 
 
 class CalibratedRule(AllocationRule):

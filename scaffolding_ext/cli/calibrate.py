@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from scaffolding_ext.cli.calibrate_chain import chain
 from scaffolding_ext.cli.options import (
     Finite,
     Group,
@@ -27,6 +28,9 @@ from scaffolding_ext.cli.options import (
 @click.group(cls=Group, short_help="Fit a controller's settings to a labelled run.")
 def calibrate() -> None:
     """Fit a controller's settings to the records of a labelled run and write them to a file."""
+
+
+calibrate.add_command(chain)
 
 
 @calibrate.command("certaindex", short_help="Choose when a vote may stop.")
@@ -105,7 +109,7 @@ def certaindex(
     click.echo(f"written   {output_path}")
 
 
-@calibrate.command("drift", short_help="Test whether a vote policy should be calibrated anew.")
+@calibrate.command("drift", short_help="Test whether a policy should be calibrated anew.")
 @click.argument("policy", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("records", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--model", help="Name of the model that wrote the records; warns where the policy is another's.")
@@ -113,7 +117,7 @@ def certaindex(
 @json_option
 @click.pass_context
 def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, level: float, as_json: bool) -> None:
-    """Test the votes in RECORDS (samples.jsonl of `scaffolding-ext eval`) against the data of a certaindex POLICY.
+    """Test the votes or chains in RECORDS (samples.jsonl of `scaffolding-ext eval`) against the data of a POLICY.
 
     The exit code is 1 where they have drifted: calibrate again.
 
@@ -121,19 +125,31 @@ def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, le
     Example:
       scaffolding-ext calibrate drift policy.yaml runs/today/samples.jsonl
     """
-    from scaffolding_ext.calibration.votes import load_calibration
-    from scaffolding_ext.evaluation.samples import read_certaindex
+    from scaffolding_ext.calibration import chains, votes
+    from scaffolding_ext.calibration.files import read_calibration
+    from scaffolding_ext.evaluation.samples import read_certaindex, read_exits
 
-    calibration = load_calibration(policy)
-    if model is not None:
-        calibration.rule_for(model)
-    recent = read_certaindex(records, calibration.knob)
-    found = calibration.drift(recent, level)
+    kind = read_calibration(policy, {votes.KIND: votes.VERSION, chains.KIND: chains.VERSION})["kind"]
+    if kind == chains.KIND:
+        of_chains = chains.load_chain_policy(policy)
+        if model is not None:
+            of_chains.check_model(model)
+        exits = read_exits(records)
+        found, what, told = of_chains.drift(exits, level), "chains", {"num_chains": len(exits)}
+    else:
+        of_votes = votes.load_calibration(policy)
+        if model is not None:
+            of_votes.rule_for(model)
+        recent = read_certaindex(records, of_votes.knob)
+        found, what = of_votes.drift(recent, level), "votes"
+        told = {"num_votes": len(recent), "knob": of_votes.knob}
     if as_json:
-        click.echo(json.dumps({**found._asdict(), "num_votes": len(recent), "knob": calibration.knob}))
+        click.echo(json.dumps({**found._asdict(), **told}))
     else:
         verdict = "drifted: calibrate again" if found.drifted else "no drift seen"
-        click.echo(f"{verdict} (distance {found.distance:.3f}, p {found.p_value:.3g}, {len(recent)} votes)")
+        click.echo(
+            f"{verdict} (distance {found.distance:.3f}, p {found.p_value:.3g}, {told[f'num_{what}']} {what})"
+        )
     ctx.exit(int(found.drifted))
 
 

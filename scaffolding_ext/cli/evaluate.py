@@ -13,6 +13,7 @@ import click
 
 from scaffolding_ext import __version__
 from scaffolding_ext.cli.options import (
+    SIGNAL_EXIT,
     Command,
     Finite,
     OutputPath,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from scaffolding_ext.evaluation.summary import Summary
 
 _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
-_ASSIGNED_BY_SIGNAL = 128  # exit codes above it name the signal that ended a program
 
 
 @click.command("eval", cls=Command, short_help="Run a dataset: accuracy, tokens, time.")
@@ -193,7 +193,7 @@ def evaluate(
         if budget is not None:
             click.echo(_spent(budget.figures()))
     if stopped_by is not None:
-        ctx.exit(_ASSIGNED_BY_SIGNAL + stopped_by)
+        ctx.exit(SIGNAL_EXIT + stopped_by)
     tally = run.tally
     if tally.num_failed > settings.fail_on_error * tally.num_samples:
         click.echo(

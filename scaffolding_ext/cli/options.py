@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scaffolding_ext.stack.config import DatasetConfig, StackConfig
 
 
+SIGNAL_EXIT = 128  # exit codes above it name the signal that ended a program
 _PIPE_WIDTH = 140  # columns, where no terminal says how many there are
 
 

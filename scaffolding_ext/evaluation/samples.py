@@ -77,6 +77,22 @@ def read_certaindex(path: str | os.PathLike[str], knob: int) -> list[float]:
     return found
 
 
+def read_exits(path: str | os.PathLike[str]) -> list[float]:
+    """Tokens after which the chain of each evaluation record was left or ended; of several chains, the first's.
+
+    Raises:
+        DatasetError: The file is not one of records, or no trace in it has a chain.
+    """
+    found = []
+    for record in read_records(path):
+        left = next((event for event in record.trace if event["event"] in ("stop", "end")), None)
+        if left is not None:
+            found.append(float(left["position"]))
+    if not found:
+        raise DatasetError(f"{os.fspath(path)} holds no chain that was watched; run a stack that stops chains")
+    return found
+
+
 def fingerprint(path: str | os.PathLike[str]) -> str:
     """The SHA-256 of a file, as `sha256:` and 64 hexadecimal digits."""
     return "sha256:" + hashlib.sha256(Path(path).read_bytes()).hexdigest()

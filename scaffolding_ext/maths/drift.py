@@ -1,4 +1,4 @@
-"""Whether certaindex values seen now still come from the distribution that a policy was calibrated on."""
+"""Whether values seen now still come from the distribution that a policy was calibrated on."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Drift(NamedTuple):
     drifted: bool
 
 
-def certaindex_drift(calibrated: Sequence[float], recent: Sequence[float], level: float = 0.01) -> Drift:
-    """Kolmogorov-Smirnov test of the calibration's certaindex values against recent ones.
+def drift_between(calibrated: Sequence[float], recent: Sequence[float], level: float = 0.01) -> Drift:
+    """Kolmogorov-Smirnov test of the calibration's values against recent ones.
 
     With ties, which small votes have many of, the test is conservative: it reports a drift less often than `level`.
 
     Args:
-        calibrated: Certaindex of each calibration question at one knob.
-        recent: Certaindex of each recent request at the same knob; one value a request, or they are not independent.
+        calibrated: One value of each calibration question, such as its certaindex at a knob.
+        recent: The same of each recent request; one value a request, or they are not independent.
         level: Largest p-value that counts as a drift, in (0, 1). Asked after every request, expect false alarms.
 
     Raises:

@@ -9,7 +9,7 @@ Risk Control", arXiv 2110.01052.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,7 @@ from scipy.stats import binom
 
 from scaffolding_ext.maths import checks
 
-Testing = Literal["fixed_sequence", "bonferroni"]
-TESTINGS: tuple[Testing, ...] = get_args(Testing)
+TESTINGS = ("fixed_sequence", "bonferroni")
 ORDERING_SHARE = 0.3  # of the questions, which say in which order the others test
 Floats = npt.NDArray[np.float64]
 _ROUNDING = 1e-9  # what a mean of whole losses may be above them
@@ -62,7 +61,8 @@ def hoeffding_bentkus(mean_loss: npt.ArrayLike, num_questions: int, level: float
     low = np.minimum(means, level)
     hoeffding = np.exp(-num_questions * (rel_entr(low, level) + rel_entr(1 - low, 1 - level)))
     bentkus = np.e * binom.cdf(np.ceil(num_questions * means - _ROUNDING), num_questions, level)
-    return np.minimum(np.minimum(hoeffding, bentkus), 1.0)
+    p_values: Floats = np.minimum(np.minimum(hoeffding, bentkus), 1.0)
+    return p_values
 
 
 def fixed_sequence(p_values: npt.ArrayLike, delta: float) -> int:
@@ -108,7 +108,7 @@ def learn_then_test(
     level: float,
     delta: float,
     rng: np.random.Generator,
-    testing: Testing = "fixed_sequence",
+    testing: str = "fixed_sequence",
 ) -> Tested:
     """The cheapest setting of which P(risk > level) <= delta, over draws of the questions.
 

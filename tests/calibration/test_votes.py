@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from scaffolding_ext.calibration.votes import Calibration, CalibrationWarning, load_calibration
+from scaffolding_ext.calibration.files import CalibrationWarning
+from scaffolding_ext.calibration.votes import Calibration, load_calibration
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.records import Record

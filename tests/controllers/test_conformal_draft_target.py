@@ -15,7 +15,7 @@ from scaffolding_ext.calibration.conformal import (
     TurnScores,
     fingerprints,
 )
-from scaffolding_ext.calibration.votes import CalibrationWarning
+from scaffolding_ext.calibration.files import CalibrationWarning
 from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController, turns_in
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from scaffolding_ext import plain_yaml
-from scaffolding_ext.calibration.votes import Calibration, CalibrationWarning, load_calibration
+from scaffolding_ext.calibration.files import CalibrationWarning
+from scaffolding_ext.calibration.votes import Calibration, load_calibration
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController

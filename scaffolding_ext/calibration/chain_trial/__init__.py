@@ -1,0 +1,1 @@
+"""Stopping rules on recorded chains: read them, play every rule and setting, choose one, and draw the frontier."""
