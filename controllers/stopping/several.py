@@ -55,7 +55,12 @@ class AnyOf(SeveralRules):
     @classmethod
     def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
         return [
-            {"rules": [{"type": "consecutive", "args": {"threshold": threshold}}, {"type": "give_up", "args": given_up}]}
+            {
+                "rules": [
+                    {"type": "consecutive", "args": {"threshold": threshold}},
+                    {"type": "give_up", "args": given_up},
+                ]
+            }
             for threshold in (3, 4)
             for given_up in GiveUp.settings_to_try()
         ]

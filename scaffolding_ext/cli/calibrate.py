@@ -147,9 +147,7 @@ def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, le
         click.echo(json.dumps({**found._asdict(), **told}))
     else:
         verdict = "drifted: calibrate again" if found.drifted else "no drift seen"
-        click.echo(
-            f"{verdict} (distance {found.distance:.3f}, p {found.p_value:.3g}, {told[f'num_{what}']} {what})"
-        )
+        click.echo(f"{verdict} (distance {found.distance:.3f}, p {found.p_value:.3g}, {told[f'num_{what}']} {what})")
     ctx.exit(int(found.drifted))
 
 

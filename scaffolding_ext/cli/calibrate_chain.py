@@ -173,7 +173,9 @@ def chain(
     if plot_path is not None:
         plot_trial(trial, index, reporting, f"{model}: {len(reporting)} questions", plot_path)
     if as_json:
-        click.echo(json.dumps({"policy": policy.policy, "figures": policy.reported_on, "output_path": str(output_path)}))
+        click.echo(
+            json.dumps({"policy": policy.policy, "figures": policy.reported_on, "output_path": str(output_path)})
+        )
         return
     click.echo(f"policy    {setting or f'none of {len(trial.settings)} settings passes: nothing is stopped'}")
     figures = policy.reported_on

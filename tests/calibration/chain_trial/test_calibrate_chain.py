@@ -165,7 +165,6 @@ def test_with_enough_questions_a_setting_passes_with_confidence(policy, tmp_path
 
 
 def test_a_rule_brings_its_own_schedule(policy):
-    made, _ = policy
     rule = Calibrated("stop.yaml")
     assert DynasorCoTController(rule=rule).schedule is rule.schedule
     with pytest.raises(ConfigError, match="rule: sets what chunk_size sets, too"):
@@ -177,7 +176,10 @@ def test_a_rule_brings_its_own_schedule(policy):
     [
         (("--confidence", "0.1", "--max_loss", "0"), "--confidence needs a --max_loss above 0"),
         (("--limit", "3", "--store", "other"), "limit: leaves 3 chains"),
-        (("--set", "controller={type: NativeGenerationController}"), "controller.type: is a NativeGenerationController"),
+        (
+            ("--set", "controller={type: NativeGenerationController}"),
+            "controller.type: is a NativeGenerationController",
+        ),
     ],
 )
 def test_what_cannot_be_calibrated_is_refused(arguments, message):
@@ -190,7 +192,9 @@ def test_what_cannot_be_calibrated_is_refused(arguments, message):
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "votes.yaml").write_text("kind: certaindex\nversion: 1\n")
-    with pytest.raises(ConfigError, match="is no calibration of kind 'chain'; make one: scaffolding-ext calibrate chain"):
+    with pytest.raises(
+        ConfigError, match="is no calibration of kind 'chain'; make one: scaffolding-ext calibrate chain"
+    ):
         load_chain_policy(tmp_path / "votes.yaml")
     (tmp_path / "old.yaml").write_text("kind: chain\nversion: 0\n")
     with pytest.raises(ConfigError, match="is of version 0; this release reads 1"):

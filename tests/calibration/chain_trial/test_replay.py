@@ -93,7 +93,7 @@ def test_a_replay_is_what_the_controller_does(chains, name):
     for number, record in enumerate(run(stopping(rule=rule, schedule=schedule))):
         stop = [event for event in record.trace if event["event"] == "stop"]
         assert len(stop) == int(played.exits[number] >= 0)
-        left = [event["position"] for event in record.trace if event["event"] in ("stop", "end")][0]
+        left = next(event["position"] for event in record.trace if event["event"] in ("stop", "end"))
         assert left == played.positions[number]
         assert record.correct == bool(played.right[number])
         total, vain = record.ledger["total"], record.ledger["by_purpose"].get("discarded", {"decoded": 0})
@@ -159,7 +159,9 @@ class Unsure(StoppingRule):
 
 
 def with_entropies(chain):
-    return chain._replace(looks=[look._replace(answer=None, answer_class=-1, entropy=(0.1, 0.0)) for look in chain.looks])
+    return chain._replace(
+        looks=[look._replace(answer=None, answer_class=-1, entropy=(0.1, 0.0)) for look in chain.looks]
+    )
 
 
 def test_a_rule_without_probes_pays_for_what_it_reads_and_for_the_answer_that_is_asked_for():
@@ -175,7 +177,9 @@ def test_a_rule_without_probes_pays_for_what_it_reads_and_for_the_answer_that_is
 
 
 def test_looks_that_were_not_recorded_are_refused(chains):
-    with pytest.raises(ConfigError, match="after 15 tokens, where nothing was recorded; the recorded looks are at 10, 20"):
+    with pytest.raises(
+        ConfigError, match="after 15 tokens, where nothing was recorded; the recorded looks are at 10, 20"
+    ):
         play(chains, Consecutive(2), ProbeSchedule(15))
 
 
