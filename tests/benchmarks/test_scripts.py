@@ -30,6 +30,7 @@ PLOTTED = tuple(
 )
 EXTRA = {
     "studies.branching": ("--target", "tinylm/draft"),
+    "studies.budgets": ("--model", "tinylm/draft"),
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
     "studies.dynasor": ("--num_problems", "12", "--model", "tinylm/draft"),
     "engines.huggingface_worker": (
@@ -52,6 +53,7 @@ EXTRA = {
 SLOW = (
     "studies.answers",
     "studies.branching",
+    "studies.budgets",
     "studies.conformal",
     "studies.conformal_timing",
     "studies.demo",

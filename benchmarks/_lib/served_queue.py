@@ -1,0 +1,57 @@
+"""Questions that arrive at a running stack by a Poisson process, and how long each was there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.evaluation.rows import Sample
+from scaffolding_ext.evaluation.scoring import score
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.maths.queueing.tasks import Floats
+
+
+class Served(NamedTuple):
+    """What became of questions, in the order of their arrival.
+
+    Attributes:
+        correct: 1 where the answer was right, else 0.
+        seconds: From its arrival to its answer, waiting included.
+    """
+
+    correct: Floats
+    seconds: Floats
+
+    def joined(self, other: Served) -> Served:
+        """These, then others."""
+        return Served(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+
+
+def poisson(arrival_rate: float, seconds: float, rng: np.random.Generator) -> Floats:
+    """Times of arrivals within so many seconds, two at least."""
+    number = max(2, rng.poisson(arrival_rate * seconds))
+    return np.sort(rng.uniform(0, seconds, number))
+
+
+def serve(llm: ScaffoldingLlm, questions: Sequence[Sample], arrivals: Floats) -> Served:
+    """Ask each question when it arrives, and wait for all answers; each is asked as of its `kind`."""
+
+    async def ask(sample: Sample, at: float, origin: float) -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(origin + at - loop.time())
+        result = llm.generate_async(sample.prompt, sample_id=sample.id, task_type=sample.kind)
+        await result
+        seconds = loop.time() - origin - at
+        return float(score(result.answer, sample.target).correct), seconds
+
+    async def ask_all() -> list[tuple[float, float]]:
+        origin = asyncio.get_running_loop().time()
+        return await asyncio.gather(
+            *(ask(sample, at, origin) for sample, at in zip(questions, arrivals.tolist(), strict=True))
+        )
+
+    correct, seconds = zip(*asyncio.run(ask_all()), strict=True)
+    return Served(np.array(correct), np.array(seconds))

@@ -1,0 +1,304 @@
+"""Budgets of thinking by type of question: swept on an embedded model, planned, served under arrivals, and kept.
+
+    python -m benchmarks.studies.budgets --store runs/budgets --json > budgets.json
+
+Runs of `scaffolding-ext eval` at several budgets tell what each type gains, and those that ran one request at a time
+how long it takes. The plan for an arrival rate and the best single budget for all types then serve the same arrivals,
+in turn (plan, uniform, uniform, plan), with one request at a time and with a batch; other questions than were swept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+
+from benchmarks._lib.command import benchmark, size, stored
+from benchmarks._lib.report import Report
+from benchmarks._lib.served_queue import Served, poisson, serve
+from scaffolding_ext import (
+    BudgetForcingController,
+    HuggingFaceWorker,
+    Prompting,
+    QueueAwareBudgetController,
+    ScaffoldingLlm,
+)
+from scaffolding_ext.calibration.budget_plan import PlannedBudgets
+from scaffolding_ext.cli.main import main as scaffolding_ext
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.evaluation.budget_sweep import Swept, read_sweep
+from scaffolding_ext.evaluation.datasets import Sample, load_dataset
+from scaffolding_ext.maths.queueing.demand import Demand
+from scaffolding_ext.maths.queueing.events import serve_in_batch, summarized
+from scaffolding_ext.maths.queueing.grid import MeasuredType
+from scaffolding_ext.maths.queueing.queues import Queue
+from scaffolding_ext.maths.queueing.tasks import Floats
+from scaffolding_ext.results import ScaffoldingResult
+
+KINDS = ("count", "maximum", "walk", "find")
+BUDGETS = (0, 32, 64, 96, 128, 192, 256, 384)
+KEPT = (0, 24, 64, 112, 180)  # tokens of thinking that are to be kept
+ANSWER_TOKENS = 32
+SWEPT_AT_ONCE, KEPT_AT_ONCE = 32, 32
+BLOCK = 20  # arrivals that are drawn together, since neighbours in a queue are alike
+TURNS = (("plan", 0), ("uniform", 0), ("uniform", 1), ("plan", 1))  # and the stretch of arrivals that both meet
+SERVED_SEED, FULL_SEED, KEPT_SEED = 1000, 2000, 3000  # of questions, beside those of the sweep
+Budgets = Sequence[int]
+
+
+def questions(number: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Sample]:
+    """So many of each kind, the kinds in turn."""
+    drawn = [load_dataset("tinylm:held_out", num_samples=number, seed=seed, kind=kind) for kind in kinds]
+    return [sample._replace(id=f"{sample.id}-{sample.kind}") for turn in zip(*drawn, strict=True) for sample in turn]
+
+
+def sweep(store: Path, model: str, samples: Sequence[Sample], name: str, at_once: int) -> list[Path]:
+    """Run `scaffolding-ext eval` at every budget, into a folder each; what is there stays."""
+    store.mkdir(parents=True, exist_ok=True)
+    data = store / f"{name}.jsonl"
+    rows = [{"id": s.id, "prompt": s.prompt, "target": s.target, "kind": s.kind} for s in samples]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    folders = []
+    for budget in BUDGETS:
+        folders.append(store / f"{name}_{budget}")
+        if (folders[-1] / "summary.json").exists():
+            continue
+        settings = {
+            "controller.args.thinking_tokens": budget,
+            "workers.generation.args.model": model,
+            "max_parallel_requests": at_once,
+            "dataset": json.dumps({"source": str(data)}),
+        }
+        sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+        arguments = ["eval", "--config", "configs:budget_forcing", *sets, "--output_path", str(folders[-1])]
+        with contextlib.redirect_stdout(sys.stderr):
+            scaffolding_ext(arguments, standalone_mode=False)
+    return folders
+
+
+def study_kept(report: Report, worker: HuggingFaceWorker, prompting: Prompting, number: int) -> None:
+    """Every budget is kept, to the token where it is exact, and every problem gets an answer."""
+    samples = load_dataset("tinylm:held_out", num_samples=number, seed=report.seed + KEPT_SEED)
+    for exact in (False, True):
+        what = "exact" if exact else "at most"
+        over = short = unanswered = 0
+        for budget in KEPT:
+            mine = samples[KEPT.index(budget) :: len(KEPT)]
+            forcing = BudgetForcingController(
+                budget, max_answer_tokens=ANSWER_TOKENS, exact=exact, sampling_params={"temperature": 0.7}
+            )
+            with hosted(forcing, worker, prompting, KEPT_AT_ONCE, report.seed) as llm:
+                results = [llm.generate_async(sample.prompt, sample_id=sample.id) for sample in mine]
+                for result in results:
+                    result.exception()
+            thought = [num_thinking(result, prompting) for result in results]
+            over += sum(tokens > budget for tokens in thought)
+            short += sum(tokens < budget for tokens in thought)
+            unanswered += sum(not result.answer for result in results)
+        report.share(f"{what}: thought less than the budget", short, number)
+        report.bar(f"{what}: above the budget, of {number}", over, "<=", 0)
+        report.bar(f"{what}: without an answer, of {number}", unanswered, "<=", 0)
+        if exact:
+            report.bar(f"{what}: below the budget, of {number}", short, "<=", 0)
+
+
+def num_thinking(result: ScaffoldingResult, prompting: Prompting) -> int:
+    """Tokens of a result's output before its thinking is closed, by their ids."""
+    ids, close = result.outputs[0].token_ids or [], prompting.family.think_close
+    text = prompting.decode(ids)
+    at = text.index(close) if close in text else len(text)
+    return max(n for n in range(len(ids) + 1) if len(prompting.decode(ids[:n])) <= at)
+
+
+@contextlib.contextmanager
+def hosted(
+    controller: BaseController, worker: HuggingFaceWorker, prompting: Prompting, at_once: int, seed: int
+) -> Iterator[ScaffoldingLlm]:
+    """A host on the worker, which stays."""
+    controller.prompting = prompting
+    with ScaffoldingLlm(controller, {"generation": worker}, seed=seed, max_parallel_requests=at_once) as llm:
+        yield llm
+
+
+class Server:
+    """The engine under a load, with budgets by type.
+
+    Args:
+        worker: The engine.
+        prompting: Of its model.
+        at_once: Requests at once.
+        seed: Of what is answered.
+    """
+
+    def __init__(self, worker: HuggingFaceWorker, prompting: Prompting, at_once: int, seed: int) -> None:
+        self._worker, self._prompting, self._at_once, self._seed = worker, prompting, at_once, seed
+
+    def serve(self, demand: Demand, budgets: Budgets, samples: Sequence[Sample], arrivals: Floats) -> Served:
+        """Serve arrivals, a budget for each of the demand's types."""
+        plan = PlannedBudgets(demand, dict(zip(demand.names, budgets, strict=True)), 0, "")
+        forcing = BudgetForcingController(
+            max(budgets), max_answer_tokens=ANSWER_TOKENS, sampling_params={"temperature": 0.7}
+        )
+        controller = QueueAwareBudgetController(plan, generation_controller=forcing)
+        with hosted(controller, self._worker, self._prompting, self._at_once, self._seed) as llm:
+            return serve(llm, samples, arrivals)
+
+    def queue(self, demand: Demand, budget: int, number: int) -> Queue:
+        """The batching queue whose full engine is as fast as this one: everything arrives at once."""
+        samples = questions(number, self._seed + FULL_SEED)
+        budgets = [budget] * len(demand.types)
+        started = time.perf_counter()
+        self.serve(demand, budgets, samples, np.zeros(len(samples)))
+        seconds = time.perf_counter() - started
+        alone = demand.forecast(budgets)  # of one server, whose load tells its mean service
+        return Queue.of_capacity(self._at_once, len(samples) * float(alone.load) / demand.arrival_rate / seconds)
+
+
+def simulated(demand: Demand, budgets: Budgets, num_queries: int, seed: int) -> tuple[float, float]:
+    """Mean seconds in the simulated queue, with services as they scattered, and the standard error."""
+    rng = np.random.default_rng(seed)
+    arrivals = np.cumsum(rng.standard_exponential(num_queries)) / demand.arrival_rate
+    kinds = rng.choice(len(demand.types), num_queries, p=[each.probability for each in demand.types])
+    given = [each.given(tokens) for each, tokens in zip(demand.types, budgets, strict=True)]
+    means = np.array([float(each.seconds) for each in given])
+    spreads = np.sqrt([max(float(each.square - each.seconds**2), 0.0) for each in given])
+    services = np.maximum(means[kinds] + spreads[kinds] * rng.standard_normal(num_queries), 1e-3)
+    departures = serve_in_batch(arrivals, services, demand.queue.places, demand.queue.speed)
+    found = summarized(arrivals, services, departures).system_time
+    return found.value, (found.high - found.low) / 3.92
+
+
+def study_simulated(
+    report: Report, name: str, demand: Demand, swept: Swept, arms: dict[str, Budgets], num_queries: int
+) -> None:
+    """What the plan gains in the simulated queue; intervals are of the answers that were measured and of the queue."""
+    times = {arm: simulated(demand, budgets, num_queries, report.seed) for arm, budgets in arms.items()}
+    rights = {}
+    for arm, budgets in arms.items():
+        report.figure(f"{name}, simulated, {arm}: system time", times[arm][0])
+        formula = float(demand.forecast(budgets).system_time)
+        report.figure(f"{name}, {arm}: formula by simulated time", formula / times[arm][0])
+        rights[arm] = np.zeros(2000)
+        for number, (kind, budget) in enumerate(zip(swept.kinds, budgets, strict=True)):
+            at = kind.budgets.index(budget)
+            draws = np.random.default_rng([report.seed, at, number])  # one for arms with the same budget
+            share = kind.num_correct[at] / kind.num_answers[at]
+            rights[arm] += kind.share * draws.binomial(kind.num_answers[at], share, 2000) / kind.num_answers[at]
+    error = np.hypot(times["plan"][1], times["uniform"][1])
+    waits = times["plan"][0] - times["uniform"][0] + error * report.rng.standard_normal(2000)
+    gains = demand.alpha * (rights["plan"] - rights["uniform"]) - waits
+    report.figure(f"{name}, simulated: objective gained", float(gains.mean()), *np.quantile(gains, [0.025, 0.975]))
+
+
+def study_served(
+    report: Report, name: str, demand: Demand, server: Server, arms: dict[str, Budgets], seconds: float
+) -> None:
+    """What the plan gains in the served queue, and how far the forecasts were off."""
+    found: dict[str, Served] = {}
+    for arm, stretch in TURNS:
+        rng = np.random.default_rng([report.seed, stretch])
+        arrivals = poisson(demand.arrival_rate, seconds, rng)
+        drawn = questions(-(-len(arrivals) // len(KINDS)), report.seed + SERVED_SEED + stretch)
+        mixed = [drawn[n] for n in rng.permutation(len(drawn))[: len(arrivals)]]
+        served = server.serve(demand, arms[arm], mixed, arrivals)
+        found[arm] = found[arm].joined(served) if arm in found else served
+    number = len(found["plan"].seconds)
+    blocks = np.arange(number) // max(1, min(BLOCK, number // 4))
+    worth = {}
+    for arm, served in found.items():
+        forecast = demand.forecast(arms[arm])
+        report.figure(f"{name}, served, {arm}: questions", len(served.seconds))
+        right = report.difference(f"{name}, served, {arm}: accuracy", served.correct, questions=blocks)
+        system = report.difference(f"{name}, served, {arm}: system time", served.seconds, questions=blocks)
+        report.figure(f"{name}, {arm}: p95 of system time", float(np.quantile(served.seconds, 0.95)))
+        report.figure(f"{name}, {arm}: forecast accuracy less served, points", 100 * (forecast.accuracy - right.value))
+        report.figure(f"{name}, {arm}: forecast by served system time", float(forecast.system_time) / system.value)
+        worth[arm] = demand.alpha * served.correct - served.seconds
+    gain = report.difference(f"{name}, served: objective gained", worth["plan"], worth["uniform"], blocks)
+    report.bar(f"{name}, served: objective gained", gain.value, ">", 0)
+
+
+@benchmark("studies.budgets --store runs/budgets")
+@click.option("--model", default="tinylm/target", show_default=True, help="Embedded model, or a folder.")
+@click.option("--alpha", default=20.0, show_default=True, help="Seconds that a right answer is worth.")
+@click.option("--load", default=0.6, show_default=True, help="Share of the capacity that one budget for all would use.")
+@click.option("--middle", default=96, show_default=True, help="That budget.")
+@size("--num_swept", 80, quick=2, help="Questions a type that are swept.")
+@size("--num_timed", 6, quick=2, help="Questions a type that are timed alone.")
+@size("--num_kept", 500, quick=10, help="Problems whose budgets are looked at.")
+@size("--seconds", 150, quick=4, help="Of each of the four stretches of arrivals of a queue.")
+@size("--num_queries", 50_000, quick=2_000, help="Queries simulated.", least=1000)
+@stored
+def main(
+    report: Report,
+    model: str,
+    alpha: float,
+    load: float,
+    middle: int,
+    num_swept: int,
+    num_timed: int,
+    num_kept: int,
+    seconds: int,
+    num_queries: int,
+    store: Path | None,
+) -> None:
+    """A plan of budgets against the best single budget, in simulated and served queues; budgets kept to the token."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = store or Path(folder)
+        runs = sweep(place, model, questions(num_swept, report.seed), "swept", SWEPT_AT_ONCE)
+        runs += sweep(place, model, questions(num_timed, report.seed), "timed", 1)
+        swept = read_sweep(runs, seed=report.seed)
+    report.closing += swept.warnings
+    types = tuple(kind.measured() for kind in swept.kinds)
+    for kind in swept.kinds:
+        report.figure(f"{kind.kind}: largest miss of the saturating curve, points", 100 * kind.accuracy.largest_miss)
+    prompting = Prompting.for_model(model)
+    with HuggingFaceWorker(model) as worker:
+        study_kept(report, worker, prompting, num_kept)
+        for places in (1, 16):
+            server = Server(worker, prompting, places, report.seed)
+            study_queue(report, server, places, types, swept, alpha, load, middle, seconds, num_queries)
+
+
+def study_queue(
+    report: Report,
+    server: Server,
+    places: int,
+    types: tuple[MeasuredType, ...],
+    swept: Swept,
+    alpha: float,
+    load: float,
+    middle: int,
+    seconds: int,
+    num_queries: int,
+) -> None:
+    """One queue: planned, simulated and served."""
+    name = f"{places} at once"
+    alone = Demand(types, 1.0, alpha, max(BUDGETS))
+    queue = Queue() if places == 1 else server.queue(alone, middle, 3 * places)
+    service = float(alone.forecast([middle] * len(types)).load)
+    demand = replace(alone, arrival_rate=load * queue.capacity / service, queue=queue)
+    arms: dict[str, Budgets] = {"plan": demand.best(), "uniform": [demand.best_uniform()] * len(types)}
+    report.figure(f"{name}: capacity", queue.capacity)
+    report.figure(f"{name}: arrivals a second", demand.arrival_rate)
+    for arm, budgets in arms.items():
+        for kind, budget in zip(demand.names, budgets, strict=True):
+            report.figure(f"{name}, {arm}: tokens of {kind}", budget)
+        forecast = demand.forecast(budgets)
+        report.figure(f"{name}, forecast, {arm}: accuracy", float(forecast.accuracy))
+        report.figure(f"{name}, forecast, {arm}: system time", float(forecast.system_time))
+        report.figure(f"{name}, forecast, {arm}: objective", float(forecast.objective))
+    study_simulated(report, name, demand, swept, arms, num_queries)
+    study_served(report, name, demand, server, arms, seconds)
+
+
+if __name__ == "__main__":
+    main()
