@@ -28,12 +28,21 @@ _CROWDED = (
 
 
 class _Row(NamedTuple):
-    """What a record tells; `alone` says that its run served one request at a time."""
+    """What a record tells.
+
+    Attributes:
+        budget: Of its run.
+        correct: Whether its answer is right.
+        seconds: Until its answer.
+        alone: Whether its run served one request at a time.
+        again: Whether another run asked the same at the same budget: for its seconds, then.
+    """
 
     budget: int
     correct: bool
     seconds: float
     alone: bool
+    again: bool
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,8 @@ def read_sweep(runs: Sequence[Path], budget_key: str = BUDGET_KEY, seed: int = 0
     """Read the folders of runs, and fit each kind of question.
 
     Accuracy is fitted to all runs, and seconds to those that ran one request at a time, where there are such; at
-    budgets that did not, seconds are those of the fitted line.
+    budgets that did not, seconds are those of the fitted line. What two runs asked at one budget counts once for
+    accuracy.
 
     Args:
         runs: Folders that `eval --output_path` wrote, at three budgets at least.
@@ -130,7 +140,7 @@ def read_sweep(runs: Sequence[Path], budget_key: str = BUDGET_KEY, seed: int = 0
         ConfigError: There are fewer than three budgets.
     """
     rows: dict[str, list[_Row]] = {}
-    models = set()
+    models, asked = set(), set()
     num_alone = 0
     for folder in runs:
         config = plain_yaml.read(folder / CONFIG) if (folder / CONFIG).exists() else None
@@ -143,20 +153,22 @@ def read_sweep(runs: Sequence[Path], budget_key: str = BUDGET_KEY, seed: int = 0
         alone = _at(config, "max_parallel_requests") == 1
         num_alone += alone
         for record in each_record(folder / SAMPLES):
-            row = _Row(budget, record.correct, record.seconds["total"], alone)
+            key = (budget, record.id, record.epoch)
+            row = _Row(budget, record.correct, record.seconds["total"], alone, key in asked)
+            asked.add(key)
             rows.setdefault(record.kind or ALL, []).append(row)
     warnings = () if num_alone else (_CROWDED,)
-    total = sum(map(len, rows.values()))
+    total = len(asked)
     rng = np.random.default_rng(seed)
-    kinds = tuple(_fitted(kind, found, len(found) / total, rng) for kind, found in sorted(rows.items()))
+    kinds = tuple(_fitted(kind, found, total, rng) for kind, found in sorted(rows.items()))
     model = models.pop() if len(models) == 1 else None
     told = (*warnings, *(warning for kind in kinds for warning in kind.warnings))
     return Swept(kinds, told, model if isinstance(model, str) else None)
 
 
-def _fitted(kind: str, rows: Sequence[_Row], share: float, rng: np.random.Generator) -> KindSweep:
-    answers = Counter(row.budget for row in rows)
-    right = Counter(row.budget for row in rows if row.correct)
+def _fitted(kind: str, rows: Sequence[_Row], total: int, rng: np.random.Generator) -> KindSweep:
+    answers = Counter(row.budget for row in rows if not row.again)
+    right = Counter(row.budget for row in rows if row.correct and not row.again)
     budgets = sorted(answers)
     timed = [row for row in rows if row.alone] or rows
     with under(kind):
@@ -166,7 +178,7 @@ def _fitted(kind: str, rows: Sequence[_Row], share: float, rng: np.random.Genera
     seconds = line | {n: _mean([row.seconds for row in timed if row.budget == n]) for n in {r.budget for r in timed}}
     return KindSweep(
         kind,
-        share,
+        answers.total() / total,
         tuple(budgets),
         tuple(right[n] for n in budgets),
         tuple(answers[n] for n in budgets),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,20 @@ def test_seconds_are_of_runs_that_served_one_at_a_time(sweep: list[Path], tmp_pa
     assert fit["mean_seconds"][1] == pytest.approx(t0 + 50 * c)  # by the line
     assert fit["mean_seconds"][2] != pytest.approx(t0 + 100 * c, abs=1e-6)  # as measured
     assert fit["spread_seconds"][1] > 0
+
+
+def test_what_is_asked_again_for_its_seconds_counts_once(sweep: list[Path], tmp_path: Path) -> None:
+    path = tmp_path / "fitted.json"
+    budget("fit", *sweep, "--output_path", path)
+    once = json.loads(path.read_text(encoding="utf-8"))
+    again = [shutil.copytree(folder, tmp_path / f"again_{folder.name}") for folder in sweep[:2]]
+    crowd(*sweep)
+    budget("fit", *sweep, *again, "--output_path", path)
+    twice = json.loads(path.read_text(encoding="utf-8"))
+    for before, after in zip(once["fits"], twice["fits"], strict=True):
+        assert (before["num_answers"], before["num_correct"]) == (after["num_answers"], after["num_correct"])
+        assert before["mean_seconds"][:2] == pytest.approx(after["mean_seconds"][:2])
+    assert [task["probability"] for task in twice["tasks"]] == [0.5, 0.5]
 
 
 PLAN = (*SOLVE, "--output_path")

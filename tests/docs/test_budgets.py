@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
+from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.load import load_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "budgets.md").read_text(encoding="utf-8")
 
@@ -34,11 +36,15 @@ def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Path("types.json").write_text(types, encoding="utf-8")
     commands, sweep = blocks("bash")
     lines = commands.splitlines()
-    assert [shlex.split(line)[:2] for line in lines] == [["scaffolding-ext", "budget"]] * 3
+    assert [shlex.split(line)[:2] for line in lines] == [["scaffolding-ext", "budget"]] * 4
     for line in lines:
         extra = ["--num_queries", "2000"] if " simulate " in line else []
         result = CliRunner().invoke(main, [*shlex.split(line)[1:], *extra])
         assert result.exit_code == 0, result.output
     assert Path("plan.png").stat().st_size > 0
+    (stack,) = blocks("yaml")
+    Path("stack.yaml").write_text(stack, encoding="utf-8")
+    controller = check_stack(load_config("stack.yaml"))
+    assert set(controller.live.plan.budgets) == {"sums", "proofs"}
     options = set(re.findall(r"budget fit .*", sweep)[0].split()) & {"--output_path", "--plot_path"}
     assert len(options) == 2
