@@ -15,7 +15,7 @@ from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.maths.entropy import Entropy, token_entropy
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import TokenCounts, notes_of, output_of, token_counts_of
+from scaffolding_ext.tasks import TokenCounts, finish_reason_of, notes_of, output_of, token_counts_of
 
 
 class Needs(NamedTuple):
@@ -122,7 +122,8 @@ class Looker:
         if self._needs.chain_logprobs and prefix.logprobs is None and prefix.num_tokens:
             raise _without_logprobs("the chain")
         if asked.answer is not None:
-            look = look._replace(closes=family.think_close in output_of(asked.answer))
+            ends = family.think_close in output_of(asked.answer) or finish_reason_of(asked.answer) == "stop"
+            look = look._replace(closes=ends)
             if self._needs.answer_logprobs:
                 look = look._replace(answer_logprobs=_answer_logprobs(asked.answer))
         return look if asked.entropy is None else look._replace(entropy=_entropy(asked.entropy))

@@ -36,7 +36,7 @@ class Probe(NamedTuple):
         response: All that the chain responded; None where it was not asked.
         is_part: Whether the answer is its first token alone, and may go on.
         answer_logprobs: Log-probability of each token of the response, up to the one that closes the box.
-        closes: Whether the response closes the chain's thinking.
+        closes: Whether the response closes the chain's thinking, or the model ended it.
         entropy: Of the token behind closed thinking.
     """
 

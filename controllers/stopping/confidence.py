@@ -22,11 +22,11 @@ class AnswerConfidence(StoppingRule):
     whose variant for the over-confident Qwen3 models counts a trial answer only where the model closes its thinking
     behind it.
     Deviation: the probabilities are those of the tokens that were drawn, up to the closing brace; the paper's are the
-    highest ones, which is the same for a greedy probe.
+    highest ones, which is the same for a greedy probe. A model that ends behind its answer has closed its thinking.
 
     Args:
         threshold: lambda, in (0, 1].
-        must_close: The variant: the response must close thinking, for which the probe's `max_tokens` must leave room.
+        must_close: The variant: the response must close thinking, or end; the probe's `max_tokens` must leave room.
     """
 
     needs = Needs(answer_logprobs=True)

@@ -66,8 +66,11 @@ def test_a_chain_is_stopped_where_its_answer_is_confident(ask, mode, events):
 
 def test_the_variant_reads_the_response(ask):
     rule = AnswerConfidence(0.9, must_close=True)
-    result, _ = ask(rule, ["3}", "4} and so", "5}\n</think>"], mode="chunk")
+    on_and_on = " and so on and on and on and on"  # until its tokens are spent
+    result, _ = ask(rule, [f"3}}{on_and_on}", f"4}}{on_and_on}", f"5}}\n</think>{on_and_on}"], mode="chunk")
     assert (result.answer, result.exit_reason) == ("5", "confidence")
+    ended, _ = ask(rule, [f"3}}{on_and_on}", "4} and so"], mode="chunk")
+    assert (ended.answer, ended.exit_reason) == ("4", "confidence")
     assert result.outputs[0].text.endswith(FAMILY.close + "5" + FAMILY.answer_end)
 
 
