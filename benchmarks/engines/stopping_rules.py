@@ -19,13 +19,13 @@ from benchmarks._lib.report import Report
 from benchmarks._lib.runs import Run, run_stack
 from scaffolding_ext.evaluation.datasets import EMBEDDED, load_dataset
 
-SPACING = 24
+SPACING = 16
 TURNS = ["So", "Now", "Then", "Therefore", "Next", "Wait", "Hmm", "First", "Let"]
 _CONFIDENCE, _ENTROPY = (
     {"type": "confidence", "args": {"threshold": 0.6}},
     {"type": "entropy", "args": {"variance": 0.3}},
 )
-_GIVE_UP = {"signal": "agreement", "most": 0.9, "midpoint": 60, "steepness": 0.1, "min_tokens": 48}
+_GIVE_UP = {"signal": "agreement", "most": 0.9, "midpoint": 48, "steepness": 0.1, "min_tokens": 48}
 # By name: the rule, and the reason for which it must stop some chain.
 RULES: dict[str, tuple[Any, str]] = {
     "consecutive": ({"type": "consecutive", "args": {"threshold": 2}}, "certain"),
@@ -59,8 +59,8 @@ def stack(
     }
     return {
         "controller": {"type": "DynasorCoTController", "args": controller},
-        "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": model}}},
-        "max_parallel_requests": 8,
+        "workers": {"generation": {"type": "HuggingFaceWorker", "args": {"model": model, "max_batch_size": 40}}},
+        "max_parallel_requests": 40,
     }
 
 
@@ -86,8 +86,8 @@ def add_rule(report: Report, name: str, reason: str, run: Run) -> None:
 
 @benchmark("engines.stopping_rules --model FOLDER --dataset math500.jsonl")
 @size("--num_problems", 40, quick=4, help="Problems.")
-@size("--max_tokens", 192, quick=96, help="Tokens of a chain.")
-@click.option("--answer_tokens", default=12, show_default=True, help="Tokens of a probed answer.")
+@size("--max_tokens", 96, quick=96, help="Tokens of a chain.")
+@click.option("--answer_tokens", default=8, show_default=True, help="Tokens of a probed answer.")
 @click.option("--model", default="tinylm/draft", show_default=True, help="Folder of a model, or an embedded one.")
 @click.option("--dataset", default=EMBEDDED, show_default=True, help="Where the problems come from.")
 @click.option("--rule", "rules", type=click.Choice([*RULES]), multiple=True, help="A rule that is run; all by default.")
