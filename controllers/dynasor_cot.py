@@ -169,6 +169,7 @@ class DynasorCoTController(BaseController):
             gap = next(gaps)
             next_position = prefix.num_tokens + gap
             if not self.schedule.is_due(prefix.text[len(probes[-1].prefix.text) if probes else 0 :]):
+                show(task, prefix.text, None)
                 yield from chain.grow(next_position)
                 continue
             asked = self.looker.asking(task, prefix, family)

@@ -70,6 +70,7 @@ SLOW = (
     "engines.orchestration",
     "engines.serve_load",
     "engines.serve_parity",
+    "engines.stopping_rules",
     "studies.tinylm",
     "studies.voting",
 )

@@ -1,5 +1,6 @@
 """How sure the model is: of an answer that it is asked for, and of the chain that it writes."""
 
+import asyncio
 import math
 
 import pytest
@@ -85,6 +86,19 @@ def test_at_changes_of_thought_it_looks_behind_the_words_alone(ask, mode, events
     ]
     assert [event["position"] for event in events(result, "probe")] == expected
     assert result.exit_reason == "end"
+
+
+def test_between_changes_of_thought_the_caller_sees_the_chain_grow(scripted):
+    worker, controller = scripted("consecutive")
+    controller.schedule = ThoughtChanges(8)
+
+    async def read(llm):
+        return [part.outputs[0].text async for part in llm.generate_async("Q:", streaming=True)]
+
+    chain = "one two three four five six seven"
+    with ScaffoldingLlm(controller, {"generation": worker(chain)}) as llm:
+        texts = asyncio.run(read(llm))
+    assert texts[:3] == [chain[:8], chain[:16], chain[:24]]
 
 
 # ---- of the chain
