@@ -10,8 +10,8 @@ from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.calibration.budget_plan import PlannedBudgets
+from scaffolding_ext.calibration.files import CalibrationWarning
 from scaffolding_ext.calibration.live_plan import LivePlan
-from scaffolding_ext.calibration.votes import CalibrationWarning
 from scaffolding_ext.controllers.base import BaseController, honoured_by
 from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
 from scaffolding_ext.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scaffolding_ext.calibration.votes import CalibrationWarning
+from scaffolding_ext.calibration.files import CalibrationWarning
 from scaffolding_ext.documents import decoded, located, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.kv_sharing.confidence import ConfidenceGate

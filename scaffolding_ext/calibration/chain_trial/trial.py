@@ -83,7 +83,7 @@ class Trial(NamedTuple):
 
 def schedules_to_try(spacing: int) -> list[dict[str, Any]]:
     """Schedules whose looks were all recorded: even ones, those with a late first look, and doubling ones."""
-    found = []
+    found: list[dict[str, Any]] = []
     for factor in _SPACINGS:
         gap = factor * spacing
         found += [{"chunk_size": gap}, {"chunk_size": gap, "first_probe": 4 * gap}]
