@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     )
     from scaffolding_ext.controllers.deepconf import DeepConfController as DeepConfController
     from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController as DynasorCoTController
+    from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingController as KVShareBranchingController
     from scaffolding_ext.controllers.majority_vote import MajorityVoteController as MajorityVoteController
     from scaffolding_ext.controllers.native_generation import NativeGenerationController as NativeGenerationController
     from scaffolding_ext.controllers.process_reward import ProcessRewardController as ProcessRewardController
@@ -74,6 +75,7 @@ _NAMES = {
     "controllers.conformal_draft_target": "ConformalDraftTargetController",
     "controllers.deepconf": "DeepConfController",
     "controllers.dynasor_cot": "DynasorCoTController",
+    "controllers.kv_share_branching": "KVShareBranchingController",
     "controllers.majority_vote": "MajorityVoteController",
     "controllers.native_generation": "NativeGenerationController",
     "controllers.process_reward": "ProcessRewardController",

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
@@ -325,6 +327,29 @@ def test_branches_share_their_prefix_and_say_how_long_to_keep_it(
     assert [request["retention"].decode_retention_priority for request in requests] == priorities
     assert {request["salt"] for request in requests} == {"mine"}
     assert {request["priority"] for request in requests} == {0.9 if is_newest else None}
+
+
+def test_a_tree_of_branches_says_what_is_worth_keeping() -> None:
+    controller = KVShareBranchingController(4, max_depth=2, beam_width=2, step_tokens=4, max_tokens=8)
+    with TRTLLMWorker(MODEL, self_test=False) as worker, ScaffoldingLlm(controller, {"generation": worker}) as llm:
+        result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
+        kept = [request["retention"] for request in llm_of(worker).requests if request["retention"] is not None]
+    first, second = kept[:4], kept[4:]
+    assert [each.decode_retention_priority for each in first] == [51] * 4  # 1 / (1 + 1) of 99, over 1
+    verdicts = next(event["scores"] for event in result.program.trace if event["event"] == "verify")
+    chosen = next(event["kept"] for event in result.program.trace if event["event"] == "select")
+    expected = [1 + round(99 * verdicts[path[0]] / 3) for path in chosen for _ in range(2)]
+    assert [each.decode_retention_priority for each in second] == expected
+    assert {each.token_range_retention_configs[0].priority for each in kept} == {100}  # what all share
+
+
+def test_a_layer_exit_is_refused_where_an_engine_gives_its_last_layer_alone() -> None:
+    controller = KVShareBranchingController(2, layer_exit={"max_entropy": 1.0, "max_change": 0.5})
+    with (
+        TRTLLMWorker(MODEL, self_test=False) as worker,
+        pytest.raises(ConfigError, match=r"TRTLLMWorker cannot stop at a layer \(layer_exit\).*last layer alone"),
+    ):
+        ScaffoldingLlm(controller, {"generation": worker})
 
 
 def test_a_branch_that_fails_takes_the_others_with_it() -> None:
