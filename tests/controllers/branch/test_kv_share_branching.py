@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from scaffolding_ext.calibration.branching import BranchingCalibration, BranchingFigures
-from scaffolding_ext.calibration.votes import CalibrationWarning
+from scaffolding_ext.calibration.files import CalibrationWarning
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.branch.gates import DecodeExit
 from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingController
