@@ -25,6 +25,7 @@ PLOTTED = tuple(
         "demo",
         "dynasor",
         "queueing",
+        "stopping",
         "voting",
     )
 )
@@ -45,6 +46,7 @@ EXTRA = {
     ),
     "engines.orchestration": ("--repetitions", "1"),
     "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
+    "studies.stopping": ("--num_problems", "12", "--num_live", "4", "--model", "tinylm/draft"),
     "studies.tinylm": ("--num_problems", "12", "--num_vote_problems", "2", "--target", "tinylm/draft"),
 }
 

@@ -84,7 +84,7 @@ def play(chains: Sequence[RecordedChain], rule: Rule, schedule: ProbeSchedule) -
             if stop is None:
                 continue
             left_with = stop.left_with(seen)
-            if left_with is not None:
+            if left_with is not None and not left_with.is_part:
                 answer = left_with.answer_class
             elif stop.answer == "none":
                 answer = -1

@@ -71,7 +71,7 @@ class Trial(NamedTuple):
         """Accuracy, loss and costs of a setting on some chains, beside those of whole chains."""
         outcome, full = self.outcome_of(index), self.full
         return {
-            "num_questions": len(rows),
+            "num_questions": float(len(rows)),
             "accuracy": float(outcome.right[rows].mean()),
             "full_accuracy": float(full.right[rows].mean()),
             "loss": float(getattr(outcome, loss)[rows].mean()),
@@ -82,13 +82,13 @@ class Trial(NamedTuple):
 
 
 def schedules_to_try(spacing: int) -> list[dict[str, Any]]:
-    """Schedules whose looks were all recorded: even ones, those with a late first look, and doubling ones."""
-    found: list[dict[str, Any]] = []
-    for factor in _SPACINGS:
-        gap = factor * spacing
-        found += [{"chunk_size": gap}, {"chunk_size": gap, "first_probe": 4 * gap}]
-    found.append({"chunk_size": spacing, "growth": 2.0})
-    return [{"type": "ProbeSchedule", "args": args} for args in found]
+    """Schedules whose looks were all recorded: even, with a late first look, doubling, and at changes of thought."""
+    gaps = [factor * spacing for factor in _SPACINGS]
+    even = [{"chunk_size": gap, **late} for gap in gaps for late in ({}, {"first_probe": 4 * gap})]
+    found: list[dict[str, Any]] = [
+        {"type": "ProbeSchedule", "args": args} for args in (*even, {"chunk_size": spacing, "growth": 2.0})
+    ]
+    return [*found, {"type": "ThoughtChanges", "args": {"step": spacing}}]
 
 
 def settings_to_try(chains: Sequence[RecordedChain], spacing: int) -> Iterator[Setting]:

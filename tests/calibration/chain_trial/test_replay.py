@@ -176,6 +176,14 @@ def test_a_rule_without_probes_pays_for_what_it_reads_and_for_the_answer_that_is
     assert (none.right, none.differs) == (0, 1)
 
 
+def test_an_answer_that_is_a_first_token_alone_is_asked_for_as_a_whole():
+    chain = chain_of(["7", "7"])
+    parts = chain._replace(looks=[look._replace(is_part=True) for look in chain.looks])
+    whole, part = (play([each], Consecutive(2), ProbeSchedule(40)) for each in (chain, parts))
+    assert part.costs["decoded"] == whole.costs["decoded"] + 2
+    assert (whole.right, part.right) == (1, 0)  # the forced answer is 5
+
+
 def test_looks_that_were_not_recorded_are_refused(chains):
     with pytest.raises(
         ConfigError, match="after 15 tokens, where nothing was recorded; the recorded looks are at 10, 20"

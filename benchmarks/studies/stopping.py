@@ -1,0 +1,345 @@
+"""Every stopping rule on the same recorded chains: against fixed cuts and random exits, with a guarantee, and live.
+
+    python -m benchmarks.studies.stopping --store FOLDER --plot_path frontier.png --json
+
+Chains of two sets of problems are recorded with probes every 16 tokens. *Rules*: each is set on one set and judged on
+the other, both ways round, at equal decoded tokens. *Guarantee*: settings are chosen on random halves of each set, and
+what they lose is counted on the other halves. *Live*: a policy of 300 problems of the first set answers problems of the
+second, and saves what the replay foretold, or not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks._lib.command import benchmark, plotted, progress, size, stored
+from benchmarks._lib.report import Report
+from benchmarks._lib.runs import run_stack
+from scaffolding_ext import load_config
+from scaffolding_ext.calibration.chain_trial.drawing import plot_trial
+from scaffolding_ext.calibration.chain_trial.recorded import RecordedChain, read_chains
+from scaffolding_ext.calibration.chain_trial.recording import recording_stack
+from scaffolding_ext.calibration.chain_trial.replay import COSTS, Outcome, cut_at, fixed_cuts
+from scaffolding_ext.calibration.chain_trial.trial import Setting, Trial, choose, halves, settings_to_try, try_settings
+from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.evaluation.run_folder import SAMPLES, claimed
+from scaffolding_ext.evaluation.session import Session
+
+Floats = npt.NDArray[np.float64]
+STACK = "configs:dynasor_cot"
+SPACING = 16  # tokens between recorded looks
+NUM_SETS = 2
+NUM_LOTS = 20  # random exits of each rule
+NUM_CALIBRATED = 300  # problems of the live policy
+LEVELS, CONFIDENCE = (0.01, 0.02, 0.05), 0.1
+LIVE_LOSS = 0.02
+COMPUTED = ("kept", "blocks", "nothing")
+ANY_RULE = "best of all rules"
+CHEAP = ", no more computed than a cut"
+
+
+class Level(NamedTuple):
+    """A fixed cut that decodes as many tokens as a rule: two neighbours, between which one draws by lot."""
+
+    lower: Outcome
+    upper: Outcome
+    share: float
+
+    def mixed(self, lower: Floats, upper: Floats) -> Floats:
+        """What is expected of each chain."""
+        return (1 - self.share) * lower + self.share * upper
+
+    @property
+    def right(self) -> Floats:
+        return self.mixed(self.lower.right, self.upper.right)
+
+    def cost(self, name: str) -> Floats:
+        return self.mixed(self.lower.costs[name], self.upper.costs[name])
+
+
+def record_chains(folder: Path, model: str, num_problems: int, seed: int) -> list[RecordedChain]:
+    """The chains of some problems, from the folder where they were recorded before."""
+    overrides = [
+        f"workers.generation.args.model={model}",
+        f"seed={seed}",
+        f"dataset.num_samples={num_problems}",
+        f"dataset.seed={seed}",
+    ]
+    config = recording_stack(load_config(STACK, overrides).for_run(), SPACING)
+    assert config.dataset is not None
+    with claimed(folder, resume=True) as goes_on:
+        run = Session(config, load_dataset(**config.dataset.model_dump()), folder)
+        if goes_on:
+            run.take_up(is_mended=True)
+        if run.go(click.echo) is not None:
+            raise click.ClickException("interrupted; call again to go on")
+    return read_chains(folder / SAMPLES)
+
+
+def play_settings(
+    folder: Path, chains: Sequence[RecordedChain], settings: Sequence[Setting], on_setting: Callable[[Setting], object]
+) -> Trial:
+    """All settings on chains, from the folder where they were played before."""
+    asked = json.dumps([setting.to_json() for setting in settings], sort_keys=True)
+    path = folder / f"played_{hashlib.sha256(asked.encode()).hexdigest()[:16]}.npz"
+    if not path.exists():
+        outcomes = try_settings(chains, settings, on_setting).outcomes
+        columns = {name: np.stack([getattr(each, name) for each in outcomes]) for name in Outcome._fields[:-1]}
+        np.savez_compressed(
+            path, **columns, **{cost: np.stack([each.costs[cost] for each in outcomes]) for cost in COSTS}
+        )
+    with np.load(path) as kept:
+        columns = {name: kept[name] for name in kept.files}
+    outcomes = [
+        Outcome(*(columns[name][row] for name in Outcome._fields[:-1]), {cost: columns[cost][row] for cost in COSTS})
+        for row in range(len(settings))
+    ]
+    return Trial(list(settings), outcomes, cut_at(chains, [-1] * len(chains)), fixed_cuts(chains))
+
+
+def cut_of_as_many(outcome: Outcome, cuts: Sequence[Outcome]) -> Level:
+    """The fixed cut that decodes as many tokens."""
+    means = np.array([cut.costs["decoded"].mean() for cut in cuts])
+    wanted = outcome.costs["decoded"].mean()
+    upper = int(np.clip(np.searchsorted(means, wanted), 1, len(cuts) - 1))
+    share = float(np.clip((wanted - means[upper - 1]) / (means[upper] - means[upper - 1]), 0, 1))
+    return Level(cuts[upper - 1], cuts[upper], share)
+
+
+# ---- rules
+
+
+class Judged(NamedTuple):
+    """A rule's setting on chains that it was not set on."""
+
+    outcome: Outcome
+    level: Level
+    random: Floats
+    full: Outcome
+
+
+def best_of(trial: Trial, rule: str, is_cheap: bool) -> int | None:
+    """The setting that is furthest above the fixed cut of as many tokens.
+
+    Args:
+        trial: The settings.
+        rule: Name of the rule, or `ANY_RULE`.
+        is_cheap: Whether only settings count that compute no more than that cut, the chain's KV kept.
+    """
+    best, index_of_best = -np.inf, None
+    for index, (setting, outcome) in enumerate(zip(trial.settings, trial.outcomes, strict=True)):
+        if rule not in (setting.rule["type"], ANY_RULE) or (outcome.exits >= 0).mean() < 0.05:
+            continue
+        level = cut_of_as_many(outcome, trial.cuts)
+        above = outcome.right.mean() - level.right.mean()
+        if above > best and not (is_cheap and outcome.costs["kept"].mean() > level.cost("kept").mean()):
+            best, index_of_best = above, index
+    return index_of_best
+
+
+def judge(chains: Sequence[RecordedChain], trial: Trial, index: int, rng: np.random.Generator) -> Judged:
+    """A setting on some chains, beside the fixed cut of as many tokens and random exits."""
+    outcome = trial.outcomes[index]
+    lots = [cut_at(chains, rng.permutation(outcome.exits).tolist()).right for _ in range(NUM_LOTS)]
+    return Judged(outcome, cut_of_as_many(outcome, trial.cuts), np.mean(lots, axis=0), trial.full)
+
+
+def add_rules(report: Report, chains: Sequence[Sequence[RecordedChain]], trials: Sequence[Trial]) -> None:
+    """What each rule is worth, set on one set and judged on the other."""
+    rules = dict.fromkeys([*(setting.rule["type"] for setting in trials[0].settings), ANY_RULE])
+    for is_cheap, suffix in ((False, ""), (True, CHEAP)):
+        for rule in rules:
+            found = [best_of(trial, rule, is_cheap) for trial in trials]
+            if None in found:
+                continue
+            name = f"{rule}{suffix}"
+            pairs = list(zip(chains, trials, reversed(found), strict=True))
+            judged = [judge(own, trial, index or 0, report.rng) for own, trial, index in pairs]
+            report.setting[name] = " / ".join(str(trials[0].settings[index or 0]) for index in reversed(found))
+            add_rule(report, name, judged)
+    best = ANY_RULE + CHEAP
+    if best in report.setting:
+        report.bar(
+            f"{best}: points over a fixed cut, lower end",
+            value_of(report, f"{best}: points over a fixed cut", "low"),
+            ">",
+            0.0,
+        )
+        report.bar(
+            f"{best}: computed (kept) to a cut's", value_of(report, f"{best}: computed (kept) to a cut's"), "<=", 1.0
+        )
+
+
+def value_of(report: Report, name: str, end: str = "value") -> float:
+    """A figure that was added."""
+    value = report.figures[name][end]
+    return np.nan if value is None else value
+
+
+def add_rule(report: Report, name: str, judged: Sequence[Judged]) -> None:
+    """Add a rule's figures on all sets together."""
+    right = np.concatenate([each.outcome.right for each in judged])
+    level = np.concatenate([each.level.right for each in judged])
+    report.figure(f"{name}: accuracy", float(right.mean()))
+    report.difference(f"{name}: points over a fixed cut", right, level, scale=100)
+    for number, each in enumerate(judged):
+        report.difference(f"{name}: the same, set {number}", each.outcome.right, each.level.right, scale=100)
+    random = np.concatenate([each.random for each in judged])
+    report.difference(f"{name}: points over a random exit", right, random, scale=100)
+    full = np.concatenate([each.full.right for each in judged])
+    report.difference(f"{name}: points over whole chains", right, full, scale=100)
+    for cost in ("decoded", *COMPUTED):
+        ours = np.concatenate([each.outcome.costs[cost] for each in judged])
+        report.saved(f"{name}: {cost} saved", ours, np.concatenate([each.full.costs[cost] for each in judged]))
+        if cost != "decoded":
+            cuts = np.concatenate([each.level.cost(cost) for each in judged])
+            report.ratio(f"{name}: computed ({cost}) to a cut's", ours, cuts)
+    report.figure(f"{name}: probes", float(np.mean([each.outcome.costs["probes"].mean() for each in judged])))
+
+
+# ---- guarantee
+
+
+def add_guarantee(report: Report, trials: Sequence[Trial], num_halves: int) -> None:
+    """How often what was promised is broken on the other half, and what is saved at that price."""
+    error = 1.96 * float(np.sqrt(CONFIDENCE * (1 - CONFIDENCE) / num_halves))
+    for loss in ("lost", "differs"):
+        for level in LEVELS:
+            for number, trial in enumerate(trials):
+                name = f"guarantee, {loss}, E {level:g}, set {number}"
+                broken, saved, passed, lost = 0, [], 0, []
+                for _ in range(num_halves):
+                    choosing, reporting = halves(len(trial.full.right), report.rng)
+                    index = choose(trial, choosing, level, CONFIDENCE, report.rng, loss=loss)
+                    outcome = trial.outcome_of(index)
+                    lost.append(getattr(outcome, loss)[reporting].mean())
+                    broken += lost[-1] > level
+                    passed += index is not None
+                    decoded = [each.costs["decoded"][reporting].mean() for each in (outcome, trial.full)]
+                    saved.append(1 - decoded[0] / decoded[1])
+                share = report.share(f"{name}: halves that lose more", broken, num_halves)
+                report.figure(f"{name}: loss", float(np.mean(lost)))
+                report.figure(f"{name}: halves with a setting", passed / num_halves)
+                report.figure(f"{name}: decoded saved", float(np.mean(saved)), *np.quantile(saved, (0.025, 0.975)))
+                report.bar(f"{name}: halves that lose more", share, "<=", CONFIDENCE + error)
+
+
+# ---- live
+
+
+def add_live(
+    report: Report, model: str, trial: Trial, recorded: Sequence[RecordedChain], num_live: int, seed: int
+) -> None:
+    """A policy of some problems of the first set, on others: what is saved, against the replay's forecast.
+
+    Args:
+        report: Gets the figures.
+        model: The model.
+        trial: Of the first set.
+        recorded: Whole chains of the second set, which is answered.
+        num_live: Problems of it.
+        seed: Of the second set.
+    """
+    rows = np.arange(min(NUM_CALIBRATED, len(trial.full.right)))
+    index = choose(trial, rows, LIVE_LOSS, None, report.rng)
+    if index is None:
+        raise click.ClickException("no setting passes; there is nothing to run live")
+    setting, outcome = trial.settings[index], trial.outcomes[index]
+    report.setting["live policy"] = str(setting)
+    forecast = report.saved(
+        "live: decoded saved, foretold", outcome.costs["decoded"][rows], trial.full.costs["decoded"][rows]
+    )
+    report.difference(
+        "live: points over whole chains, foretold", outcome.right[rows], trial.full.right[rows], scale=100
+    )
+    samples = load_dataset("tinylm:held_out", num_samples=len(recorded), seed=seed)[:num_live]
+    config = load_config(STACK, [f"workers.generation.args.model={model}", f"seed={seed + 1000}"]).resolved()
+    config["controller"]["args"] |= {
+        **setting.to_json(),
+        "chunk_size": None,
+        "certainty_threshold": None,
+        "max_lead": 1,
+    }
+    with progress() as bars:
+        run = run_stack("live", config, samples, bars)
+    whole = {chain.question: chain for chain in recorded}
+    plain = [whole[record.id] for record in run.records]
+    saved = report.saved("live: decoded saved", run.decoded, [chain.num_tokens for chain in plain])
+    right = [float(chain.full == chain.target) for chain in plain]
+    report.difference("live: points over whole chains", run.correct, right, scale=100)
+    report.figure(
+        "live: stopped", float(np.mean([record.exit_reason not in ("end", "length") for record in run.records]))
+    )
+    vain = [record.ledger["by_purpose"].get("discarded", {"decoded": 0})["decoded"] for record in run.records]
+    report.figure("live: decoded in vain", float(np.mean(vain)))
+    report.bar("live: decoded saved, from the forecast's lower end", saved.value - forecast.low, ">=", 0.0)
+    report.bar("live: decoded saved, to the forecast's upper end", saved.value - forecast.high, "<=", 0.0)
+
+
+def pooled(trials: Sequence[Trial]) -> Trial:
+    """All sets as one, for the picture."""
+
+    def joined(outcomes: Sequence[Outcome]) -> Outcome:
+        arrays = [np.concatenate([getattr(each, name) for each in outcomes]) for name in Outcome._fields[:-1]]
+        costs: Mapping[str, Floats] = {cost: np.concatenate([each.costs[cost] for each in outcomes]) for cost in COSTS}
+        return Outcome(*arrays, costs)
+
+    return Trial(
+        trials[0].settings,
+        [joined(outcomes) for outcomes in zip(*(trial.outcomes for trial in trials), strict=True)],
+        joined([trial.full for trial in trials]),
+        [joined(cuts) for cuts in zip(*(trial.cuts for trial in trials), strict=False)],
+    )
+
+
+@benchmark("studies.stopping --store FOLDER --plot_path frontier.png")
+@size("--num_problems", 1000, quick=24, help="Problems of each of the two sets.", least=8)
+@size("--num_live", 600, quick=12, help="Problems that are answered live.", least=2)
+@size("--num_halves", 200, quick=20, help="Random halves of the guarantee.", least=2)
+@click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
+@stored
+@plotted
+def main(
+    report: Report,
+    num_problems: int,
+    num_live: int,
+    num_halves: int,
+    model: str,
+    store: Path | None,
+    plot_path: Path | None,
+) -> None:
+    """Stopping rules at equal tokens, the guarantee of a calibrated policy, and what it saves live."""
+    with tempfile.TemporaryDirectory() as folder:
+        seeds = [report.seed + number for number in range(NUM_SETS)]
+        root = Path(folder) if store is None else store
+        chains = [record_chains(root / str(seed), model, num_problems, seed) for seed in seeds]
+        settings = list(settings_to_try(chains[0], SPACING))
+        with progress() as bars:
+            bar = bars.add_task("replayed settings", total=NUM_SETS * len(settings))
+            trials = [
+                play_settings(root / str(seed), own, settings, lambda setting: bars.advance(bar))
+                for seed, own in zip(seeds, chains, strict=True)
+            ]
+    full = pooled(trials).full
+    report.figure("whole chains: accuracy", float(full.right.mean()))
+    for cost in ("decoded", "kept"):
+        report.figure(f"whole chains: {cost}", float(full.costs[cost].mean()))
+    add_rules(report, chains, trials)
+    add_guarantee(report, trials, num_halves)
+    if plot_path is not None:
+        both = pooled(trials)
+        plot_trial(both, None, np.arange(len(both.full.right)), f"{model}: {len(both.full.right)} questions", plot_path)
+    add_live(report, model, trials[0], chains[1], num_live, seeds[1])
+
+
+if __name__ == "__main__":
+    main()
