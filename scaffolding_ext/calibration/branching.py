@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import warnings
-from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scaffolding_ext.calibration.files import CalibrationWarning
-from scaffolding_ext.documents import decoded, located, write_text
+from scaffolding_ext.calibration.files import CalibrationWarning, read_calibration, write_calibration
+from scaffolding_ext.documents import located
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.kv_sharing.confidence import ConfidenceGate
 from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
+
+KIND, VERSION = "branching", 1
 
 
 class BranchingFigures(BaseModel):
@@ -42,8 +42,6 @@ class BranchingCalibration(BaseModel):
     """Thresholds with their origin.
 
     Attributes:
-        kind: Tells the file from other calibrations.
-        version: Of the file's format.
         model: Whose branches and verdicts the thresholds were chosen on.
         dataset: Name of the data.
         branching_factor: Branches of a problem.
@@ -56,8 +54,6 @@ class BranchingCalibration(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    kind: Literal["branching"] = "branching"
-    version: Literal[1] = 1
     model: str
     dataset: str
     branching_factor: int
@@ -72,28 +68,27 @@ class BranchingCalibration(BaseModel):
         """Read a file; `configs:NAME` is one that ships with the package.
 
         Raises:
-            ConfigError: It is not there, or no such file.
+            ConfigError: It is not there, or no such file; it names the file.
         """
+        fields = read_calibration(located(path), {KIND: VERSION})
         try:
-            return cls.model_validate_json(decoded(located(path).read_bytes()))
+            return cls.model_validate(
+                {name: value for name, value in fields.items() if name not in ("kind", "version")}
+            )
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise ConfigError(
-                f"{os.fspath(path)} is no branching calibration of version 1 ({where}: {first['msg']}); make one with "
-                "`scaffolding-ext calibrate branching`",
-                "calibration",
+                f"lacks a field or holds a wrong one ({where}: {first['msg']})", os.fspath(path)
             ) from error
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read {os.fspath(path)}: {error}", "calibration") from error
 
-    def save(self, path: str | Path) -> None:
-        """Write the file.
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the YAML file.
 
         Raises:
             OutputError: It cannot be written.
         """
-        write_text(path, self.model_dump_json(indent=1) + "\n")
+        write_calibration(path, KIND, VERSION, **self.model_dump())
 
     def check_model(self, model: str | None) -> None:
         """Warn where the thresholds are applied to another model; one that is not named is not compared."""

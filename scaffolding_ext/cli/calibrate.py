@@ -250,8 +250,8 @@ def branching(
     \b
     Example:
       scaffolding-ext calibrate branching --config configs:kv_share_branching --limit 100 \\
-        --output_path runs/branching.json
-      scaffolding-ext eval --config configs:kv_share_branching --set controller.args.calibration=runs/branching.json
+        --output_path runs/branching.yaml
+      scaffolding-ext eval --config configs:kv_share_branching --set controller.args.calibration=runs/branching.yaml
     """
     from scaffolding_ext.calibration.branching_run import calibrate as choose
     from scaffolding_ext.calibration.branching_run import run_branches

@@ -99,7 +99,7 @@ def test_layers_end_where_the_workers_verdict_is():
 
 
 def test_the_command_leaves_a_file_that_a_controller_takes(tmp_path):
-    path = tmp_path / "branching.json"
+    path = tmp_path / "branching.yaml"
     sets = [part for override in SMALL for part in ("--set", override)]
     command = ["calibrate", "branching", "--config", "configs:kv_share_branching", *sets, "--limit", "2"]
     result = CliRunner().invoke(main, [*command, "--output_path", str(path), "--json"])

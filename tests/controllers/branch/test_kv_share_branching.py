@@ -1,7 +1,6 @@
 """Branches on one prefix: what is asked of workers, what is spared, who wins, and how they stack."""
 
 import asyncio
-import json
 import math
 import warnings
 
@@ -315,7 +314,7 @@ def calibration(**fields):
 
 
 def test_a_calibration_sets_gates_and_what_is_given_goes_before_it(tmp_path):
-    path = tmp_path / "branching.json"
+    path = tmp_path / "branching.yaml"
     calibration().save(path)
     assert BranchingCalibration.load(path) == calibration()
     controller = KVShareBranchingController(calibration=path)
@@ -334,14 +333,16 @@ def test_a_calibration_sets_gates_and_what_is_given_goes_before_it(tmp_path):
 
 
 def test_a_file_that_is_no_calibration_is_refused(tmp_path):
-    path = tmp_path / "branching.json"
-    with pytest.raises(ConfigError, match="cannot read"):
+    path = tmp_path / "branching.yaml"
+    with pytest.raises(ConfigError, match="cannot read the calibration"):
+        KVShareBranchingController(calibration=path)
+    calibration().save(path)
+    text = path.read_text()
+    path.write_text(text.replace("version: 1", "version: 2"))
+    with pytest.raises(ConfigError, match="is of version 2; this release reads 1"):
         BranchingCalibration.load(path)
-    path.write_text(json.dumps(calibration().model_dump(mode="json") | {"version": 2}))
-    with pytest.raises(ConfigError, match=r"no branching calibration of version 1 \(version"):
-        BranchingCalibration.load(path)
-    path.write_text(json.dumps(calibration().model_dump(mode="json") | {"skip_gate": {"least": 2.0}}))
-    with pytest.raises(ConfigError, match="skip_gate"):
+    path.write_text(text.replace("least: 0.75", "least: 2.0"))
+    with pytest.raises(ConfigError, match=r"holds a wrong one .skip_gate.*at most 1"):
         BranchingCalibration.load(path)
 
 
