@@ -214,7 +214,8 @@ class ContinuousBatch:
             self._num_decoded += num_tokens
         num_kv = request.sequence.num_kv
         self._num_recomputed += max(0, min(request.num_known - num_kv, num_tokens))
-        self._index.extend(request.sequence, num_tokens)
+        if request.exit_layer is None:  # else layers are missing in it
+            self._index.extend(request.sequence, num_tokens)
 
     def _accept(self, requests: list[EngineRequest], sampled: Sampled | None) -> None:
         """Append the drawn tokens to the requests that generate; the others have ended."""

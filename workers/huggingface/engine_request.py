@@ -19,6 +19,8 @@ from scaffolding_ext.workers.task_fields import TokenLogprob
 if TYPE_CHECKING:
     import torch
 
+    from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
+
 
 def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
     """What is reported with the token of one row: the likeliest alternatives and the token itself; None for none."""
@@ -60,6 +62,7 @@ class EngineRequest:
         score_from: Position of the first prompt token whose log-probability is wanted, or None.
         choices: Token ids whose logits behind the prompt are wanted.
         wants_logits: Whether all logits behind each token of the prompt are wanted.
+        layer_exit: When the prompt's next token may be read before the last layer; its KV is nobody else's then.
         keep: Whether the KV is worth storing when the request ends.
         ignore_end: Whether end-of-sequence tokens do not end the text.
         min_tokens: Tokens before which an end-of-sequence token cannot be drawn.
@@ -74,6 +77,7 @@ class EngineRequest:
         number: How many came before it.
         num_put_back: How often it had to make room for others.
         num_known: First tokens whose KV was computed before it was put back.
+        exit_layer: The layer after which its next token was read, where it may leave before the last.
         last_step: The engine's step that computed something of it last, or let it in.
         skipped_since: When it should have computed and got no place in a step; None once it had one.
     """
@@ -89,6 +93,7 @@ class EngineRequest:
         score_from: int | None = None,
         choices: tuple[int, ...] = (),
         wants_logits: bool = False,
+        layer_exit: LayerExit | None = None,
         keep: bool = True,
         ignore_end: bool = False,
         min_tokens: int = 0,
@@ -106,6 +111,7 @@ class EngineRequest:
         self.score_from = score_from
         self.choices = choices
         self.wants_logits = wants_logits
+        self.layer_exit = layer_exit
         self.keep = keep
         self.ignore_end = ignore_end
         self.min_tokens = min_tokens
@@ -125,6 +131,7 @@ class EngineRequest:
         self.logprobs: list[dict[int, TokenLogprob]] = []
         self.scores: list[float] = []
         self.choice_logits: list[float] = []
+        self.exit_layer: int | None = None
         self.context_logits: torch.Tensor | None = None  # shape (prompt tokens, vocabulary), float32
         self.num_reused = 0
         self.num_prefilled = 0

@@ -14,6 +14,7 @@ from scaffolding_ext.workers.huggingface.attention import ATTENTION, Span, Step,
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.flashinfer_attention import FlashInferPlans, Wrappers
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
+from scaffolding_ext.workers.huggingface.layer_loop import LayerLoop, why_no_layer_exit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -54,6 +55,7 @@ class ModelRunner:
         self._kv = kv
         self._wrappers: Wrappers = {}
         self._is_flat = model.config.get_text_config()._attn_implementation == ATTENTION
+        self._layers = LayerLoop(model, self._prepare) if why_no_layer_exit(model) is None else None
         parameters = inspect.signature(model.forward).parameters
         self._selects_logits = "logits_to_keep" in parameters
         if (
@@ -69,14 +71,24 @@ class ModelRunner:
         """Compute pending tokens, and read the scores that they give.
 
         Args:
-            works: What is computed; put in the order of their tokens, those that decode first.
+            works: What is computed; put in the order of their tokens, those that decode first. Those that may leave
+                before the last layer come behind the others, in a pass of their own.
 
         Returns:
             Logits of the next token of each request that this pass completes, in order: shape (requests,
             vocabulary), float32.
         """
         works.sort(key=lambda work: (work.num_tokens, work.request.sequence.num_kv))
-        ids, step = self._prepare(works)
+        leaving = [work for work in works if work.request.layer_exit is not None and work.completes]
+        if self._layers is None or not leaving:
+            return self._forward(works)
+        works.sort(key=leaving.__contains__)
+        staying = works[: len(works) - len(leaving)]
+        parts = [self._forward(staying)] if staying else []
+        return torch.cat([*parts, self._layers.run(leaving)])
+
+    def _forward(self, works: list[Work]) -> torch.Tensor:
+        ids, step = self._prepare(works, self._is_flat)
         wanted: list[int] = []  # flat indices of the tokens whose logits are needed
         scored: list[tuple[Work, int]] = []
         completed: list[int] = []
@@ -98,12 +110,12 @@ class ModelRunner:
             return logits
         return logits[torch.tensor(completed, dtype=torch.long, device=logits.device)]
 
-    def _prepare(self, works: list[Work]) -> tuple[torch.Tensor, Step]:
-        """The tokens of a pass, flat, with padding last; and what attention must know of them."""
+    def _prepare(self, works: list[Work], is_rounded: bool = False) -> tuple[torch.Tensor, Step]:
+        """The tokens of a pass, flat, with padding last where it is rounded; and what attention must know of them."""
         block_len = self._kv.tokens_per_block
         num_tokens = sum(work.num_tokens for work in works)
         rounding = 1 << max(0, num_tokens.bit_length() - _NUM_BITS)
-        flat = np.zeros((5, -(-num_tokens // rounding) * rounding if self._is_flat else num_tokens), np.int64)
+        flat = np.zeros((5, -(-num_tokens // rounding) * rounding if is_rounded else num_tokens), np.int64)
         flat[3, num_tokens:] = self._kv.padding
         tables = np.zeros((len(works), max(-(-_kv_len(work) // block_len) for work in works)), np.int64)
         stretches: list[

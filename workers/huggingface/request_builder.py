@@ -115,15 +115,21 @@ class RequestBuilder:
         """
         from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 
-        if task.layer_exit is not None:
-            raise InvalidTaskError(
-                f"layer_exit is {task.layer_exit}; HuggingFaceWorker reads the last layer: leave None"
-            )
         branches = self._reader.verified(task)
         choices = (int(task.yes_token), int(task.no_token))
         urgent, priority = is_urgent(task), priority_of(task)
         return [
-            EngineRequest(prompt, 0, GREEDY, choices=choices, keep=False, urgent=urgent, priority=priority, notify=word)
+            EngineRequest(
+                prompt,
+                0,
+                GREEDY,
+                choices=choices,
+                layer_exit=task.layer_exit,
+                keep=False,
+                urgent=urgent,
+                priority=priority,
+                notify=word,
+            )
             for prompt, word in zip(branches, notify, strict=True)
         ]
 

@@ -221,7 +221,8 @@ class RequestScheduler:
         if not request.num_put_back:
             request.num_reused += match.num_tokens
             self.num_reused += match.num_tokens
-        if request.max_tokens > 1 or self._pool.max_cached:  # else its KV is gone before anyone finds it
+        is_found = request.max_tokens > 1 or self._pool.max_cached  # else its KV is gone before anyone finds it
+        if is_found and request.layer_exit is None:
             self._index.promise(request.sequence)
         self.running[request] = self._reading[request] = None
         request.last_step = self._step

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import (
@@ -115,10 +114,13 @@ class HuggingFaceWorker(ChatWorker):
             model, dtype, device, attn_implementation, trust_remote_code
         )
         from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
+        from scaffolding_ext.workers.huggingface.layer_loop import why_no_layer_exit
         from scaffolding_ext.workers.huggingface.model_limits import check_attention, kv_limits
 
         config = network.config.get_text_config()
         context_len = getattr(config, "max_position_embeddings", None)
+        why_not = why_no_layer_exit(network)
+        self.refused = {} if why_not is None else {LAYER_EXIT: f"{why_not}; leave layer_exit out"}
         self.model = model
         self.chat_template = chat_template
         if context_len is not None and (max_seq_len or 0) > context_len:
@@ -245,6 +247,8 @@ class HuggingFaceWorker(ChatWorker):
         return TaskStatus.SUCCESS
 
     async def _verify(self, task: VerifyTask) -> TaskStatus:
+        if task.layer_exit is not None and LAYER_EXIT in self.refused:
+            raise InvalidTaskError(f"layer_exit is {task.layer_exit}, but {self.refused[LAYER_EXIT]}")
         waiters = [Waiter() for _ in task.branches]
         requests = self._builder.verify(task, [waiter.notify for waiter in waiters])
         for request in requests:
@@ -259,9 +263,10 @@ class HuggingFaceWorker(ChatWorker):
         finally:
             set_token_counts(task, TokenCounts(*map(sum, zip(*[request.counts for request in requests], strict=True))))
         task.scores = [probability_of_first(request.choice_logits) for request in requests]
+        if task.layer_exit is not None:
+            task.exit_layers = [request.exit_layer or 0 for request in requests]
         return TaskStatus.SUCCESS
 
-    refused = MappingProxyType({LAYER_EXIT: "it reads the last layer; leave layer_exit out"})
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
         **ChatWorker.task_handlers,
         GenerationTask: _generate,

@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.lowering import lower_verify, write_back_verify
-from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
 from scaffolding_ext.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.tasks import TokenCounts, VerifyTask, token_counts_of
@@ -92,7 +91,6 @@ def test_extreme_logits_give_no_overflow(worker):
         ({"branches": [[5] * 257]}, r"branches\[0\] has 257 tokens, but a request may have 256 in all: shorten it"),
         ({"yes_token": 512}, "yes_token and no_token contains 512"),
         ({"no_token": YES}, "yes_token and no_token are both 70; they must differ"),
-        ({"layer_exit": LayerExit(1.0, 1.0)}, "layer_exit is LayerExit.*; HuggingFaceWorker reads the last layer"),
     ],
 )
 def test_what_is_unusable_is_refused_by_name(worker, fields, message):

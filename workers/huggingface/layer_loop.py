@@ -1,0 +1,113 @@
+"""A forward pass whose requests may leave before the last layer: a verdict that has settled stops computing.
+
+The layers are called one by one. After each the final norm and the unembedding tell what the next token would be (RKSC,
+equation 5); a request leaves where its rule says that this has settled, and the others go on without it. What one that
+left early did not write in the layers above is nobody's to read: such requests leave nothing in the cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributions import Categorical
+
+from scaffolding_ext.workers.huggingface.attention import ATTENTION, Step, current_step
+from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from scaffolding_ext.workers.huggingface.model_runner import Work
+
+# Their decoder is nothing but embedding, layers, norm; the logits are the unembedding of that.
+_KINDS = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def why_no_layer_exit(model: PreTrainedModel) -> str | None:
+    """Why a model's layers cannot be called one by one; None where they can."""
+    config = model.config.get_text_config()
+    if config.model_type not in _KINDS:
+        return f"the model is of type {config.model_type}, and layers are known of {', '.join(_KINDS)}"
+    if config._attn_implementation != ATTENTION:
+        return "attn_implementation is given; leave it out"
+    return None
+
+
+class LayerLoop:
+    """Runs a model layer by layer.
+
+    Args:
+        model: One of which `why_no_layer_exit` knows no reason against it.
+        prepare: Gives the token ids of some work, flat, and what attention must know of it.
+    """
+
+    def __init__(self, model: PreTrainedModel, prepare: Callable[[list[Work]], tuple[torch.Tensor, Step]]) -> None:
+        self._decoder: Any = model.base_model
+        self._unembed: Any = model.get_output_embeddings()
+        self._prepare = prepare
+
+    def run(self, works: list[Work]) -> torch.Tensor:
+        """Compute all of these requests' pending tokens, each up to the layer after which it leaves.
+
+        Args:
+            works: Each completes its request, which has a `layer_exit`; gets its `exit_layer`. In the order of tokens.
+
+        Returns:
+            Logits of the next token of each, shape (requests, vocabulary), float32.
+        """
+        decoder, left = self._decoder, list(works)
+        read: dict[EngineRequest, torch.Tensor] = {}
+        entropies: torch.Tensor | None = None
+        ids, step = self._prepare(left)
+        hidden = decoder.embed_tokens(ids[None])
+        for number, layer in enumerate(decoder.layers, 1):
+            hidden = _through(layer, hidden, step, decoder.rotary_emb)
+            is_last = number == len(decoder.layers)
+            if not is_last and all(number + 1 < _rule(work).min_layer for work in left):
+                continue
+            ends = list(itertools.accumulate(work.num_tokens for work in left))
+            logits = self._unembed(decoder.norm(hidden[0, [end - 1 for end in ends]])).float()
+            before, entropies = entropies, Categorical(logits=logits).entropy()
+            leaves = [is_last or _leaves(work, number, i, entropies, before) for i, work in enumerate(left)]
+            for row, work in enumerate(left):
+                if leaves[row]:
+                    work.request.exit_layer = number
+                    read[work.request] = logits[row]
+            if not any(leaves) or is_last:
+                continue
+            stays = [row for row in range(len(left)) if not leaves[row]]
+            if not stays:
+                break
+            tokens = [place for row in stays for place in range(ends[row] - left[row].num_tokens, ends[row])]
+            hidden, entropies = hidden[:, tokens], entropies[stays]
+            left = [left[row] for row in stays]
+            step = self._prepare(left)[1]
+        return torch.stack([read[work.request] for work in works])
+
+
+def _through(layer: Any, hidden: torch.Tensor, step: Step, rotary: Any) -> torch.Tensor:
+    positions = step.positions[None]
+    token = current_step.set(step)
+    try:
+        output = layer(
+            hidden,
+            attention_mask=None,
+            position_ids=positions,
+            position_embeddings=rotary(hidden, position_ids=positions),
+            use_cache=False,
+        )
+    finally:
+        current_step.reset(token)
+    states: torch.Tensor = output[0] if isinstance(output, tuple) else output  # a tuple before transformers 4.55
+    return states
+
+
+def _rule(work: Work) -> Any:
+    return work.request.layer_exit
+
+
+def _leaves(work: Work, layer: int, row: int, now: torch.Tensor, before: torch.Tensor | None) -> bool:
+    return before is not None and bool(_rule(work).settled(layer, now[row].item(), before[row].item()))
