@@ -74,9 +74,11 @@ def add_rule(report: Report, name: str, reason: str, run: Run) -> None:
     if stops:
         report.figure(f"{name}: tokens at the stop", float(np.mean(stops)))
     report.figure(f"{name}: looks that asked, a chain", len(probes) / len(records))
-    for kind in ("decoded", "suffix_tokens", "prefilled"):
+    for kind in ("answer_tokens", "suffix_tokens"):
         if probes:
             report.figure(f"{name}: {kind} a look", float(np.mean([event[kind] for event in probes])))
+    read = [record.ledger["by_purpose"].get("probe", {}).get("prefilled", 0) for record in records]
+    report.figure(f"{name}: tokens read for probes, a chain", float(np.mean(read)))
     bounds = [event.get("entropy_is_bound", False) for event in probes if "entropy" in event]
     if bounds:
         report.figure(f"{name}: entropies that are bounds, share", float(np.mean(bounds)))

@@ -15,7 +15,7 @@ from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.maths.entropy import Entropy, token_entropy
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import TokenCounts, finish_reason_of, notes_of, output_of, token_counts_of
+from scaffolding_ext.tasks import finish_reason_of, notes_of, output_of
 
 
 class Needs(NamedTuple):
@@ -78,12 +78,12 @@ class Asked(NamedTuple):
         return [task for task in (self.answer, self.entropy) if task is not None]
 
     def figures(self) -> dict[str, int]:
-        """What the look has cost, for the trace: tokens of the suffixes, and what was decoded, prefilled and reused."""
+        """What it takes whatever the worker's cache holds, for the trace: tokens of the suffixes, and those written."""
+        written = [task.output_tokens for task in self.tasks]
         num_suffix_tokens = sum(notes_of(task).num_suffix_tokens for task in self.tasks)
-        counts = [counts for task in self.tasks if (counts := token_counts_of(task)) is not None]
         return {
             **({"suffix_tokens": num_suffix_tokens} if num_suffix_tokens else {}),
-            **(TokenCounts(*map(sum, zip(*counts, strict=True)))._asdict() if counts else {}),
+            **({} if None in written else {"answer_tokens": sum(len(ids or ()) for ids in written)}),
         }
 
 

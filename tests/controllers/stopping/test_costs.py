@@ -36,10 +36,10 @@ def test_the_tokens_of_the_suffixes_are_counted(scripted, prompting, events, rul
     assert result.program.ledger.to_json()["num_suffix_tokens"] == result.program.ledger.num_suffix_tokens
 
 
-def test_what_looks_computed_stands_in_the_trace_and_in_the_ledger(ask, events):
+def test_what_looks_wrote_stands_in_the_trace_and_in_the_ledger(ask, events):
     result, _ = ask("consecutive", ["4}"], mode="chunk")
     probes = events(result, "probe")
     ledger = result.program.ledger.by_purpose[Purpose.PROBE]
-    assert sum(event["decoded"] for event in probes) == ledger.decoded == 3 * len("4}")
-    assert sum(event["prefilled"] for event in probes) == ledger.prefilled > 0
+    assert sum(event["answer_tokens"] for event in probes) == ledger.decoded == 3 * len("4}")
+    assert ledger.prefilled > 0
     assert "num_suffix_tokens" not in result.program.ledger.to_json()  # nobody can count them without a tokenizer
