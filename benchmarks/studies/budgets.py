@@ -2,25 +2,24 @@
 
     python -m benchmarks.studies.budgets --store runs/budgets --json > budgets.json
 
-Runs of `scaffolding-ext eval` at several budgets tell what each type gains, and those that ran one request at a time
-how long it takes. The plan for an arrival rate and the best single budget for all types then serve the same arrivals,
-in turn (plan, uniform, uniform, plan), with one request at a time and with a batch; other questions than were swept.
+Runs of `scaffolding-ext eval` at several budgets tell what each type gains. Seconds are those of other questions, one
+at a time, the budgets in turns of random order: a machine that gets slower slows all of them. The plan for an arrival
+rate and the best single budget for all types then serve the same arrivals, in turn (plan, uniform, uniform, plan), one
+request at a time and in a batch. All questions but those of the two arms are different ones.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 import numpy as np
 
+from benchmarks._lib.budget_types import ANSWER_TOKENS, AT_ONCE, DRAWN, KINDS, PLANNED, hosted, questions, sweep, timed
 from benchmarks._lib.command import benchmark, size, stored
 from benchmarks._lib.report import Report
 from benchmarks._lib.served_queue import Served, poisson, serve
@@ -29,59 +28,21 @@ from scaffolding_ext import (
     HuggingFaceWorker,
     Prompting,
     QueueAwareBudgetController,
-    ScaffoldingLlm,
 )
 from scaffolding_ext.calibration.budget_plan import PlannedBudgets
-from scaffolding_ext.cli.main import main as scaffolding_ext
-from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.evaluation.budget_sweep import Swept, read_sweep
 from scaffolding_ext.evaluation.datasets import Sample, load_dataset
 from scaffolding_ext.maths.queueing.demand import Demand
 from scaffolding_ext.maths.queueing.events import serve_in_batch, summarized
-from scaffolding_ext.maths.queueing.grid import MeasuredType
 from scaffolding_ext.maths.queueing.queues import Queue
 from scaffolding_ext.maths.queueing.tasks import Floats
 from scaffolding_ext.results import ScaffoldingResult
 
-KINDS = ("count", "maximum", "walk", "find")
-BUDGETS = (0, 32, 64, 96, 128, 192, 256, 384)
 KEPT = (0, 24, 64, 112, 180)  # tokens of thinking that are to be kept
-ANSWER_TOKENS = 32
-SWEPT_AT_ONCE, KEPT_AT_ONCE = 32, 32
 BLOCK = 20  # arrivals that are drawn together, since neighbours in a queue are alike
 TURNS = (("plan", 0), ("uniform", 0), ("uniform", 1), ("plan", 1))  # and the stretch of arrivals that both meet
 SERVED_SEED, FULL_SEED, KEPT_SEED = 1000, 2000, 3000  # of questions, beside those of the sweep
 Budgets = Sequence[int]
-
-
-def questions(number: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Sample]:
-    """So many of each kind, the kinds in turn."""
-    drawn = [load_dataset("tinylm:held_out", num_samples=number, seed=seed, kind=kind) for kind in kinds]
-    return [sample._replace(id=f"{sample.id}-{sample.kind}") for turn in zip(*drawn, strict=True) for sample in turn]
-
-
-def sweep(store: Path, model: str, samples: Sequence[Sample], name: str, at_once: int) -> list[Path]:
-    """Run `scaffolding-ext eval` at every budget, into a folder each; what is there stays."""
-    store.mkdir(parents=True, exist_ok=True)
-    data = store / f"{name}.jsonl"
-    rows = [{"id": s.id, "prompt": s.prompt, "target": s.target, "kind": s.kind} for s in samples]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    folders = []
-    for budget in BUDGETS:
-        folders.append(store / f"{name}_{budget}")
-        if (folders[-1] / "summary.json").exists():
-            continue
-        settings = {
-            "controller.args.thinking_tokens": budget,
-            "workers.generation.args.model": model,
-            "max_parallel_requests": at_once,
-            "dataset": json.dumps({"source": str(data)}),
-        }
-        sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-        arguments = ["eval", "--config", "configs:budget_forcing", *sets, "--output_path", str(folders[-1])]
-        with contextlib.redirect_stdout(sys.stderr):
-            scaffolding_ext(arguments, standalone_mode=False)
-    return folders
 
 
 def study_kept(report: Report, worker: HuggingFaceWorker, prompting: Prompting, number: int) -> None:
@@ -93,9 +54,9 @@ def study_kept(report: Report, worker: HuggingFaceWorker, prompting: Prompting, 
         for budget in KEPT:
             mine = samples[KEPT.index(budget) :: len(KEPT)]
             forcing = BudgetForcingController(
-                budget, max_answer_tokens=ANSWER_TOKENS, exact=exact, sampling_params={"temperature": 0.7}
+                budget, max_answer_tokens=ANSWER_TOKENS, exact=exact, sampling_params=DRAWN
             )
-            with hosted(forcing, worker, prompting, KEPT_AT_ONCE, report.seed) as llm:
+            with hosted(forcing, worker, prompting, AT_ONCE, report.seed) as llm:
                 results = [llm.generate_async(sample.prompt, sample_id=sample.id) for sample in mine]
                 for result in results:
                     result.exception()
@@ -118,16 +79,6 @@ def num_thinking(result: ScaffoldingResult, prompting: Prompting) -> int:
     return max(n for n in range(len(ids) + 1) if len(prompting.decode(ids[:n])) <= at)
 
 
-@contextlib.contextmanager
-def hosted(
-    controller: BaseController, worker: HuggingFaceWorker, prompting: Prompting, at_once: int, seed: int
-) -> Iterator[ScaffoldingLlm]:
-    """A host on the worker, which stays."""
-    controller.prompting = prompting
-    with ScaffoldingLlm(controller, {"generation": worker}, seed=seed, max_parallel_requests=at_once) as llm:
-        yield llm
-
-
 class Server:
     """The engine under a load, with budgets by type.
 
@@ -144,9 +95,7 @@ class Server:
     def serve(self, demand: Demand, budgets: Budgets, samples: Sequence[Sample], arrivals: Floats) -> Served:
         """Serve arrivals, a budget for each of the demand's types."""
         plan = PlannedBudgets(demand, dict(zip(demand.names, budgets, strict=True)), 0, "")
-        forcing = BudgetForcingController(
-            max(budgets), max_answer_tokens=ANSWER_TOKENS, sampling_params={"temperature": 0.7}
-        )
+        forcing = BudgetForcingController(max(budgets), max_answer_tokens=ANSWER_TOKENS, sampling_params=DRAWN)
         controller = QueueAwareBudgetController(plan, generation_controller=forcing)
         with hosted(controller, self._worker, self._prompting, self._at_once, self._seed) as llm:
             return serve(llm, samples, arrivals)
@@ -228,11 +177,11 @@ def study_served(
 
 @benchmark("studies.budgets --store runs/budgets")
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model, or a folder.")
-@click.option("--alpha", default=20.0, show_default=True, help="Seconds that a right answer is worth.")
-@click.option("--load", default=0.6, show_default=True, help="Share of the capacity that one budget for all would use.")
-@click.option("--middle", default=96, show_default=True, help="That budget.")
+@click.option("--worth", default=20.0, show_default=True, help="A right answer, in services of --middle tokens.")
+@click.option("--load", default=0.6, show_default=True, help="Share of the capacity that --middle for all would use.")
+@click.option("--middle", default=96, show_default=True, help="Tokens.")
 @size("--num_swept", 80, quick=2, help="Questions a type that are swept.")
-@size("--num_timed", 6, quick=2, help="Questions a type that are timed alone.")
+@size("--num_timed", 6, quick=1, help="Questions a type and budget that are timed alone.")
 @size("--num_kept", 500, quick=10, help="Problems whose budgets are looked at.")
 @size("--seconds", 150, quick=4, help="Of each of the four stretches of arrivals of a queue.")
 @size("--num_queries", 50_000, quick=2_000, help="Queries simulated.", least=1000)
@@ -240,7 +189,7 @@ def study_served(
 def main(
     report: Report,
     model: str,
-    alpha: float,
+    worth: float,
     load: float,
     middle: int,
     num_swept: int,
@@ -253,42 +202,31 @@ def main(
     """A plan of budgets against the best single budget, in simulated and served queues; budgets kept to the token."""
     with tempfile.TemporaryDirectory() as folder:
         place = store or Path(folder)
-        runs = sweep(place, model, questions(num_swept, report.seed), "swept", SWEPT_AT_ONCE)
-        runs += sweep(place, model, questions(num_timed, report.seed), "timed", 1)
-        swept = read_sweep(runs, seed=report.seed)
-    report.closing += swept.warnings
-    types = tuple(kind.measured() for kind in swept.kinds)
+        swept = read_sweep(sweep(place, model, questions(num_swept, report.seed)), seed=report.seed)
     for kind in swept.kinds:
         report.figure(f"{kind.kind}: largest miss of the saturating curve, points", 100 * kind.accuracy.largest_miss)
     prompting = Prompting.for_model(model)
     with HuggingFaceWorker(model) as worker:
-        study_kept(report, worker, prompting, num_kept)
         for places in (1, 16):
+            types = timed(report, f"{places} at once", worker, prompting, swept, num_timed)
+            alone = Demand(types, 1.0, 1.0, max(PLANNED))
+            service = float(alone.forecast([middle] * len(types)).load)
             server = Server(worker, prompting, places, report.seed)
-            study_queue(report, server, places, types, swept, alpha, load, middle, seconds, num_queries)
+            queue = Queue() if places == 1 else server.queue(alone, middle, 3 * places)
+            rate = load * queue.capacity / service
+            demand = replace(alone, arrival_rate=rate, alpha=worth * service, queue=queue)
+            study_queue(report, server, f"{places} at once", demand, swept, seconds, num_queries)
+        study_kept(report, worker, prompting, num_kept)
 
 
 def study_queue(
-    report: Report,
-    server: Server,
-    places: int,
-    types: tuple[MeasuredType, ...],
-    swept: Swept,
-    alpha: float,
-    load: float,
-    middle: int,
-    seconds: int,
-    num_queries: int,
+    report: Report, server: Server, name: str, demand: Demand, swept: Swept, seconds: int, num_queries: int
 ) -> None:
     """One queue: planned, simulated and served."""
-    name = f"{places} at once"
-    alone = Demand(types, 1.0, alpha, max(BUDGETS))
-    queue = Queue() if places == 1 else server.queue(alone, middle, 3 * places)
-    service = float(alone.forecast([middle] * len(types)).load)
-    demand = replace(alone, arrival_rate=load * queue.capacity / service, queue=queue)
-    arms: dict[str, Budgets] = {"plan": demand.best(), "uniform": [demand.best_uniform()] * len(types)}
-    report.figure(f"{name}: capacity", queue.capacity)
+    arms: dict[str, Budgets] = {"plan": demand.best(), "uniform": [demand.best_uniform()] * len(demand.types)}
+    report.figure(f"{name}: capacity", demand.queue.capacity)
     report.figure(f"{name}: arrivals a second", demand.arrival_rate)
+    report.figure(f"{name}: seconds that a right answer is worth", demand.alpha)
     for arm, budgets in arms.items():
         for kind, budget in zip(demand.names, budgets, strict=True):
             report.figure(f"{name}, {arm}: tokens of {kind}", budget)

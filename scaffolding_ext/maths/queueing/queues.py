@@ -73,7 +73,7 @@ class Queue:
             total, inside = total + line, inside + self.places * line
             waiting = weight * full / (1 - full) ** 2
             times = (inside + waiting * second / (2 * first**2)) / total / arrival_rate
-        return np.where(full < 1, times, np.inf)
+        return np.where(full < 1, np.where(first > 0, times, 0.0), np.inf)
 
 
 class Outcome(NamedTuple):

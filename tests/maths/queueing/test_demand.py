@@ -31,6 +31,7 @@ def test_one_place_is_pollaczek_and_khinchine_s() -> None:
     of = Moments(np.array([0.2, 0.9, 1.9]), np.array([0.1, 2.0, 9.0]))
     assert Queue().mean_time(0.5, of) == pytest.approx(pollaczek_khinchine(0.5, of))
     assert np.isinf(Queue().mean_time(0.5, Moments(np.asarray(2.0), np.asarray(5.0))))
+    assert Queue().mean_time(0.5, Moments(np.zeros(2), np.zeros(2))).tolist() == [0, 0]
 
 
 def test_servers_that_do_not_hinder_each_other_are_erlang_s() -> None:

@@ -1,0 +1,48 @@
+"""Questions that arrive at a stack: all are asked, as of their type, and come back in the order of arrival."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks._lib.served_queue import Served, poisson, serve
+from scaffolding_ext.calibration.budget_plan import PlannedBudgets
+from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.queue_aware_budget import QueueAwareBudgetController
+from scaffolding_ext.evaluation.rows import Sample
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.maths.queueing import TaskType
+from scaffolding_ext.maths.queueing.demand import Demand
+from scaffolding_ext.tasks import PROBE, purpose_of
+from scaffolding_ext.testing import ScriptedWorker
+
+TYPES = tuple(TaskType(name, 0.5, A=0.5, b=0.1, D=0.3, t0=0.2, c=0.01) for name in ("sums", "proofs"))
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_each_question_is_asked_as_of_its_type(at_once: int) -> None:
+    plan = PlannedBudgets(Demand(TYPES, 1.0, 10, 50), {"sums": 5, "proofs": 9}, 7, "")
+    controller = QueueAwareBudgetController(plan, generation_controller=BudgetForcingController(50, family="tinylm"))
+    worker = ScriptedWorker(lambda task: "4}" if purpose_of(task) == PROBE else "thinking " * 9)
+    samples = [Sample("a", "What?", "4", "sums"), Sample("b", "Why?", "5", "proofs"), Sample("c", "How?", "4", "sums")]
+    with ScaffoldingLlm(controller, {"generation": worker}, max_parallel_requests=at_once) as llm:
+        served = serve(llm, samples, np.zeros(3))
+    assert served.correct.tolist() == [1, 0, 1]
+    assert (served.seconds > 0).all()
+    asked = [task.max_tokens for task in worker.tasks if purpose_of(task) != PROBE]  # type: ignore[attr-defined]
+    assert sorted(asked) == [5, 5, 9]
+
+
+def test_arrivals_are_poisson() -> None:
+    rng = np.random.default_rng(0)
+    numbers = [len(poisson(2.0, 50, rng)) for _ in range(200)]
+    assert np.mean(numbers) == pytest.approx(100, abs=3)  # four standard errors
+    assert np.var(numbers) == pytest.approx(100, rel=0.4)
+    times = poisson(2.0, 50, rng)
+    assert (np.diff(times) >= 0).all()
+    assert times[-1] <= 50
+
+
+def test_stretches_are_joined_in_order() -> None:
+    joined = Served(np.array([1.0]), np.array([2.0])).joined(Served(np.array([0.0]), np.array([3.0])))
+    assert (joined.correct.tolist(), joined.seconds.tolist()) == ([1, 0], [2, 3])
