@@ -23,6 +23,8 @@ from scaffolding_ext.maths.queueing import TaskType
 from scaffolding_ext.maths.queueing.demand import Demand
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.tasks import PROBE, purpose_of
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
 
@@ -163,6 +165,17 @@ def test_the_plan_may_be_a_file(tmp_path: Path) -> None:
     PLAN.save(tmp_path / "plan.json")
     assert QueueAwareBudgetController(str(tmp_path / "plan.json")).live.plan == PLAN
     assert QueueAwareBudgetController(tmp_path / "plan.json").generation_controller.thinking_tokens == 400  # type: ignore[attr-defined]
+
+
+def test_the_packaged_stack_is_planned_for_its_model() -> None:
+    config = load_config("configs:queue_aware_budget")
+    asked = check_stack(config)
+    model = config.workers["generation"].args["model"]
+    assert asked.live.plan.model == model
+    asked.bind({"generation": type("Named", (ScriptedWorker,), {"model": model})("x")})  # without a warning
+    budgets = asked.live.plan.budgets
+    assert budgets["maximum"] < asked.live.plan.mixture_budget < budgets["walk"]
+    assert asked.live.plan.demand.forecast(list(budgets.values())).load < 1
 
 
 @pytest.mark.parametrize(
