@@ -35,6 +35,7 @@ class Shape(NamedTuple):
 
 SHAPES = {
     "7b": Shape(152064, 3584, 18944, 28, 28, 4),  # as Qwen2.5-7B
+    "30m": Shape(8192, 512, 1536, 8, 8, 4),
     "tiny": Shape(512, 256, 768, 4, 8, 4),
 }
 

@@ -1,0 +1,305 @@
+"""What sharing a prefix's KV saves, and what verdicts that are skipped or read early save on top of it.
+
+    python -m benchmarks.studies.kv_sharing --plot_path runs/kv_sharing.png
+
+Branches are written on one prefix and judged, by switches of the same worker:
+
+- no KV: nothing is reused; every branch and every verdict reads all of its tokens.
+- shared prefix: branches share the prefix; a verdict reads problem and branch again (RKSC's token-exact baseline).
+- cached blocks: what engines do, generated tokens cached too; a verdict reads its question alone. The honest baseline.
+- gates: the same, with a skip gate and a layer exit that were fitted to other prefixes of the cell.
+- no verdicts: the same without any verdict. The ceiling of what gates can save.
+
+A figure is the median over prefixes of the ratio of CPU seconds within one round, in which each switch comes once, in
+another order each time; intervals are 95 %, by bootstrap. Wall-clock stands beside it. Short branches flatter sharing:
+at 8 tokens nearly all of the work is reading the prefix.
+
+`--shape 30m` takes a randomly initialised model in the place of a trained one: for the time of sharing alone, since its
+confidences and verdicts mean nothing. On a GPU: `--device cuda --shape 7b`, with 40 GB of memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+from scipy.stats import bootstrap
+
+from benchmarks._lib.command import benchmark, plotted, size, track
+from benchmarks._lib.drawing import bars_of, drawing
+from benchmarks._lib.report import Report
+from benchmarks.engines.huggingface_bandwidth import SHAPES, random_model
+from scaffolding_ext.evaluation.datasets import embedded_problems
+from scaffolding_ext.lowering import lower_branch, write_back_branch
+from scaffolding_ext.maths.kv_sharing.confidence import ConfidenceGate, fit_gate
+from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit, fit_layer_exit
+from scaffolding_ext.maths.statistics import Estimate
+from scaffolding_ext.prompting import load_tokenizer
+from scaffolding_ext.tasks import BranchTask, VerifyTask
+from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+NUM_BRANCHES = 8
+NO_KV, SHARED, BLOCKS, GATES, CEILING = "no KV", "shared prefix", "cached blocks", "gates", "no verdicts"
+PUBLISHED = {NO_KV: 3.0, SHARED: 1.66}  # what the paper saves against these
+LEAST_CLOSED, LEAST_SKIPPED, LEAST_EXITS, MOST_CHANGED = 0.6, 0.4, 0.5, 0.005
+
+
+class Gates(NamedTuple):
+    """What was fitted to prefixes of a cell.
+
+    Attributes:
+        skip: When no verdict is asked for.
+        leave: When a verdict is read early; None where no rule leaves enough choices as they are.
+        num_layers: Of the model.
+    """
+
+    skip: ConfidenceGate
+    leave: LayerExit | None
+    num_layers: int
+
+
+class Round(NamedTuple):
+    """What one switch gave on one prefix, and took.
+
+    Attributes:
+        choice: The branch that is selected: by score times the square root of its confidence, or by the gate.
+        skipped: Whether no verdict was asked for.
+        exits: Share of the verdicts that were read before the last layer.
+        cpu_s: CPU seconds of this process.
+        wall_s: Seconds.
+    """
+
+    choice: int
+    skipped: bool
+    exits: float
+    cpu_s: float
+    wall_s: float
+
+
+class Cell:
+    """Branches of `num_tokens` tokens on prefixes of one length.
+
+    Args:
+        options: Of the workers; every switch of every round gets workers that have seen nothing.
+        question: Token ids that ask for a verdict.
+        verdicts: Ids of the two verdicts.
+        num_tokens: Tokens of a branch.
+    """
+
+    def __init__(
+        self, options: dict[str, Any], question: list[int], verdicts: tuple[int, int], num_tokens: int
+    ) -> None:
+        self._options = options
+        self._question, self._verdicts = question, verdicts
+        self._num_tokens = num_tokens
+
+    def fitted(self, prefixes: Sequence[list[int]]) -> Gates:
+        """Gates for prefixes like these."""
+        lens = LayerLens(self._options["model"], self._options["dtype"], self._options["device"])
+        confidences, curves = [], []
+        with self._worker() as worker:
+            for seed, prefix in enumerate(prefixes):
+                task = asyncio.run(self._written(worker, prefix, seed))
+                confidences.append(task.confidences or [])
+                curves += [lens.curve(branch, *self._verdicts) for branch in self._questioned(task)]
+        weights = np.sqrt([value for each in confidences for value in each])[:, None]
+        entropies, scores = (np.stack(values) for values in zip(*curves, strict=True))
+        groups = np.repeat(np.arange(len(prefixes)), NUM_BRANCHES)
+        rule = fit_layer_exit(entropies, scores * weights, groups).rule
+        return Gates(fit_gate(confidences), rule, entropies.shape[1])
+
+    def run(self, switch: str, prefix: list[int], seed: int, gates: Gates | None) -> Round:
+        """Write branches and judge them, by one of the switches; without gates there is nothing to skip."""
+        own = gates if switch == GATES else None
+        with self._worker(switch != NO_KV) as writer, self._judge(switch, writer) as judge:
+            wall, cpu = time.perf_counter(), time.process_time()
+            task = asyncio.run(self._written(writer, prefix, seed))
+            confidences = task.confidences or []
+            leader = own.skip.leader(confidences) if own else None
+            yes, no = self._verdicts
+            verify = VerifyTask(branches=self._questioned(task), yes_token=yes, no_token=no)
+            verify.layer_exit = own.leave if own else None
+            if leader is None and switch != CEILING:
+                asyncio.run(judge.run_task(verify))
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        if verify.scores is None:
+            return Round(leader or 0, leader is not None, 0.0, cpu, wall)
+        choice = int(np.argmax(np.array(verify.scores) * np.sqrt(confidences)))
+        early = [layer < own.num_layers for layer in verify.exit_layers or ()] if own else []
+        return Round(choice, False, float(np.mean(early or [False])), cpu, wall)
+
+    def _worker(self, reuses: bool = True) -> HuggingFaceWorker:
+        return HuggingFaceWorker(**self._options, enable_block_reuse=reuses)
+
+    def _judge(self, switch: str, writer: HuggingFaceWorker) -> Any:
+        return self._worker(reuses=False) if switch == SHARED else nullcontext(writer)
+
+    def _questioned(self, task: BranchTask) -> list[list[int]]:
+        return [[*task.prefix_tokens, *ids, *self._question] for ids in task.output_tokens or ()]
+
+    async def _written(self, worker: HuggingFaceWorker, prefix: list[int], seed: int) -> BranchTask:
+        seeds = [seed * NUM_BRANCHES + number for number in range(NUM_BRANCHES)]
+        suffixes: list[list[int]] = [[] for _ in seeds]
+        task = BranchTask(prefix_tokens=prefix, suffixes=suffixes, max_tokens=self._num_tokens, seeds=seeds)
+        task.temperature = 0.7
+        if BranchTask in worker.task_handlers:
+            await worker.run_task(task)
+        else:
+            lowered = lower_branch(task)
+            await asyncio.gather(*[worker.run_task(each) for each in lowered])
+            write_back_branch(task, lowered)
+        return task
+
+
+def prefixes_of(model: str, num: int, length: int, seed: int) -> list[list[int]]:
+    """Prompts of exactly so many tokens: worked problems, and the beginning of one more's thinking."""
+    tokenizer = load_tokenizer(model)
+    texts = iter(embedded_problems(num * (2 + length // 16), seed))
+    found = []
+    for _ in range(num):
+        ids: list[int] = []
+        while len(ids) < length:
+            ids += tokenizer.encode(f"<|user|>{next(texts).prompt}<|assistant|><think>\n", add_special_tokens=False)
+        found.append(ids[-length:])
+    return found
+
+
+@contextmanager
+def folder_of(model: str, shape: str | None, seed: int) -> Iterator[str]:
+    """The model, or the folder of a random one of that shape."""
+    if shape is None:
+        yield model
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        random_model(SHAPES[shape], "cpu", "bfloat16" if shape == "7b" else "float32", seed).save_pretrained(folder)
+        load_tokenizer("tinylm/target").save_pretrained(folder)
+        yield folder
+
+
+def median(name: str, values: Sequence[float], report: Report) -> Estimate:
+    """Add a median with its bootstrap interval."""
+    middle = float(np.median(values))
+    found = bootstrap((values,), np.median, method="percentile", rng=report.rng).confidence_interval
+    report.figure(name, middle, float(found.low), float(found.high))
+    return Estimate(middle, float(found.low), float(found.high))
+
+
+@benchmark("studies.kv_sharing --plot_path runs/kv_sharing.png")
+@click.option("--model", default="tinylm/target", show_default=True, help="The model.")
+@click.option("--shape", type=click.Choice(list(SHAPES)), help="A random model of this size in its place.")
+@click.option("--device", default="cpu", show_default=True, help="A torch device.")
+@click.option(
+    "--prefix_len", "lengths", type=int, multiple=True, help="Tokens of the prefix.  [default: 128, 256, 512, 1024]"
+)
+@click.option("--num_tokens", "sizes", type=int, multiple=True, help="Tokens of a branch.  [default: 8, 32, 128, 256]")
+@size("--num_prefixes", 12, quick=2, help="Prefixes of a cell, a round each.", least=2)
+@size("--num_fitted", 16, quick=2, help="Further prefixes that the gates are fitted to.")
+@plotted
+def main(
+    report: Report,
+    model: str,
+    shape: str | None,
+    device: str,
+    lengths: tuple[int, ...],
+    sizes: tuple[int, ...],
+    num_prefixes: int,
+    num_fitted: int,
+    plot_path: Path | None,
+) -> None:
+    """CPU seconds of branches and their verdicts: without KV, with shared prefixes, with cached blocks, with gates."""
+    lengths = lengths or ((128,) if report.setting["quick"] else (128, 256, 512, 1024))
+    sizes = sizes or ((8,) if report.setting["quick"] else (8, 32, 128, 256))
+    report.setting |= {"prefix_len": lengths, "num_tokens": sizes, "num_branches": NUM_BRANCHES, "threads": 1}
+    switches = [NO_KV, SHARED, BLOCKS, CEILING] if shape else [NO_KV, SHARED, BLOCKS, GATES, CEILING]
+    rounds: dict[tuple[int, int], dict[str, list[Round]]] = {}
+    with folder_of(model, shape, report.seed) as folder:
+        tokenizer = load_tokenizer(folder)
+        question = tokenizer.encode("\n\nIs this answer correct? Reply with YES or NO.\n", add_special_tokens=False)
+        verdicts = [tokenizer.encode(word, add_special_tokens=False)[0] for word in ("YES", "NO")]
+        dtype = "bfloat16" if device.startswith("cuda") else "float32"
+        options = {"model": folder, "device": device, "dtype": dtype, "threads": 1}
+        for length, num_tokens in track([(n, t) for n in lengths for t in sizes], "cells"):
+            cell = Cell(options, question, (verdicts[0], verdicts[1]), num_tokens)
+            prefixes = prefixes_of(folder, num_prefixes + num_fitted, length, report.seed)
+            gates = None if shape else cell.fitted(prefixes[num_prefixes:])
+            cell.run(BLOCKS, prefixes[-1], 0, None)  # the first run of a shape is slow
+            done: dict[str, list[Round]] = {switch: [] for switch in switches}
+            for number, prefix in enumerate(prefixes[:num_prefixes]):
+                turn = number % len(switches)
+                for switch in switches[turn:] + switches[:turn]:
+                    done[switch].append(cell.run(switch, prefix, 1000 + number, gates))
+            rounds[length, num_tokens] = done
+    _figures(report, rounds, plot_path)
+
+
+def _figures(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]]], plot_path: Path | None) -> None:
+    """Ratios of every cell, the bars over all, and the picture."""
+    ratios: dict[str, dict[tuple[int, int], Estimate]] = {}
+    for cell, done in rounds.items():
+        name = "n {}, t {}: ".format(*cell)
+        base = done[BLOCKS]
+        for switch, others in done.items():
+            if switch != BLOCKS:
+                found = [other.cpu_s / own.cpu_s for other, own in zip(others, base, strict=True)]
+                wall = [other.wall_s / own.wall_s for other, own in zip(others, base, strict=True)]
+                ratios.setdefault(switch, {})[cell] = median(f"{name}{switch} to {BLOCKS}", found, report)
+                median(f"{name}{switch} to {BLOCKS}, wall-clock", wall, report)
+    for switch, published in PUBLISHED.items():
+        least = min(estimate.value for estimate in ratios[switch].values())
+        report.bar(f"{switch} to {BLOCKS}, the smallest of the cells", least, ">=", published)
+    if GATES in ratios:
+        _gates(report, rounds)
+    if plot_path is not None:
+        _plot(ratios, plot_path)
+
+
+def _gates(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]]]) -> None:
+    """What skip gate and layer exit close of the gap between cached blocks and the ceiling, and at what price."""
+    for chosen in [None, *rounds]:
+        cells = [done for cell, done in rounds.items() if chosen in (None, cell)]
+        name = "all cells: " if chosen is None else "n {}, t {}: ".format(*chosen)
+        base, gated, free = (
+            np.array([each.cpu_s for done in cells for each in done[switch]]) for switch in (BLOCKS, GATES, CEILING)
+        )
+        closed = report.ratio(f"{name}share of the gap closed", base - gated, base - free)
+        taken = [each for done in cells for each in done[GATES]]
+        asked = [each.exits for each in taken if not each.skipped]
+        changed = [
+            own.choice != full.choice for done in cells for own, full in zip(done[GATES], done[BLOCKS], strict=True)
+        ]
+        skip_rate = report.share(f"{name}skip rate", sum(each.skipped for each in taken), len(taken))
+        exit_rate = float(np.mean(asked)) if asked else 0.0
+        report.figure(f"{name}exit rate of the verdicts asked for", exit_rate)
+        share = report.share(f"{name}choices changed", sum(changed), len(changed))
+        if chosen is None:
+            report.bar("gap closed", closed.value, ">=", LEAST_CLOSED)
+            report.bar("lower end of its interval", closed.low, ">", 0.0)
+            report.bar("skip rate", skip_rate, ">=", LEAST_SKIPPED)
+            report.bar("exit rate", exit_rate, ">=", LEAST_EXITS)
+            report.bar("choices changed", share, "<=", MOST_CHANGED)
+
+
+def _plot(ratios: dict[str, dict[tuple[int, int], Estimate]], path: Path) -> None:
+    with drawing(path, figsize=(9, 4.5)) as (_, axes):
+        for switch, cells in ratios.items():
+            places = np.arange(len(cells))
+            estimates = list(cells.values())
+            axes.errorbar(places, [e.value for e in estimates], yerr=bars_of(estimates), fmt="o", label=switch)
+        axes.axhline(1.0, color="gray", linewidth=0.8)
+        axes.set_xticks(places, [f"{n}\n{t}" for n, t in cells])
+        axes.set_yscale("log")
+        axes.set_xlabel("tokens of the prefix, and of a branch")
+        axes.set_ylabel(f"CPU seconds, those of {BLOCKS} = 1")
+        axes.legend()
+
+
+if __name__ == "__main__":
+    main()
