@@ -16,6 +16,7 @@ from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.queue_aware_budget import QueueAwareBudgetController
+from scaffolding_ext.controllers.record_chain import RecordChainController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.stopping import Window
 from scaffolding_ext.maths.allocation.curtailment import Curtailment
@@ -24,7 +25,7 @@ from scaffolding_ext.maths.queueing.demand import Demand
 from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS
 
 SCORING = {RewardController, ProcessRewardController}  # they judge what others wrote, and write nothing
-NEEDS_LOGPROBS = {DeepConfController}  # the contract's script has none
+NEEDS_LOGPROBS = {DeepConfController, RecordChainController}  # the contract's script has none
 
 
 PLAN = PlannedBudgets.of(Demand((TaskType("all", 1.0, A=0.5, b=0.02, D=0.3, t0=0.2, c=0.01),), 0.3, 30, 400), "")
