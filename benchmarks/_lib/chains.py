@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks._lib.lab import Lab
 from scaffolding_ext.answers import extract, up_to_brace
@@ -13,7 +13,7 @@ from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.seeds import derive_seed
 from scaffolding_ext.tasks import ScoreTask
 from scaffolding_ext.tinylm.chains import STATED
-from scaffolding_ext.tinylm.grammar import CLOSE, PROBE
+from scaffolding_ext.tinylm.grammar import CLOSE
 
 TEMPERATURE = 0.7
 MAX_CHAIN_LEN = 1200
@@ -25,14 +25,6 @@ class Belief(NamedTuple):
 
     position: int
     answer: str
-
-
-class Response(NamedTuple):
-    """What a probed chain says: its text, the answer in it, and the tokens that it took."""
-
-    text: str
-    answer: str | None
-    num_tokens: int
 
 
 class Chain(NamedTuple):
@@ -99,36 +91,14 @@ class Author:
 
     def forced_answers(self, chains: Sequence[Chain], positions: Sequence[Sequence[int]]) -> list[list[str | None]]:
         """The greedy answers of each chain when thinking is closed after so many of its tokens."""
-        return [[one.answer for one in row] for row in self._continued(chains, positions, CLOSE, {})]
-
-    def probes(
-        self, chains: Sequence[Chain], positions: Sequence[Sequence[int]], temperature: float, seed: int
-    ) -> list[list[Response]]:
-        """What each chain responds when it is probed after so many of its tokens."""
-        return self._continued(chains, positions, PROBE, {"temperature": temperature, "top_p": 0.95}, seed)
-
-    def _continued(
-        self,
-        chains: Sequence[Chain],
-        positions: Sequence[Sequence[int]],
-        suffix: str,
-        sampling: dict[str, Any],
-        seed: int = 0,
-    ) -> list[list[Response]]:
-        ids = self._ids(suffix)
+        ids = self._ids(CLOSE)
         tasks = [
-            GenerationTask(
-                input_tokens=chain.prompt_ids + chain.ids[:position] + ids,
-                max_tokens=ANSWER_LEN,
-                seed=derive_seed(seed, chain.sample.id, position),
-                **sampling,
-            )
+            GenerationTask(input_tokens=chain.prompt_ids + chain.ids[:position] + ids, max_tokens=ANSWER_LEN)
             for chain, wanted in zip(chains, positions, strict=True)
             for position in wanted
         ]
-        texts = [(task.output_str or "", len(task.output_tokens or ())) for task in self._lab.ask(self._tag, tasks)]
-        responses = iter([Response(text, up_to_brace(text) or None, num_tokens) for text, num_tokens in texts])
-        return [list(itertools.islice(responses, len(wanted))) for wanted in positions]
+        answers = iter([up_to_brace(task.output_str or "") or None for task in self._lab.ask(self._tag, tasks)])
+        return [list(itertools.islice(answers, len(wanted))) for wanted in positions]
 
     def mean_logprobs(self, chains: Sequence[Chain]) -> list[float]:
         """Mean log-probability a token of each chain, whoever wrote it, under this model."""

@@ -19,24 +19,18 @@ from typing import NamedTuple
 
 import click
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, plotted, progress, size, stored
+from benchmarks._lib.replayed import SPACING, STACK, Floats, Level, cut_of_as_many, record_chains
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import run_stack
 from scaffolding_ext import load_config
 from scaffolding_ext.calibration.chain_trial.drawing import plot_trial
-from scaffolding_ext.calibration.chain_trial.recorded import RecordedChain, read_chains
-from scaffolding_ext.calibration.chain_trial.recording import recording_stack
+from scaffolding_ext.calibration.chain_trial.recorded import RecordedChain
 from scaffolding_ext.calibration.chain_trial.replay import COSTS, Outcome, cut_at, fixed_cuts
 from scaffolding_ext.calibration.chain_trial.trial import Setting, Trial, choose, halves, settings_to_try, try_settings
 from scaffolding_ext.evaluation.datasets import load_dataset
-from scaffolding_ext.evaluation.run_folder import SAMPLES, claimed
-from scaffolding_ext.evaluation.session import Session
 
-Floats = npt.NDArray[np.float64]
-STACK = "configs:dynasor_cot"
-SPACING = 16  # tokens between recorded looks
 NUM_SETS = 2
 NUM_LOTS = 20  # random exits of each rule
 NUM_CALIBRATED = 300  # problems of the live policy
@@ -45,44 +39,6 @@ LIVE_LOSS = 0.02
 COMPUTED = ("kept", "blocks", "nothing")
 ANY_RULE = "best of all rules"
 CHEAP = ", no more computed than a cut"
-
-
-class Level(NamedTuple):
-    """A fixed cut that decodes as many tokens as a rule: two neighbours, between which one draws by lot."""
-
-    lower: Outcome
-    upper: Outcome
-    share: float
-
-    def mixed(self, lower: Floats, upper: Floats) -> Floats:
-        """What is expected of each chain."""
-        return (1 - self.share) * lower + self.share * upper
-
-    @property
-    def right(self) -> Floats:
-        return self.mixed(self.lower.right, self.upper.right)
-
-    def cost(self, name: str) -> Floats:
-        return self.mixed(self.lower.costs[name], self.upper.costs[name])
-
-
-def record_chains(folder: Path, model: str, num_problems: int, seed: int) -> list[RecordedChain]:
-    """The chains of some problems, from the folder where they were recorded before."""
-    overrides = [
-        f"workers.generation.args.model={model}",
-        f"seed={seed}",
-        f"dataset.num_samples={num_problems}",
-        f"dataset.seed={seed}",
-    ]
-    config = recording_stack(load_config(STACK, overrides).for_run(), SPACING)
-    assert config.dataset is not None
-    with claimed(folder, resume=True) as goes_on:
-        run = Session(config, load_dataset(**config.dataset.model_dump()), folder)
-        if goes_on:
-            run.take_up(is_mended=True)
-        if run.go(click.echo) is not None:
-            raise click.ClickException("interrupted; call again to go on")
-    return read_chains(folder / SAMPLES)
 
 
 def play_settings(
@@ -104,15 +60,6 @@ def play_settings(
         for row in range(len(settings))
     ]
     return Trial(list(settings), outcomes, cut_at(chains, [-1] * len(chains)), fixed_cuts(chains))
-
-
-def cut_of_as_many(outcome: Outcome, cuts: Sequence[Outcome]) -> Level:
-    """The fixed cut that decodes as many tokens."""
-    means = np.array([cut.costs["decoded"].mean() for cut in cuts])
-    wanted = outcome.costs["decoded"].mean()
-    upper = int(np.clip(np.searchsorted(means, wanted), 1, len(cuts) - 1))
-    share = float(np.clip((wanted - means[upper - 1]) / (means[upper] - means[upper - 1]), 0, 1))
-    return Level(cuts[upper - 1], cuts[upper], share)
 
 
 # ---- rules
@@ -303,7 +250,7 @@ def pooled(trials: Sequence[Trial]) -> Trial:
 
 @benchmark("studies.stopping --store FOLDER --plot_path frontier.png")
 @size("--num_problems", 1000, quick=24, help="Problems of each of the two sets.", least=8)
-@size("--num_live", 600, quick=12, help="Problems that are answered live.", least=2)
+@size("--num_live", 600, quick=12, help="Problems that are answered live; 0 leaves that out.", least=0)
 @size("--num_halves", 200, quick=20, help="Random halves of the guarantee.", least=2)
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
 @stored
@@ -338,7 +285,8 @@ def main(
     if plot_path is not None:
         both = pooled(trials)
         plot_trial(both, None, np.arange(len(both.full.right)), f"{model}: {len(both.full.right)} questions", plot_path)
-    add_live(report, model, trials[0], chains[1], num_live, seeds[1])
+    if num_live:
+        add_live(report, model, trials[0], chains[1], num_live, seeds[1])
 
 
 if __name__ == "__main__":

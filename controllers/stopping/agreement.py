@@ -49,7 +49,7 @@ class Window(StoppingRule):
 
     @classmethod
     def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        pairs = ((4, 0.75), (5, 0.8), (6, 0.66), (8, 0.75), (8, 0.87))
+        pairs = ((4, 0.75), (5, 0.8), (8, 0.75))
         return [{"threshold": threshold, "share": share} for threshold, share in pairs]
 
     def __init__(self, threshold: int = 3, share: float = 1.0) -> None:
@@ -82,7 +82,7 @@ class TotalVariation(StoppingRule):
 
     @classmethod
     def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        pairs = ((2, 0.0), (3, 0.0), (3, 0.34), (4, 0.0), (4, 0.25), (4, 0.5))
+        pairs = ((2, 0.0), (3, 0.34), (4, 0.0), (4, 0.25))
         return [{"window": window, "tolerance": tolerance} for window, tolerance in pairs]
 
     def __init__(self, window: int = 3, tolerance: float = 0.0) -> None:

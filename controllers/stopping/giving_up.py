@@ -53,7 +53,7 @@ class GiveUp(StoppingRule):
     @classmethod
     def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
         signals = ("agreement", "confidence", "certainty")
-        return [{"signal": signal, "midpoint": midpoint} for signal in signals for midpoint in (512, 1024, 4096)]
+        return [{"signal": signal, "midpoint": midpoint} for signal in signals for midpoint in (512, 2048)]
 
     def __init__(
         self,

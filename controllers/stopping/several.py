@@ -11,7 +11,6 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
-from scaffolding_ext.controllers.stopping.giving_up import GiveUp
 from scaffolding_ext.controllers.stopping.making import make_rule
 from scaffolding_ext.errors import ConfigError
 
@@ -54,16 +53,9 @@ class AnyOf(SeveralRules):
 
     @classmethod
     def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
-        return [
-            {
-                "rules": [
-                    {"type": "consecutive", "args": {"threshold": threshold}},
-                    {"type": "give_up", "args": given_up},
-                ]
-            }
-            for threshold in (3, 4)
-            for given_up in GiveUp.settings_to_try()
-        ]
+        agreeing = [{"type": "consecutive", "args": {"threshold": threshold}} for threshold in (3, 4)]
+        hopeless = [{"type": "give_up", "args": {"signal": signal}} for signal in ("confidence", "certainty")]
+        return [{"rules": [first, second]} for first in agreeing for second in hopeless]
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         return next((stop for rule in self.rules if (stop := decide(rule, probes)) is not None), None)
@@ -84,7 +76,7 @@ class AllOf(SeveralRules):
     @classmethod
     def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
         agreeing = [{"type": "consecutive", "args": {"threshold": threshold}} for threshold in (2, 3)]
-        sure = [{"type": "confidence", "args": {"threshold": threshold}} for threshold in (0.8, 0.9, 0.95, 0.99)]
+        sure = [{"type": "confidence", "args": {"threshold": threshold}} for threshold in (0.9, 0.99)]
         return [{"rules": [first, second]} for first in agreeing for second in sure]
 
     def stop(self, probes: Sequence[Probe]) -> Stop | None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks._lib import chains as lab
+from benchmarks._lib.replayed import cut_of_as_many
 from benchmarks.studies import dynasor, tinylm
+from scaffolding_ext.calibration.chain_trial.recorded import RecordedChain
+from scaffolding_ext.calibration.chain_trial.replay import Outcome
+from scaffolding_ext.controllers.chain import Prefix, Probe, ProbeSchedule
 from scaffolding_ext.controllers.stopping import Consecutive
 from scaffolding_ext.evaluation.datasets import Sample
 
@@ -36,39 +42,43 @@ def test_a_cut_chain_costs_its_cut_and_a_shorter_one_is_left_alone() -> None:
     assert (tokens[0, 2:] == second + 1).all()
 
 
-def test_looks_lie_on_the_grid_before_the_end() -> None:
-    fixed = dynasor.Schedule(32, 32, 1.0)
-    assert list(fixed.looks(100)) == [1, 3, 5]  # after 32, 64 and 96 tokens of a grid of 16
-    growing = dynasor.Schedule(16, 16, 2.0)
-    assert list(growing.looks(200)) == [0, 1, 3, 7]
+def test_looks_that_fall_beside_the_grid_are_put_on_it() -> None:
+    positions = itertools.accumulate(dynasor.OnGrid(32, growth=1.2).gaps())
+    assert list(itertools.islice(positions, 5)) == [32, 64, 96, 144, 208]  # 32, 64, 103, 150 and 206 tokens
+
+
+def recorded(forced: Sequence[int], hedged: Sequence[bool] = ()) -> Any:
+    """A chain whose answer is 7 when it is probed, and is 3 in the end."""
+    looks = [
+        Probe(Prefix(16 * (number + 1), "", None), "7", 7, number < len(hedged) and hedged[number])
+        for number in range(len(forced))
+    ]
+    tokens = [3] * len(forced)
+    return RecordedChain("a", looks, forced, tokens, tokens, 3, 7, 0, 90, 90, 0, 0)
 
 
 @pytest.mark.parametrize(("heeds_hedges", "left_at"), [(True, 3), (False, 1)])
-def test_a_replayed_chain_is_left_where_its_probes_agree(heeds_hedges: bool, left_at: int) -> None:
-    said = [lab.Response(text, "7", 3) for text in ("7} hmm", "7} hmm", "7}", "7}", "7}")]
-    replay = dynasor.Replay([chain(90, "3")], [said], [["7"] * len(said)])
-    outcome = dynasor.play(replay, dynasor.Schedule(16, 16, 1.0, Consecutive(2), heeds_hedges))
+def test_hedges_are_heeded_or_not(heeds_hedges: bool, left_at: int) -> None:
+    chains = [recorded([7] * 5, [True, True])]
+    outcome = dynasor.play_variant(chains, dynasor.Variant(Consecutive(2), ProbeSchedule(16), heeds_hedges))
     assert outcome.exits.tolist() == [left_at]
     assert outcome.right.tolist() == [1.0]
-    spent = sum(response.num_tokens for response in said[: left_at + 1])
-    assert outcome.tokens.tolist() == [(left_at + 1) * dynasor.GRID + dynasor.FORCED_LEN + spent]
 
 
 def test_the_oracle_leaves_each_chain_at_its_first_right_answer() -> None:
-    chains = [chain(60, "3"), chain(60, "3")]
-    replay = dynasor.Replay(chains, [[], []], [["1", "7", "7"], ["1", "2", "3"]])
-    outcome = dynasor.oracle(replay)
+    outcome = dynasor.oracle([recorded([1, 7, 7]), recorded([1, 2, 3])])
     assert outcome.exits.tolist() == [1, -1]
     assert outcome.right.tolist() == [1.0, 0.0]
-    assert outcome.tokens.tolist() == [2 * dynasor.GRID + dynasor.FORCED_LEN, 60]
+    assert outcome.costs["decoded"].tolist() == [32 + 3, 90]
 
 
 def test_a_cut_is_level_with_itself_and_with_draws_by_lot_between_two() -> None:
     def outcome(tokens: float, num_right: int) -> Any:
         right = (np.arange(40) < num_right).astype(float)
-        return dynasor.Outcome(np.full(40, tokens), right, np.zeros(40, int))
+        return Outcome(np.full(40, 0), right, right, right, right, {"decoded": np.full(40, tokens)})
 
     cuts = [outcome(100, 10), outcome(200, 30)]
-    assert dynasor.cut_of_as_many(cuts[1], cuts) == pytest.approx(cuts[1].right)
-    assert dynasor.cut_of_as_many(outcome(150, 20), cuts).mean() == pytest.approx(0.5)
-    assert dynasor.cut_of_as_many(outcome(175, 20), cuts).mean() == pytest.approx(0.625)
+    assert cut_of_as_many(cuts[1], cuts).right == pytest.approx(cuts[1].right)
+    assert cut_of_as_many(outcome(150, 20), cuts).right.mean() == pytest.approx(0.5)
+    assert cut_of_as_many(outcome(175, 20), cuts).right.mean() == pytest.approx(0.625)
+    assert cut_of_as_many(outcome(175, 20), cuts).cost("decoded").mean() == pytest.approx(175)
