@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from scaffolding_ext.maths.allocation.base import AllocationRule, Votes
 from scaffolding_ext.maths.certaindex import entropy_certaindex
 from scaffolding_ext.progress import Steps
 
@@ -57,8 +58,29 @@ def recorded_vote(trace: Iterable[Mapping[str, Any]], max_samples: int) -> Recor
     classes: list[int] = []
     for event in events:
         if event["event"] == "allocate" and event["branch"] == vote["branch"]:
-            first, behind = len(classes), event["num_samples"]
-            steps = Steps("vote", first, max_samples - first, entropy_certaindex(classes))
-            rounds.append(Round(tuple(vote["num_decoded"][first:behind]), steps))
+            num_tokens = vote["num_decoded"][len(classes) : event["num_samples"]]
+            rounds.append(_round(num_tokens, classes, max_samples))
             classes = event["classes"]
     return RecordedProgram(tuple(rounds))
+
+
+def replayed_vote(rule: AllocationRule, classes: Sequence[int], lengths: Sequence[int]) -> RecordedProgram:
+    """A vote over samples that were drawn before, in their order, as a rule would have drawn them.
+
+    Args:
+        rule: Says how many come next.
+        classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
+        lengths: Tokens of each sample, shape [num_samples].
+    """
+    rounds: list[Round] = []
+    first = 0
+    while num_more := max(rule.num_more(Votes(classes[:first], len(classes), lengths=lengths[:first])), not first):
+        rounds.append(_round(lengths[first : first + num_more], classes[:first], len(classes)))
+        first += num_more
+    return RecordedProgram(tuple(rounds))
+
+
+def _round(num_tokens: Sequence[int], classes: Sequence[int], max_samples: int) -> Round:
+    """A round of a vote that knows these classes."""
+    steps = Steps("vote", len(classes), max_samples - len(classes), entropy_certaindex(classes))
+    return Round(tuple(num_tokens), steps)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scaffolding_ext.maths.allocation.leader_change import LeaderChange
+from scaffolding_ext.maths.allocation.replay import replay
 from scaffolding_ext.maths.queueing.events import serve_in_batch
 from scaffolding_ext.maths.queueing.queues import Queue
 from scaffolding_ext.progress import Progress, Steps
 from scaffolding_ext.registry import policies
 from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
-from scaffolding_ext.scheduling.recorded import RecordedProgram, Round, recorded_vote
+from scaffolding_ext.scheduling.recorded import RecordedProgram, Round, recorded_vote, replayed_vote
 from scaffolding_ext.scheduling.simulation import serve_programs
 
 
@@ -121,3 +123,17 @@ def test_a_vote_is_recorded_from_its_trace() -> None:
     assert recorded.num_tokens == 26
     with pytest.raises(ValueError, match="no event 'vote'"):
         recorded_vote([{"event": "stop"}], 16)
+
+
+def test_a_vote_over_samples_drawn_before_draws_as_its_rule_does() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        classes, lengths = rng.integers(0, 3, 16).tolist(), rng.integers(50, 300, 16).tolist()
+        recorded, expected = replayed_vote(LeaderChange(), classes, lengths), replay(LeaderChange(), classes, lengths)
+        tokens = [number for each in recorded.rounds for number in each.num_tokens]
+        assert tokens == lengths[: expected.num_samples]
+        assert len(recorded.rounds) == expected.num_rounds
+        assert sum(max(each.num_tokens) for each in recorded.rounds) == expected.critical_length
+        left = [each.steps.num_left for each in recorded.rounds]
+        assert left == [16 - each.steps.num_done for each in recorded.rounds]
+    assert replayed_vote(LeaderChange(), [0], [70]).rounds == (Round((70,), Steps("vote", 0, 1)),)
