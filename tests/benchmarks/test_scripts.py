@@ -75,6 +75,7 @@ SLOW = (
     "engines.serve_load",
     "engines.serve_parity",
     "engines.stopping_rules",
+    "studies.scheduling",
     "studies.tinylm",
     "studies.voting",
 )
