@@ -1,8 +1,13 @@
-"""A host and a worker that the tests of the host, and of what it gives back, share."""
+"""What tests of several folders share: a host and a worker, folders of runs, and Pythons that start at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +89,47 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return write
+
+
+# What is slow to import: of the package's own dependencies, and of those that run a model.
+CORE = ("asyncio", "click", "numpy", "pydantic", "rich.progress", "scipy.optimize", "scipy.stats", "yaml")
+MODELS = (
+    "torch",
+    "transformers.generation.utils",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.llama.modeling_llama",
+)
+
+
+@contextmanager
+def warm(folder: Path, *modules: str) -> Iterator[Path]:
+    """A folder with a `python` and a `scaffolding-ext`, each a process of its own that has imported the modules."""
+    tests, address = Path(__file__).parent, folder / "socket"
+    for name, arguments in (("python", ()), ("scaffolding-ext", ("-m", "scaffolding_ext.cli.main"))):
+        command = shlex.join([sys.executable, "-IS", str(tests / "warm_python.py"), str(address), *arguments])
+        (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (folder / name).chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, str(tests / "warm_interpreter.py"), str(address), *modules]
+    with subprocess.Popen(
+        command, env=environment | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield folder
+        server.terminate()
+
+
+@pytest.fixture(scope="session")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A `python`, and a `scaffolding-ext`, that need not import what the package stands on."""
+    with warm(tmp_path_factory.mktemp("warm"), *CORE) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def warm_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The same, that need not import torch and transformers either."""
+    with warm(tmp_path_factory.mktemp("warm"), *CORE, *MODELS) as folder:
+        yield folder

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +35,51 @@ CASES = (
 RELEASES = ("1.2", "1.2.1", "1.3.0rc", "newest")
 
 
-def python(
-    *arguments: str, path: Path = FAKE, standins: bool = False, release: str = "1.2.1"
+def run_python(
+    folder: Path, *arguments: str, path: Path = FAKE, standins: bool = False, release: str = "1.2.1"
 ) -> subprocess.CompletedProcess[str]:
-    """Run a fresh interpreter in which `path` comes first; the caller's own settings do not reach it."""
+    """Run the `python` of a folder, with `path` first; the caller's own settings do not reach it."""
     environment = {name: value for name, value in os.environ.items() if name != "SCAFFOLDING_EXT_STANDINS"}
     environment |= {"PYTHONPATH": str(path), "OMP_NUM_THREADS": "1", "FAKE_UPSTREAM_RELEASE": release}
     if standins:
         environment["SCAFFOLDING_EXT_STANDINS"] = "1"
     return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=WAIT, check=False
+        [folder / "python", *arguments], env=environment, capture_output=True, text=True, timeout=WAIT, check=False
     )
 
 
-@functools.cache
-def scenario(name: str, host: str, *, path: Path = FAKE, standins: bool = False, release: str = "1.2.1") -> Any:
-    """What a scenario of `fake_upstream/scripts/scenarios.py` gives under a host."""
-    process = python("-W", "error", str(SCRIPT), name, host, path=path, standins=standins, release=release)
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+Python = Callable[..., "subprocess.CompletedProcess[str]"]
+Scenario = Callable[..., Any]
+
+
+def scenarios(python: Python) -> Scenario:
+    """Gives what a scenario of `fake_upstream/scripts/scenarios.py` gives under a host."""
+
+    @functools.cache
+    def give(name: str, host: str, *, path: Path = FAKE, standins: bool = False, release: str = "1.2.1") -> Any:
+        process = python("-W", "error", str(SCRIPT), name, host, path=path, standins=standins, release=release)
+        assert process.returncode == 0, process.stderr
+        return json.loads(process.stdout)
+
+    return give
+
+
+@pytest.fixture(scope="session")
+def python(warm_python: Path) -> Python:
+    """Runs Python beside the fake."""
+    return functools.partial(run_python, warm_python)
+
+
+@pytest.fixture(scope="session")
+def scenario(python: Python) -> Scenario:
+    """Scenarios that need no model."""
+    return scenarios(python)
+
+
+@pytest.fixture(scope="session")
+def model_scenario(warm_torch: Path) -> Scenario:
+    """Scenarios on an embedded model."""
+    return scenarios(functools.partial(run_python, warm_torch))
 
 
 def altered_fake(folder: Path, file: str, old: str, new: str) -> Path:
@@ -69,13 +95,13 @@ def altered_fake(folder: Path, file: str, old: str, new: str) -> Path:
 # ---- upstream's classes are the protocol
 
 
-def test_upstreams_classes_are_the_protocol_where_they_import() -> None:
+def test_upstreams_classes_are_the_protocol_where_they_import(scenario: Scenario) -> None:
     classes = scenario("classes", "upstream")
     assert classes["upstream"] is True
     assert all(module.startswith("tensorrt_llm.scaffolding") for module in classes["modules"].values())
 
 
-def test_our_controllers_and_workers_are_subclasses_of_upstreams() -> None:
+def test_our_controllers_and_workers_are_subclasses_of_upstreams(scenario: Scenario) -> None:
     classes = scenario("classes", "upstream")
     for modules in classes["controllers"].values():
         assert "tensorrt_llm.scaffolding.controller" in modules
@@ -83,7 +109,7 @@ def test_our_controllers_and_workers_are_subclasses_of_upstreams() -> None:
     assert "tensorrt_llm.scaffolding.worker" in classes["worker"]
 
 
-def test_the_environment_forces_the_stand_ins() -> None:
+def test_the_environment_forces_the_stand_ins(scenario: Scenario) -> None:
     classes = scenario("classes", "ours", standins=True)
     assert classes["upstream"] is False
     assert set(classes["modules"].values()) == {"scaffolding_ext.standins"}
@@ -94,7 +120,7 @@ def test_the_environment_forces_the_stand_ins() -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("case", CASES)
-def test_a_controller_gives_the_same_under_upstreams_host_and_ours(case: str, release: str) -> None:
+def test_a_controller_gives_the_same_under_upstreams_host_and_ours(scenario: Scenario, case: str, release: str) -> None:
     upstream = scenario("scripted", "upstream", release=release)[case]
     assert upstream == scenario("scripted", "ours", standins=True)[case]
     assert upstream["text"]
@@ -102,11 +128,11 @@ def test_a_controller_gives_the_same_under_upstreams_host_and_ours(case: str, re
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_our_host_runs_on_upstreams_classes_too(case: str) -> None:
+def test_our_host_runs_on_upstreams_classes_too(scenario: Scenario, case: str) -> None:
     assert scenario("scripted", "ours")[case] == scenario("scripted", "upstream")[case]
 
 
-def test_the_cases_cover_answers_exits_and_both_modes() -> None:
+def test_the_cases_cover_answers_exits_and_both_modes(scenario: Scenario) -> None:
     documents = scenario("scripted", "upstream")
     assert tuple(documents) == CASES
     assert {document["exit_reason"] for document in documents.values()} == {"end", "length", "certain"}
@@ -116,7 +142,7 @@ def test_the_cases_cover_answers_exits_and_both_modes() -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_votes_give_the_same_under_upstreams_host_and_ours(release: str) -> None:
+def test_votes_give_the_same_under_upstreams_host_and_ours(scenario: Scenario, release: str) -> None:
     upstream = scenario("voting", "upstream", release=release)
     assert upstream == scenario("voting", "ours", standins=True)
     assert {vote["answer"] for vote in upstream.values()} == {"17"}
@@ -126,7 +152,7 @@ def test_votes_give_the_same_under_upstreams_host_and_ours(release: str) -> None
 
 
 @pytest.mark.parametrize("release", ["1.2", "newest"])
-def test_votes_on_a_worker_of_upstreams_have_one_trace_under_both_hosts(release: str) -> None:
+def test_votes_on_a_worker_of_upstreams_have_one_trace_under_both_hosts(scenario: Scenario, release: str) -> None:
     upstream = scenario("on_upstreams_worker", "upstream", release=release)
     ours = scenario("on_upstreams_worker", "ours", release=release)
     if release == "1.2":  # its host does not say in which branch somebody runs
@@ -136,7 +162,7 @@ def test_votes_on_a_worker_of_upstreams_have_one_trace_under_both_hosts(release:
     assert {event["event"] for event in ours["all"]["trace"]} >= {"probe", "stop", "vote"}
 
 
-def test_unbound_under_upstreams_host_streams_become_chunks_and_the_trace_says_so() -> None:
+def test_unbound_under_upstreams_host_streams_become_chunks_and_the_trace_says_so(scenario: Scenario) -> None:
     unbound = scenario("unbound", "upstream")
     assert unbound["task_types"] == ["GenerationTask"]
     assert unbound["trace"][0]["event"] == "lowered"
@@ -144,7 +170,7 @@ def test_unbound_under_upstreams_host_streams_become_chunks_and_the_trace_says_s
 
 
 @pytest.mark.parametrize("release", RELEASES)  # the oldest has no execution scopes
-def test_queued_requests_have_programs_of_their_own(release: str) -> None:
+def test_queued_requests_have_programs_of_their_own(scenario: Scenario, release: str) -> None:
     """Upstream starts a waiting request in the context of the one that ended, well or not, whose program is there."""
     queued = scenario("queued", "upstream", release=release)
     ours = scenario("queued", "ours", standins=True)
@@ -155,18 +181,20 @@ def test_queued_requests_have_programs_of_their_own(release: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["ours", "upstream"])
-def test_workers_keyed_by_upstreams_enum_are_found_under_either_host(host: str) -> None:
+def test_workers_keyed_by_upstreams_enum_are_found_under_either_host(scenario: Scenario, host: str) -> None:
     assert scenario("upstreams_tags", host) == ["x", "x", "x"]
 
 
 @pytest.mark.parametrize("release", ["1.2", "newest"])
 @pytest.mark.parametrize("host", ["ours", "upstream"])
-def test_tasks_that_only_upstream_knows_reach_a_worker_of_upstreams(host: str, release: str) -> None:
+def test_tasks_that_only_upstream_knows_reach_a_worker_of_upstreams(
+    scenario: Scenario, host: str, release: str
+) -> None:
     """In a `BudgetedWorker`, too, and under a tag that no role of ours has."""
     assert scenario("tools", host, release=release) == {"plain": "<3 + 4 = 7>", "budgeted": "<3 + 4 = 7>"}
 
 
-def test_upstreams_replay_sends_the_calls_of_an_exported_vote_again() -> None:
+def test_upstreams_replay_sends_the_calls_of_an_exported_vote_again(scenario: Scenario) -> None:
     found = scenario("replayed", "ours", release="newest")
     assert found["named"]
     assert found["forks"] >= 2  # votes within a vote
@@ -174,7 +202,7 @@ def test_upstreams_replay_sends_the_calls_of_an_exported_vote_again() -> None:
     assert found["sent"]["decoded"] > 100
 
 
-def test_our_hosts_seed_reaches_upstreams_controllers() -> None:
+def test_our_hosts_seed_reaches_upstreams_controllers(scenario: Scenario) -> None:
     """Every sample of a vote, and every call of a task that is sent again, has a seed of its own; a run repeats."""
     for first, again in scenario("seeds", "ours").values():
         assert first == again
@@ -182,12 +210,12 @@ def test_our_hosts_seed_reaches_upstreams_controllers() -> None:
         assert len(set(first)) == len(first) >= 4
 
 
-def test_a_stack_file_may_name_upstreams_controllers() -> None:
+def test_a_stack_file_may_name_upstreams_controllers(scenario: Scenario) -> None:
     named = scenario("stack", "ours")
     assert named == {"module": "tensorrt_llm.scaffolding.controller", "text": "x"}
 
 
-def test_our_host_runs_upstreams_majority_vote_over_our_controller() -> None:
+def test_our_host_runs_upstreams_majority_vote_over_our_controller(scenario: Scenario) -> None:
     ours, upstream = scenario("majority", "ours"), scenario("majority", "upstream")
     assert ours["texts"] == upstream["texts"] == ["\\boxed{7}", "\\boxed{7}"]
     assert ours["tasks"] == upstream["tasks"] == 8
@@ -196,7 +224,7 @@ def test_our_host_runs_upstreams_majority_vote_over_our_controller() -> None:
     assert first["total"] == {"decoded": 4 * len("\\boxed{7}"), "prefilled": 4, "reused": 0}
 
 
-def test_upstreams_task_collections_see_our_tasks_and_the_ledger_still_counts() -> None:
+def test_upstreams_task_collections_see_our_tasks_and_the_ledger_still_counts(scenario: Scenario) -> None:
     upstream = scenario("collections", "upstream")
     assert (upstream["before"], upstream["after"]) == (3, 3)
     assert upstream == scenario("collections", "ours") == scenario("collections", "ours", standins=True)
@@ -204,7 +232,7 @@ def test_upstreams_task_collections_see_our_tasks_and_the_ledger_still_counts() 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("release", RELEASES)
-def test_a_silent_failure_raises_under_upstreams_host(case: str, release: str) -> None:
+def test_a_silent_failure_raises_under_upstreams_host(scenario: Scenario, case: str, release: str) -> None:
     failed = scenario("failing", "upstream", release=release)[case]
     assert {name: value for name, value in failed["output"].items() if name != "data"} == {"text": "", "token_ids": []}
     assert failed["told"] == "NoOutputError"
@@ -213,7 +241,7 @@ def test_a_silent_failure_raises_under_upstreams_host(case: str, release: str) -
 
 
 @pytest.mark.parametrize("host", ["ours", "upstream"])
-def test_a_budget_is_given_out_by_priority_under_either_host(host: str) -> None:
+def test_a_budget_is_given_out_by_priority_under_either_host(scenario: Scenario, host: str) -> None:
     """Six chains decided in step, then one place at the target: the first has it, the others come by p-value."""
     found = scenario("budgeted", host)
     assert found["first"] == [0.0] * 6
@@ -224,9 +252,9 @@ def test_a_budget_is_given_out_by_priority_under_either_host(host: str) -> None:
     assert set(found["second"]) | {0.0} == set(found["waited"])
 
 
-def test_the_transformers_worker_gives_the_same_under_both_hosts() -> None:
+def test_the_transformers_worker_gives_the_same_under_both_hosts(model_scenario: Scenario) -> None:
     pytest.importorskip("torch")
-    upstream, ours = scenario("embedded", "upstream"), scenario("embedded", "ours", standins=True)
+    upstream, ours = model_scenario("embedded", "upstream"), model_scenario("embedded", "ours", standins=True)
     for name in ("native", "dynasor"):
         assert upstream[name] == ours[name]
     # A stream runs on while it is probed: how far is a matter of time, and only what is counted as discarded shows it.
@@ -237,7 +265,9 @@ def test_the_transformers_worker_gives_the_same_under_both_hosts() -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_integration_tests_pass_on_the_fake_and_end_without_a_warning_of_what_is_left(release: str) -> None:
+def test_the_integration_tests_pass_on_the_fake_and_end_without_a_warning_of_what_is_left(
+    python: Python, release: str
+) -> None:
     tests = Path(__file__).parent / "integration" / "test_tensorrt_llm.py"
     process = python("-m", "pytest", "-q", "-m", "integration", "-p", "no:cacheprovider", str(tests), release=release)
     assert process.returncode == 0, process.stdout + process.stderr
@@ -247,7 +277,7 @@ def test_the_integration_tests_pass_on_the_fake_and_end_without_a_warning_of_wha
 # ---- hosts that cannot be used
 
 
-def why_standins(path: Path) -> str:
+def why_standins(python: Python, path: Path) -> str:
     """The warning of an import that takes the stand-ins."""
     process = python("-c", "import scaffolding_ext.protocol as p; assert not p.UPSTREAM and p.WHY_STANDINS", path=path)
     assert process.returncode == 0, process.stderr
@@ -255,17 +285,19 @@ def why_standins(path: Path) -> str:
     return process.stderr
 
 
-def test_a_host_without_result_fields_on_the_task_gives_the_stand_ins_with_a_word(tmp_path: Path) -> None:
+def test_a_host_without_result_fields_on_the_task_gives_the_stand_ins_with_a_word(
+    scenario: Scenario, python: Python, tmp_path: Path
+) -> None:
     """As 1.0 and 1.1, whose results are properties."""
     path = altered_fake(tmp_path, "task.py", "    output_str: str | None = None\n", "")
-    assert "its GenerationTask has no field output_str: that is a release below 1.2" in why_standins(path)
+    assert "its GenerationTask has no field output_str: that is a release below 1.2" in why_standins(python, path)
     assert scenario("classes", "ours", path=path, standins=True)["upstream"] is False
 
 
-def test_a_host_that_lacks_a_module_says_which(tmp_path: Path) -> None:
+def test_a_host_that_lacks_a_module_says_which(python: Python, tmp_path: Path) -> None:
     path = altered_fake(tmp_path, "__init__.py", '"""The fake\'s public names."""', "import mcp_of_nobody")
     assert "it needs the module 'mcp_of_nobody', which is not installed: pip install mcp_of_nobody" in why_standins(
-        path
+        python, path
     )
     tests = Path(__file__).parent / "integration" / "test_tensorrt_llm.py"
     process = python("-m", "pytest", "-q", "-m", "integration", "-p", "no:cacheprovider", str(tests), path=path)
@@ -274,15 +306,19 @@ def test_a_host_that_lacks_a_module_says_which(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", ["OSError('libcuda.so.1: no such file')", "RuntimeError('no driver')"])
-def test_a_host_that_fails_to_import_gives_the_stand_ins_with_a_warning(tmp_path: Path, failure: str) -> None:
+def test_a_host_that_fails_to_import_gives_the_stand_ins_with_a_warning(
+    python: Python, tmp_path: Path, failure: str
+) -> None:
     path = altered_fake(tmp_path, "__init__.py", '"""The fake\'s public names."""', f"raise {failure}")
-    assert failure.split("'")[1] in why_standins(path)
+    assert failure.split("'")[1] in why_standins(python, path)
 
 
 @pytest.mark.parametrize("release", ["1.2", "newest"])
-def test_the_migration_guides_lines_put_prompts_into_the_models_template(release: str) -> None:
+def test_the_migration_guides_lines_put_prompts_into_the_models_template(
+    model_scenario: Scenario, release: str
+) -> None:
     pytest.importorskip("transformers")
-    asked = scenario("migrating", "upstream", release=release)
+    asked = model_scenario("migrating", "upstream", release=release)
     assert asked["prompt"].startswith("<|user|>")
     assert asked["printed"]
 
@@ -361,7 +397,7 @@ def test_the_stand_ins_have_upstreams_fields_and_defaults(task_type: type[Any], 
     ("release", "missing"),
     [("1.2", {"finish_reason", *NEWEST}), ("1.2.1", NEWEST), ("1.3.0rc", NEWEST), ("newest", set())],
 )
-def test_the_fake_has_the_fields_of_its_release(release: str, missing: set[str]) -> None:
+def test_the_fake_has_the_fields_of_its_release(python: Python, release: str, missing: set[str]) -> None:
     names = python(
         "-c",
         "import dataclasses, tensorrt_llm.scaffolding as s\n"

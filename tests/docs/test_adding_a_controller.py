@@ -25,10 +25,11 @@ WAIT = 300.0  # seconds until a hanging process fails its test
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with the page's files."""
+def folder(tmp_path: Path, warm_torch: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the page's files, for commands of which none need import torch anew."""
     for title, text in FILES.items():
         (tmp_path / title).write_text(text, encoding="utf-8")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(warm_torch), os.environ["PATH"]]))
     return tmp_path
 
 
@@ -36,7 +37,6 @@ def run(command: list[str], folder: Path, *python_path: Path) -> str:
     """Run a command in the folder, where the page's files are found, and give what it wrote."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")]),
         "PYTHONPATH": os.pathsep.join(map(str, python_path)),
         "OMP_NUM_THREADS": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -49,7 +49,7 @@ def run(command: list[str], folder: Path, *python_path: Path) -> str:
 
 
 def python(code: str, folder: Path, *python_path: Path) -> str:
-    return run([sys.executable, "-W", "error", "-c", code], folder, *python_path)
+    return run(["python", "-W", "error", "-c", code], folder, *python_path)
 
 
 def test_the_page_has_the_files_and_commands_that_are_tested_here() -> None:
@@ -88,7 +88,7 @@ def test_its_tests_pass(file: str, folder: Path) -> None:
 
 def test_it_runs_from_python(folder: Path) -> None:
     pytest.importorskip("torch")
-    output = run([sys.executable, "ask.py"], folder)
+    output = run(["python", "ask.py"], folder)
     assert '"by_purpose"' in output.replace("'", '"')
     assert "'event': 'glance'" in output
 
@@ -157,6 +157,6 @@ def test_the_entry_point_gives_it_a_name(folder: Path) -> None:
 
 def test_it_runs_under_upstreams_host(folder: Path) -> None:
     pytest.importorskip("torch")
-    output = run([sys.executable, "upstream.py"], folder, FAKE_UPSTREAM)
+    output = run(["python", "upstream.py"], folder, FAKE_UPSTREAM)
     assert output.strip()
     assert output.strip() != "None"

@@ -6,7 +6,6 @@ import os
 import pkgutil
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(command: list[str], folder: Path) -> str:
-    """Run a command in the folder, where the page's files are found, and give what it wrote."""
+def run(command: list[str], folder: Path, python: Path) -> str:
+    """Run a command in the folder, where the page's files are found, with a warm Python; gives what it wrote."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment |= {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")]),
-        "OMP_NUM_THREADS": "1",
-    }
+    environment |= {"PATH": os.pathsep.join([str(python), environment["PATH"]]), "OMP_NUM_THREADS": "1"}
     process = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT, check=False
     )
@@ -59,24 +55,24 @@ def test_the_page_names_what_exists() -> None:
         pkgutil.resolve_name(name)
 
 
-def test_it_passes_the_contract(folder: Path) -> None:
+def test_it_passes_the_contract(folder: Path, warm_python: Path) -> None:
     (command,) = (text for text in COMMANDS if "pytest" in text)
-    output = run(["bash", "-ec", command.replace("pytest", "pytest -p no:cacheprovider -W error")], folder)
+    output = run(["bash", "-ec", command.replace("pytest", "pytest -p no:cacheprovider -W error")], folder, warm_python)
     assert " passed" in output
     assert "failed" not in output
 
 
-def test_it_runs_from_python_and_answers_the_second_time_from_memory(folder: Path) -> None:
+def test_it_runs_from_python_and_answers_the_second_time_from_memory(folder: Path, warm_torch: Path) -> None:
     pytest.importorskip("torch")
-    first, second = run([sys.executable, "-W", "error", "ask.py"], folder).splitlines()
+    first, second = run(["python", "-W", "error", "ask.py"], folder, warm_torch).splitlines()
     assert re.search(r"decoded=[1-9]", first)
     assert re.search(r"decoded=0, prefilled=0, reused=[1-9]", second)
     assert first.split()[0] == second.split()[0]
 
 
-def test_it_runs_from_yaml_on_the_command_line(folder: Path) -> None:
+def test_it_runs_from_yaml_on_the_command_line(folder: Path, warm_torch: Path) -> None:
     pytest.importorskip("torch")
     (commands,) = (text for text in COMMANDS if "scaffolding-ext" in text)
-    output = run(["bash", "-ec", commands], folder)
+    output = run(["bash", "-ec", commands], folder, warm_torch)
     assert "stack and dataset are fine: 4 samples, 4 requests" in output
     assert re.search(r"^answer +-?\d+", output, re.MULTILINE)  # the prompt was put into the model's own template

@@ -6,7 +6,6 @@ import os
 import pkgutil
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,25 +22,25 @@ FILES = {title: text for _, title, text in FENCE.findall(PAGE) if title}
 (COMMANDS,) = (text for language, _, text in FENCE.findall(PAGE) if language == "bash")
 
 
-def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+def run(python: Path, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PATH": os.pathsep.join([str(python), os.environ["PATH"]])}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done
 
 
-def test_it_runs_as_it_stands(tmp_path: Path) -> None:
+def test_it_runs_as_it_stands(tmp_path: Path, warm_torch: Path) -> None:
     assert PAGE.count("\n```") == 2 * (len(FILES) + 3)  # no block escapes: files, commands, a section of a stack, Ray
     (section,) = (text for language, _, text in FENCE.findall(PAGE) if language == "yaml" and "controller" not in text)
     assert load_config({**plain_yaml.parse(FILES["lessons.yaml"], "lessons"), **plain_yaml.parse(section, "section")})
     for title, text in FILES.items():
         (tmp_path / title).write_text(text, encoding="utf-8")
-    done = run(tmp_path, "bash", "-ec", COMMANDS)
+    done = run(warm_torch, tmp_path, "bash", "-ec", COMMANDS)
     assert "stack and dataset are fine: 2 samples, 2 requests" in done.stdout
     assert "Warning: lessons.jsonl: 1 of 3 rows are left out: line 3: no field 'solution'" in done.stderr
     lessons = {record.id: record for record in read_records(tmp_path / "runs" / "native" / "samples.jsonl")}
     assert {name: record.target for name, record in lessons.items()} == {"a": "The answer is 6", "b": "7"}
-    table = run(tmp_path, sys.executable, "-W", "error", "compare_runs.py").stdout
+    table = run(warm_torch, tmp_path, "python", "-W", "error", "compare_runs.py").stdout
     assert re.search(r"^ *chains +4 +0 ", table, re.MULTILINE)
     assert re.search(r"^ *dynasor +4 +0 .*%", table, re.MULTILINE)
     assert re.fullmatch(r"held_out-\S+ \S+ \S+ (True|False) \w+", table.splitlines()[-1])

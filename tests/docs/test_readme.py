@@ -6,7 +6,6 @@ import ast
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,9 @@ for thread in threading.enumerate():
 """
 
 
-def run(code: str, folder: Path) -> str:
+def run(python: Path, code: str, folder: Path) -> str:
     process = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        [python / "python", "-W", "error", "-c", code],
         cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -46,9 +45,9 @@ def example() -> str:
     return code[1]
 
 
-def test_the_python_example_ends_well_with_samples_that_differ(tmp_path: Path) -> None:
+def test_the_python_example_ends_well_with_samples_that_differ(tmp_path: Path, warm_torch: Path) -> None:
     pytest.importorskip("torch")
-    outcome, answers = run(example() + AFTERWARDS, tmp_path).splitlines()
+    outcome, answers = run(warm_torch, example() + AFTERWARDS, tmp_path).splitlines()
     assert outcome.split()[0] == "14"
     assert len(set(ast.literal_eval(answers))) > 1
 
