@@ -1,8 +1,9 @@
 """When a chain of thought has thought enough: rules over what was seen of it (`base` has their contract).
 
 Rules over the answers that a chain gives (`agreement`), over one token behind closed thinking (`entropy`), over how
-sure the model is (`confidence`), over its text (`pattern`), one for chains that will not converge (`giving_up`), and
-several as one (`several`); `make_rule` makes one of what a controller is given.
+sure the model is (`confidence`), over its text (`pattern`), one for chains that will not converge (`giving_up`),
+several as one (`several`), and that of a calibration's file (`calibrated`); `make_rule` makes one of what a controller
+is given.
 """
 
 from scaffolding_ext.controllers.chain.looking import Needs

@@ -10,7 +10,7 @@ from scaffolding_ext.calibration.chains import component, load_chain_policy
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.schedule import ProbeSchedule
-from scaffolding_ext.controllers.stopping.base import Rule, Stop, StoppingRule, decide, needs_of
+from scaffolding_ext.controllers.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
 from scaffolding_ext.registry import probe_schedules, stopping_rules
 
 
@@ -54,6 +54,10 @@ class Calibrated(StoppingRule):
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         """As its rule."""
         return None if self._rule is None else decide(self._rule, probes)
+
+    def certaindex(self, probes: Sequence[Probe]) -> float:
+        """As its rule."""
+        return 0.0 if self._rule is None else certaindex_of(self._rule, probes)
 
     def observe(self, num_tokens: int) -> Mapping[str, float] | None:
         """The drift of the last chains: distance, p-value and whether to calibrate again; None while too few ended."""

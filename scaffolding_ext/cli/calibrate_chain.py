@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -134,10 +135,10 @@ def chain(
     if confidence is not None and not 0 < max_loss < 1:
         raise click.UsageError("--confidence needs a --max_loss above 0 and below 1", ctx)
     config, data = config_with_dataset(source, dataset, [*overrides, *given(seed=seed)])
+    config = recording_stack(config.for_run(), spacing, num_logprobs)
     model = model or config.workers["generation"].args.get("model")
     if model is None:
         raise ConfigError("names no model; say by --model whose chains these are", "workers.generation")
-    config = recording_stack(config.for_run(), spacing, num_logprobs)
     samples = load_dataset(**data.model_dump(), limit=limit)
     with claimed(store, resume=True) as goes_on:
         run = Session(config, samples, store)
@@ -147,9 +148,14 @@ def chain(
     if stopped_by is not None:
         ctx.exit(SIGNAL_EXIT + stopped_by)
     chains = read_chains(store / SAMPLES)
+    if len(chains) < len(samples):
+        failed = f"{len(samples) - len(chains)} of {len(samples)} chains failed and are left out"
+        click.echo(f"Warning: {failed}; the first, {run.tally.first_error}", err=True)
     if len(chains) < 4:
         raise ConfigError(f"leaves {len(chains)} chains; choosing and reporting need at least 4", "limit")
-    trial = try_settings(chains, list(settings_to_try(chains, config.controller.args["spacing"])))
+    settings = list(settings_to_try(chains, config.controller.args["spacing"]))
+    with click.progressbar(length=len(settings), label="playing rules", file=sys.stderr) as bar:
+        trial = try_settings(chains, settings, lambda setting: bar.update(1))
     rng = np.random.default_rng(seed)
     choosing, reporting = halves(len(chains), rng)
     index = choose(trial, choosing, max_loss, confidence, rng, loss=loss, cost=cost, testing=testing)

@@ -140,6 +140,16 @@ def test_what_was_recorded_is_not_recorded_again(policy, tmp_path):
     assert "Error: controller.args.spacing: is 10, but the run in recorded has 20" in other.output
 
 
+def test_chains_that_failed_are_left_out_and_told_of(folder, tmp_path):
+    rows = [{"id": str(i), "question": "q" * (5 + i) + (":" if i else ""), "answer": str(5 + i)} for i in range(6)]
+    (tmp_path / "one_bad.jsonl").write_text("\n".join(map(json.dumps, rows)))  # the worker needs the colon
+    arguments = ("--config", "stack.yaml", "--dataset", str(tmp_path / "one_bad.jsonl"), "--num_logprobs", "0")
+    places = ("--store", str(tmp_path / "recorded"), "--output_path", str(tmp_path / "stop.yaml"), "--model", "m")
+    said = call("calibrate", "chain", *arguments, *places)
+    assert "Warning: 1 of 6 chains failed and are left out; the first, " in said.output
+    assert len(load_chain_policy(tmp_path / "stop.yaml").positions) == 5
+
+
 def test_where_no_setting_passes_nothing_is_stopped(policy, tmp_path):
     path = str(tmp_path / "none.yaml")
     said = calibrate("--confidence", "0.1", "--max_loss", "0.01", path=path)  # 12 questions cannot show that
