@@ -248,6 +248,8 @@ def main(
     report.figure("calibrated exit: change", rule.max_change if rule else 0.0)
     report.figure("calibrated exit: first layer", rule.min_layer if rule else 0)
     report.figure("calibrated exit: layers", depth_of(rule, test))
+    read = np.concatenate([rule.layers(p.entropies) < len(p.entropies[0]) if rule else [False] for p in test])
+    report.share("calibrated exit: verdicts read early", int(read.sum()), len(read))
     found = methods(calibration, test, report.seed)
     add_methods(report, found)
     add_kinds(report, found, gate)
