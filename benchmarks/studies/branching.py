@@ -4,7 +4,9 @@
 
 Every branch of every problem is written and judged once, at full depth, and each verdict is looked at after every
 layer; then all methods choose among the same branches, so all have decoded the same tokens. Thresholds are fitted to
-the first part of the problems and judged on the rest. Intervals are 95 %, problems resampled.
+the first part of the problems and judged on the rest. Intervals are 95 %: of accuracies from resampling whole problems,
+of shares Wilson's, which takes groups of branches for independent. With `--samples` the branches are chains that `eval
+--epochs N` has written already: the model reads them, and 16 chains of a problem are two groups of 8.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
 from benchmarks._lib.drawing import drawing
+from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
+from benchmarks._lib.rows import read_rows
 from scaffolding_ext.answers import group
 from scaffolding_ext.calibration.branching import BranchingCalibration
 from scaffolding_ext.calibration.branching_run import BranchedProblem, calibrate, run_branches, same_answer
@@ -28,8 +32,11 @@ from scaffolding_ext.evaluation.datasets import load_dataset
 from scaffolding_ext.maths.kv_sharing.confidence import ConfidenceGate, relative_gap
 from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
 from scaffolding_ext.maths.voting import vote
+from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
+from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 
 BLOCK = 50  # problems that are run and stored together
 FULL, SKIP, EXIT, BOTH, RANDOM = "full verification", "skip gate", "layer exit", "skip gate and exit", "random skip"
@@ -45,6 +52,10 @@ class Method(NamedTuple):
 
     choices: list[int]
     problems: Sequence[BranchedProblem]
+
+    @property
+    def ids(self) -> list[str]:
+        return [problem.id for problem in self.problems]
 
     @property
     def right(self) -> list[float]:
@@ -113,11 +124,13 @@ def methods(calibration: BranchingCalibration, problems: Sequence[BranchedProble
 def add_methods(report: Report, found: dict[str, Method]) -> None:
     """Accuracy of each method, and how it differs from full verification."""
     for name, method in found.items():
-        report.difference(f"{name}: accuracy, %", method.right, scale=100)
+        report.difference(f"{name}: accuracy, %", method.right, questions=method.ids, scale=100)
         if name != FULL:
             changed = method.changed(found[FULL])
             report.share(f"{name}: answers changed", sum(changed), len(changed))
-            report.difference(f"{name} against {FULL}: accuracy, points", method.right, found[FULL].right, scale=100)
+            report.difference(
+                f"{name} against {FULL}: accuracy, points", method.right, found[FULL].right, method.ids, scale=100
+            )
     for name in (SKIP, BOTH):
         report.bar(f"{name}: answers changed", float(np.mean(found[name].changed(found[FULL]))), "<=", 0.005)
 
@@ -209,12 +222,51 @@ def measured(config: StackConfig, num_problems: int, seed: int, store: Path | No
     return problems
 
 
+def replayed(path: Path, model: str, num_problems: int, branching_factor: int) -> list[BranchedProblem]:
+    """Branches that `eval --epochs N` wrote, read by the model; as many groups of a problem as its chains give."""
+    lens, prompting = LayerLens(model), Prompting.for_model(model)
+    yes, no = (prompting.encode(word)[0] for word in ("YES", "NO"))
+    question = prompting.encode(prompting.family.verdict)
+    chains: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(read_rows(path), key=lambda row: row["epoch"]):
+        chains.setdefault(row["id"], []).append(row)
+    problems = []
+    for name in track(sorted(chains, key=lambda name: int(name.rpartition("-")[2]))[:num_problems], "problems"):
+        rows = chains[name]
+        task = GenerationTask.create_from_prompt(rows[0]["prompt"])
+        prompting.apply(task)
+        prompt = list(task.input_tokens or ())
+        for start in range(0, len(rows) - branching_factor + 1, branching_factor):
+            group_of = rows[start : start + branching_factor]
+            texts = [prompting.encode(row["output"]) for row in group_of]
+            read = [
+                lens.read([*prompt, *ids, *question], slice(len(prompt), len(prompt) + len(ids)), yes, no)
+                for ids in texts
+            ]
+            problems.append(
+                BranchedProblem(
+                    name,
+                    rows[0]["kind"] or "",
+                    [row["answer"] for row in group_of],
+                    [bool(row["correct"]) for row in group_of],
+                    [len(ids) for ids in texts],
+                    [float(np.exp(each.top_logprobs).mean()) for each in read],
+                    [float(np.exp(each.logprobs.mean())) for each in read],
+                    [float(each.verdict.scores[-1]) for each in read],
+                    [each.verdict.entropies.tolist() for each in read],
+                    [each.verdict.scores.tolist() for each in read],
+                )
+            )
+    return problems
+
+
 @benchmark("studies.branching --num_problems 1000 --store runs/branching --plot_path runs/branching.png")
 @size("--num_problems", 1000, quick=6, help="Held-out problems.", least=4)
 @size("--num_fit", 250, quick=3, help="Of these, those that thresholds are fitted to.", least=1)
 @size("--branching_factor", 8, quick=3, help="Branches a problem.", least=2)
 @size("--max_tokens", 1200, quick=80, help="Budget of a branch.")
 @click.option("--target", default="tinylm/target", show_default=True, help="Embedded model or folder.")
+@click.option("--samples", type=DATA, help="samples.jsonl of `eval --epochs N`: its chains are the branches.")
 @click.option("--parallel", type=click.IntRange(min=1), default=8, show_default=True, help="Problems at once.")
 @stored
 @plotted
@@ -225,6 +277,7 @@ def main(
     branching_factor: int,
     max_tokens: int,
     target: str,
+    samples: Path | None,
     parallel: int,
     store: Path | None,
     plot_path: Path | None,
@@ -237,9 +290,16 @@ def main(
         "max_parallel_requests": parallel,
         "seed": report.seed,
     }
-    config = load_config("configs:kv_share_branching", [f"{key}={value}" for key, value in overrides.items()])
-    problems = measured(config, num_problems, report.seed, store)
-    fit, test = problems[:num_fit], problems[num_fit:]
+    if samples is not None:
+        problems = replayed(samples, target, num_problems, branching_factor)
+    else:
+        config = load_config("configs:kv_share_branching", [f"{key}={value}" for key, value in overrides.items()])
+        problems = measured(config, num_problems, report.seed, store)
+    names = list(dict.fromkeys(problem.id for problem in problems))
+    fitted = frozenset(names[:num_fit])
+    fit = [problem for problem in problems if problem.id in fitted]
+    test = [problem for problem in problems if problem.id not in fitted]
+    report.figure("problems that are judged", len(names) - len(fitted))
     calibration = calibrate(fit, model=target, dataset="tinylm:held_out", seed=report.seed)
     gate, rule = calibration.skip_gate, calibration.layer_exit
     report.figure("calibrated gate: least confidence", gate.least)

@@ -27,6 +27,20 @@ class LayerCurve(NamedTuple):
     scores: npt.NDArray[np.float64]
 
 
+class ReadBranch(NamedTuple):
+    """A branch that was read, and not written.
+
+    Attributes:
+        verdict: After each layer.
+        logprobs: Natural-log probability of each written token, shape (written,).
+        top_logprobs: Of the likeliest token at each of their places, shape (written,).
+    """
+
+    verdict: LayerCurve
+    logprobs: npt.NDArray[np.float64]
+    top_logprobs: npt.NDArray[np.float64]
+
+
 class LayerLens:
     """A model of its own, whose layers are looked at one by one: for calibrations, not for serving.
 
@@ -51,13 +65,30 @@ class LayerLens:
 
     def curve(self, token_ids: Sequence[int], yes_token: int, no_token: int) -> LayerCurve:
         """The verdict on a text that ends where YES or NO is to follow."""
+        return self.read(token_ids, slice(0, 0), yes_token, no_token).verdict
+
+    def read(self, token_ids: Sequence[int], written: slice, yes_token: int, no_token: int) -> ReadBranch:
+        """The verdict on a text, and how sure the model was of a part of it.
+
+        Args:
+            token_ids: A branch, and behind it the question.
+            written: Where its written tokens stand.
+            yes_token: What a verdict begins with if it is affirmative.
+            no_token: What it begins with if it is negative.
+        """
         import torch
 
         with torch.inference_mode():
             ids = torch.tensor([list(token_ids)], device=self._network.device)
             output: Any = self._network.base_model(ids, output_hidden_states=True, use_cache=False)
+            unembed = self._network.get_output_embeddings()
             last = [state[0, -1] for state in output.hidden_states[1:-1]]
             normed = [*map(self._norm, last), output.last_hidden_state[0, -1]]  # which the final norm was applied to
-            logits = self._network.get_output_embeddings()(torch.stack(normed)).double().cpu().numpy()
+            logits = unembed(torch.stack(normed)).double().cpu().numpy()
+            before = output.last_hidden_state[0, max(0, written.start - 1) : max(0, written.stop - 1)]
+            logprobs = unembed(before).float().log_softmax(-1)
+            drawn = logprobs.gather(-1, ids[0, written, None])[:, 0].double().cpu().numpy()
+            top = logprobs.amax(-1).double().cpu().numpy() if len(drawn) else drawn
         odds = logits[:, no_token] - logits[:, yes_token]
-        return LayerCurve(entropy(logits), 1.0 / (1.0 + np.exp(np.minimum(odds, 700.0))))
+        curve = LayerCurve(entropy(logits), 1.0 / (1.0 + np.exp(np.minimum(odds, 700.0))))
+        return ReadBranch(curve, drawn, top)
