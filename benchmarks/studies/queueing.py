@@ -105,7 +105,8 @@ def study_engine(report: Report, tasks: list[TaskType], alpha: float, num_querie
     """How far the single server's optimum is from the best on a simulated engine that batches.
 
     The single server is as fast as the full engine. The search starts at its optimum, on a grid around it; every
-    combination meets the same arrivals, and what was found is judged on others.
+    combination meets the same arrivals, and what was found is judged on others, beside the optimum of the formula for
+    such an engine.
     """
     queue = Queue(BATCH, SLOWDOWN)
     shortest = sum(task.probability * task.t0 for task in tasks)
@@ -128,15 +129,22 @@ def study_engine(report: Report, tasks: list[TaskType], alpha: float, num_querie
         [[line.index(tokens) for line, tokens in zip(grid, plan.integer_budgets, strict=True)]],
     )
     found = [line[index] for line, index in zip(grid, place, strict=True)]
-    gains = [worth(found, report.seed + n) - worth(plan.integer_budgets, report.seed + n) for n in range(1, 11)]
-    for task, single, engine in zip(tasks, plan.integer_budgets, found, strict=True):
+    demand = Demand(tuple(tasks), rate, alpha, MAX_TOKENS, queue)
+    by_formula = demand.best()
+    for task, single, formula, engine in zip(tasks, plan.integer_budgets, by_formula, found, strict=True):
         report.figure(f"batch of {BATCH}, {task.name}: single server", single)
+        report.figure(f"batch of {BATCH}, {task.name}: formula", formula)
         report.figure(f"batch of {BATCH}, {task.name}: engine", engine)
-    half = 2.26 * float(np.std(gains, ddof=1)) / len(gains) ** 0.5  # Student's t, 9 degrees of freedom
-    gain = float(np.mean(gains))
-    report.figure(
-        f"batch of {BATCH}: objective gained over the single server's optimum", gain, gain - half, gain + half
-    )
+    seeds = range(report.seed + 1, report.seed + 11)
+    for name, budgets in (("engine", found), ("formula", by_formula)):
+        gains = [worth(budgets, seed) - worth(plan.integer_budgets, seed) for seed in seeds]
+        half = 2.26 * float(np.std(gains, ddof=1)) / len(gains) ** 0.5  # Student's t, 9 degrees of freedom
+        gain = float(np.mean(gains))
+        told = f"batch of {BATCH}: objective gained over the single server's optimum, {name}"
+        report.figure(told, gain, gain - half, gain + half)
+    served = simulate(tasks, by_formula, rate, queue, 4 * num_queries, report.rng).simulated.system_time
+    forecast = float(demand.forecast(by_formula).system_time)
+    report.figure(f"batch of {BATCH}: simulated by formula", *(value / forecast for value in served))
 
 
 def study_times(report: Report, repetitions: int) -> None:

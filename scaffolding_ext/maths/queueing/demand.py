@@ -111,15 +111,23 @@ class Demand:
     def best(self) -> tuple[int, ...]:
         """The budgets of the largest objective: the optimum of fitted curves, or of all measured combinations.
 
-        Fitted curves before a queue of several places are tried at 65 budgets each.
+        Fitted curves before a queue of several places are tried at 65 budgets each, and at as many around the best.
 
         Raises:
             UnstableLoadError: Not even the quickest budgets can be served.
         """
-        if self.fitted and self.queue.places == 1:
+        if self.measured:
+            return self._on_grid(self.measured)
+        if self.queue.places == 1:
             return solve(self.fitted, self.arrival_rate, self.alpha, self.max_tokens).integer_budgets
-        tried = self.measured or [self._tried(each) for each in self.fitted]
-        return solve_on_grid(tried, self.arrival_rate, self.alpha, self.queue).budgets
+        tops = [min(float(self.max_tokens), _FLAT / task.b) for task in self.fitted]
+        coarse = self._on_grid([_tried(task, 0, top) for task, top in zip(self.fitted, tops, strict=True)])
+        places = zip(self.fitted, coarse, tops, strict=True)
+        gaps = [(task, at, top, top / (_NUM_TRIED - 1)) for task, at, top in places]
+        return self._on_grid([_tried(task, max(0, at - gap), min(top, at + gap)) for task, at, top, gap in gaps])
+
+    def _on_grid(self, types: Sequence[MeasuredType]) -> tuple[int, ...]:
+        return solve_on_grid(types, self.arrival_rate, self.alpha, self.queue).budgets
 
     def best_uniform(self) -> int:
         """The one budget for all types of the largest objective, of whole numbers or of those that were measured."""
@@ -133,10 +141,10 @@ class Demand:
         most = max(_FLAT / each.b for each in self.fitted)
         return np.arange(int(min(self.max_tokens, most)) + 1)
 
-    def _tried(self, task: TaskType) -> MeasuredType:
-        """A fitted curve as if it had been measured."""
-        most = min(float(self.max_tokens), _FLAT / task.b)
-        budgets = np.unique(np.linspace(0, most, _NUM_TRIED).astype(int))
-        found = task.given(budgets)
-        columns: Sequence[Floats] = (found.accuracy, found.seconds)
-        return MeasuredType(task.name, task.probability, tuple(budgets.tolist()), *(tuple(c.tolist()) for c in columns))
+
+def _tried(task: TaskType, low: float, high: float) -> MeasuredType:
+    """A fitted curve as if it had been measured at budgets between two."""
+    budgets = np.unique(np.linspace(low, high, _NUM_TRIED).astype(int))
+    found = task.given(budgets)
+    columns: Sequence[Floats] = (found.accuracy, found.seconds)
+    return MeasuredType(task.name, task.probability, tuple(budgets.tolist()), *(tuple(c.tolist()) for c in columns))
