@@ -61,7 +61,8 @@ class RecordChainController(BaseController):
                 "generation_controller",
             )
         self.generation_controller = generation_controller
-        self.spacing = require.whole("spacing", spacing or generation_controller.schedule.chunk_size)
+        own = generation_controller.schedule.chunk_size
+        self.spacing = require.whole("spacing", own if spacing is None else spacing)
         self.num_logprobs = require.whole("num_logprobs", num_logprobs, least=0)
         self.longest_request = generation_controller.longest_request
 

@@ -35,10 +35,10 @@ class Calibrated(StoppingRule):
     """
 
     def __init__(self, path: str, model: str | None = None, window: int = 100) -> None:
+        self._recent: deque[float] = deque(maxlen=require.whole("window", window, least=2))
         self.policy = load_chain_policy(path)
         if model is not None:
             self.policy.check_model(model)
-        self._recent: deque[float] = deque(maxlen=require.whole("window", window, least=2))
         self._rule: Rule | None = None
         self.schedule = ProbeSchedule()
         self.needs = Needs(answer=False)

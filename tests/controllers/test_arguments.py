@@ -13,9 +13,12 @@ from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.baselines import Verdict
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
+from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.record_chain import RecordChainController
 from scaffolding_ext.controllers.stopping import AllOf, AnyOf, PatternStop
+from scaffolding_ext.controllers.stopping.calibrated import Calibrated
 from scaffolding_ext.controllers.vote.weights import ConfidenceWeight
 from scaffolding_ext.errors import ConfigError
 
@@ -27,6 +30,8 @@ NEEDED = {
     Verdict: {"threshold": 5, "close": "", "question": "", "yes_token": 1, "no_token": 2},
     MajorityVoteController: {"generation_controller": NativeGenerationController()},
     PatternStop: {"pattern": "so"},
+    RecordChainController: {"generation_controller": DynasorCoTController()},
+    Calibrated: {"path": "policy.json"},
     AnyOf: {"rules": ["consecutive"]},
     AllOf: {"rules": ["consecutive"]},
 }

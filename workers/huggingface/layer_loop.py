@@ -41,19 +41,18 @@ class LayerLoop:
 
     Args:
         model: One of which `why_no_layer_exit` knows no reason against it.
-        prepare: Gives the token ids of some work, flat, and what attention must know of it.
     """
 
-    def __init__(self, model: PreTrainedModel, prepare: Callable[[list[Work]], tuple[torch.Tensor, Step]]) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self._decoder: Any = model.base_model
         self._unembed: Any = model.get_output_embeddings()
-        self._prepare = prepare
 
-    def run(self, works: list[Work]) -> torch.Tensor:
+    def run(self, works: list[Work], prepare: Callable[[list[Work]], tuple[torch.Tensor, Step]]) -> torch.Tensor:
         """Compute all of these requests' pending tokens, each up to the layer after which it leaves.
 
         Args:
             works: Each completes its request, which has a `layer_exit`; gets its `exit_layer`. In the order of tokens.
+            prepare: Gives the token ids of some work, flat, and what attention must know of it.
 
         Returns:
             Logits of the next token of each, shape (requests, vocabulary), float32.
@@ -61,7 +60,7 @@ class LayerLoop:
         decoder, left = self._decoder, list(works)
         read: dict[EngineRequest, torch.Tensor] = {}
         entropies: torch.Tensor | None = None
-        ids, step = self._prepare(left)
+        ids, step = prepare(left)
         hidden = decoder.embed_tokens(ids[None])
         for number, layer in enumerate(decoder.layers, 1):
             hidden = _through(layer, hidden, step, decoder.rotary_emb)
@@ -84,7 +83,7 @@ class LayerLoop:
             tokens = [place for row in stays for place in range(ends[row] - left[row].num_tokens, ends[row])]
             hidden, entropies = hidden[:, tokens], entropies[stays]
             left = [left[row] for row in stays]
-            step = self._prepare(left)[1]
+            step = prepare(left)[1]
         return torch.stack([read[work.request] for work in works])
 
 

@@ -55,7 +55,7 @@ class ModelRunner:
         self._kv = kv
         self._wrappers: Wrappers = {}
         self._is_flat = model.config.get_text_config()._attn_implementation == ATTENTION
-        self._layers = LayerLoop(model, self._prepare) if why_no_layer_exit(model) is None else None
+        self._layers = LayerLoop(model) if why_no_layer_exit(model) is None else None
         parameters = inspect.signature(model.forward).parameters
         self._selects_logits = "logits_to_keep" in parameters
         if (
@@ -85,7 +85,7 @@ class ModelRunner:
         works.sort(key=leaving.__contains__)
         staying = works[: len(works) - len(leaving)]
         parts = [self._forward(staying)] if staying else []
-        return torch.cat([*parts, self._layers.run(leaving)])
+        return torch.cat([*parts, self._layers.run(leaving, self._prepare)])
 
     def _forward(self, works: list[Work]) -> torch.Tensor:
         ids, step = self._prepare(works, self._is_flat)

@@ -160,7 +160,7 @@ def test_more_alternatives_than_a_chat_tells_are_refused_by_name(model: Any) -> 
 
 def test_deepconf_is_told_at_build_how_many_alternatives_a_chat_has(model: Any) -> None:
     with serving(model, "vllm", endpoint="chat") as (_, worker):
-        with pytest.raises(ConfigError, match=r"OpenAIWorker reports .* at most 19 tokens .* reads 20: .* top_k=19"):
+        with pytest.raises(ConfigError, match=r"OpenAIWorker reports .* at most 19 tokens .* 20 are read: .* top_k=19"):
             DeepConfController(2).bind({"generation": worker})
         DeepConfController(2, top_k=19).bind({"generation": worker})
 
