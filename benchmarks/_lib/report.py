@@ -81,7 +81,7 @@ class Report:
 
     def bar(self, name: str, value: float, sign: str, bar: float) -> None:
         """Add a bar: `value`, `<=`, `>=` or `>`, and what it is held against."""
-        self.bars.append(Bar(name, value, bar, SIGNS[sign](value, bar), sign))
+        self.bars.append(Bar(name, float(value), bar, bool(SIGNS[sign](value, bar)), sign))
 
     def to_json(self) -> dict[str, Any]:
         """The document that `--json` prints."""
