@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,12 +94,12 @@ def without_spaces(parameters: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_double_declares_what_the_release_declares(release: str) -> None:
+def test_the_double_declares_what_the_release_declares(release: str, warm_torch: Path) -> None:
     pytest.importorskip("torch")
     expected = table(release)
     places = json.dumps([each.place for each in expected.values()])
     environment = os.environ | {"PYTHONPATH": str(FAKE), "FAKE_UPSTREAM_RELEASE": release}
-    command = [sys.executable, str(FAKE / "scripts" / "declared.py"), places]
+    command = [str(warm_torch / "python"), str(FAKE / "scripts" / "declared.py"), places]
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT, check=False)
     assert process.returncode == 0, process.stderr
     found = json.loads(process.stdout)

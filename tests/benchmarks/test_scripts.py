@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -81,8 +80,8 @@ SLOW = (
 )
 
 
-def run_script(script, *arguments, folder):
-    command = [sys.executable, "-m", f"benchmarks.{script}", *arguments]
+def run_script(script, *arguments, python, folder):
+    command = [python / "python", "-m", f"benchmarks.{script}", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
         command, capture_output=True, text=True, timeout=300, cwd=folder, env=environment, check=False
@@ -92,9 +91,10 @@ def run_script(script, *arguments, folder):
 @pytest.mark.parametrize(
     "script", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in SCRIPTS]
 )
-def test_quick_run_prints_one_document(script, tmp_path):
+def test_quick_run_prints_one_document(script, warm_torch, tmp_path):
     plot = ("--plot_path", str(tmp_path / "plot.png")) if script in PLOTTED else ()
-    run = run_script(script, "--quick", "--json", "--seed", "1", *EXTRA.get(script, ()), *plot, folder=tmp_path)
+    arguments = ("--quick", "--json", "--seed", "1", *EXTRA.get(script, ()), *plot)
+    run = run_script(script, *arguments, python=warm_torch, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     document = json.loads(run.stdout)
     assert document.keys() == {"setting", "figures", "bars"}
@@ -111,5 +111,5 @@ def test_quick_run_prints_one_document(script, tmp_path):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_help_has_an_example(script, tmp_path):
-    assert f"python -m benchmarks.{script}" in run_script(script, "--help", folder=tmp_path).stdout
+def test_help_has_an_example(script, warm_python, tmp_path):
+    assert f"python -m benchmarks.{script}" in run_script(script, "--help", python=warm_python, folder=tmp_path).stdout

@@ -1,7 +1,6 @@
 """The C kernel for attention in blocks: as exact as float32 allows for all shapes and lengths; and life without it."""
 
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -178,11 +177,11 @@ def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch):
 
 
 @needs_kernel
-def test_loading_it_leaves_the_number_format_of_the_process_alone():
+def test_loading_it_leaves_the_number_format_of_the_process_alone(warm_torch):
     """A library linked with -ffast-math would make numbers below 1e-38 zero in the thread that loads it."""
     code = (
         "import torch; from scaffolding_ext.workers.huggingface.block_attention import kernel; assert kernel;"
         "print((torch.tensor(1e-39) * 0.5).item() > 0)"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run([warm_torch / "python", "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "True"

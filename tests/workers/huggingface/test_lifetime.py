@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import subprocess
-import sys
 import threading
 import weakref
 
@@ -84,7 +83,7 @@ def test_twenty_dropped_workers_leave_no_thread():
     assert threading.active_count() == before
 
 
-def test_leaving_without_a_shutdown_ends_cleanly():
+def test_leaving_without_a_shutdown_ends_cleanly(warm_torch):
     code = (
         "import asyncio\n"
         "from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker\n"
@@ -94,5 +93,5 @@ def test_leaving_without_a_shutdown_ends_cleanly():
         "    asyncio.run(worker.run_task(StreamGenerationTask(input_tokens=[5], max_tokens=2000, ignore_eos=True)))\n"
         "del worker, dropped\n"  # while its engine is in the middle of a request
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run([warm_torch / "python", "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (run.returncode, run.stderr) == (0, "")

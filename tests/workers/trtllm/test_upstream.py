@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,11 @@ WAIT = 120.0  # seconds until a hanging process fails its test
 
 
 @pytest.mark.parametrize("release", ["1.2", "1.3.0rc", "newest"])
-def test_upstreams_tasks_and_host(release: str) -> None:
+def test_upstreams_tasks_and_host(release: str, warm_torch: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "SCAFFOLDING_EXT_STANDINS"}
     environment |= {"PYTHONPATH": str(FAKE), "OMP_NUM_THREADS": "1", "FAKE_UPSTREAM_RELEASE": release}
     process = subprocess.run(
-        [sys.executable, str(FAKE / "scripts" / "trtllm_worker.py")],
+        [warm_torch / "python", str(FAKE / "scripts" / "trtllm_worker.py")],
         env=environment,
         capture_output=True,
         text=True,
