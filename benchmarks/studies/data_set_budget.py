@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, plotted, progress, size
-from benchmarks._lib.drawing import drawing
+from benchmarks._lib.drawing import bars_of, drawing
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks.studies.vote_replay import simulated
@@ -37,6 +37,7 @@ from scaffolding_ext.maths.allocation.data_set_replay import skyline, spend
 from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.maths.allocation.leader_change import LeaderChange
 from scaffolding_ext.maths.allocation.replay import play, shuffled
+from scaffolding_ext.maths.statistics import Estimate
 
 SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7)  # of the tokens of all samples
 OURS, EVEN, EVEN_WITH_RULE, SKYLINE = "certaindex", "even", "even, settled votes closed", "skyline"
@@ -109,25 +110,31 @@ def report_live(report: Report, folders: Sequence[Path]) -> None:
 
 
 def plot(curves: dict[str, list[Bought]], by_itself: Bought, report: Report, path: Path) -> None:
-    """Accuracy against total tokens, a line a buyer with its interval."""
-    with drawing(path, figsize=(8, 4.5)) as (_, axes):
+    """Accuracy against total tokens, a line a buyer, and beside it what each has over even spending."""
+    with drawing(path, 1, 2, figsize=(12, 4.5)) as (_, (right, gained)):
         for name, points in curves.items():
             tokens = [each.tokens.sum() / 1000 for each in points]
-            found = [report.figures[f"{name} at {share:.0%}: right, %"] for share in SHARES[-len(points) :]]
-            style = "--" if name == SKYLINE else "-"
-            (line,) = axes.plot(tokens, [figure["value"] for figure in found], "." + style, label=name)
-            if name in (OURS, EVEN):
-                axes.fill_between(
-                    tokens,
-                    [figure["low"] for figure in found],
-                    [figure["high"] for figure in found],
-                    color=line.get_color(),
-                    alpha=0.15,
+            shares = SHARES[-len(points) :]
+            line = "--" if name == SKYLINE else "-"
+            right.plot(tokens, [100 * each.correct.mean() for each in points], "." + line, label=name)
+            if name not in (EVEN, SKYLINE):
+                found = [report.figures[f"{name} against {EVEN} at {share:.0%}: points"] for share in shares]
+                points_over = [Estimate(*(float(value or 0.0) for value in each.values())) for each in found]
+                gained.errorbar(
+                    [100 * share for share in shares],
+                    [each.value for each in points_over],
+                    yerr=bars_of(points_over),
+                    fmt=".-",
+                    capsize=3,
+                    label=name,
                 )
-        axes.plot(by_itself.tokens.sum() / 1000, 100 * by_itself.correct.mean(), "k*", label=BY_ITSELF)
-        axes.set(xlabel="decoded tokens of all questions, thousands", ylabel="right votes, % (95 %, by question)")
-        axes.legend(fontsize=8)
-        axes.grid(alpha=0.3)
+        right.plot(by_itself.tokens.sum() / 1000, 100 * by_itself.correct.mean(), "k*", label=BY_ITSELF)
+        right.set(xlabel="decoded tokens of all questions, thousands", ylabel="right votes, %")
+        gained.axhline(0.0, color="k", linewidth=0.8)
+        gained.set(xlabel="budget, % of the tokens of all samples", ylabel="points over even spending (95 %, paired)")
+        for axes in (right, gained):
+            axes.legend(fontsize=8)
+            axes.grid(alpha=0.3)
 
 
 @benchmark("studies.data_set_budget --samples runs/votes/samples.jsonl --plot_path runs/data_set_budget.png")
