@@ -141,6 +141,10 @@ def evaluate(
     folder = None if settings.output_path is None else Path(settings.output_path)
     if resume and folder is None:
         raise click.UsageError("--resume needs the run's folder by --output_path", ctx)
+    if against is not None and settings.total_tokens is not None:
+        raise click.UsageError(
+            "--against is of whole requests, which --total_tokens has none of: compare the runs", ctx
+        )
     with nullcontext(False) if folder is None else claimed(folder, resume=resume) as goes_on:
         config = config.for_run()
         checked_price(settings.price)

@@ -185,6 +185,10 @@ def test_an_ordinary_run_and_one_with_a_budget_do_not_mix() -> None:
         ),
         ((*SPEND, "--set", "controller={type: NativeGenerationController}"), "evaluation.total_tokens: buys further"),
         ((*SPEND, "--epochs", "2"), "evaluation: total_tokens says how often each question is run: leave epochs out"),
+        (
+            (*SPEND, "--against", "."),
+            "--against is of whole requests, which --total_tokens has none of: compare the runs",
+        ),
         (("--spending", "even"), "evaluation: spending says how total_tokens are spent, and there are none"),
         ((*SPEND, "--set", "controller.args.default_sample_num=1"), "controller.args.default_sample_num: is 1; a vote"),
         ((*SPEND, "--set", "controller.args.weight=confidence"), "controller.args.weight: must be uniform with"),
@@ -192,3 +196,4 @@ def test_an_ordinary_run_and_one_with_a_budget_do_not_mix() -> None:
 )
 def test_what_a_budget_cannot_be_spent_on_is_refused_by_the_key(options: tuple[str, ...], message: str) -> None:
     assert f"Error: {message}" in call(*RUN, "run", *options, code=2).stderr
+    assert not Path("run").exists() or read_records("run/samples.jsonl")  # the first samples told what one takes
