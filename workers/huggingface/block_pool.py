@@ -6,10 +6,11 @@ tree of prefixes: who holds a block holds all before it, and what nobody holds l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import islice
 
 from sortedcontainers import SortedList
 
+_NUM_TRIED = 16  # blocks that a look-up compares at most: siblings on one prefix
 GRAIN = 16  # tokens; the lengths at which blocks are looked up are multiples of it
 
 
@@ -77,13 +78,14 @@ class Block:
             parent.num_behind -= 1
             self._parent, self._num_keys = None, 0
 
-    def next(self, token_ids: Sequence[int]) -> Block | None:
-        """The latest block behind this one that begins as these tokens do, as far as multiples of 16 go."""
+    def next(self, token_ids: list[int]) -> Block | None:
+        """Of the latest blocks behind this one that agree up to a multiple of 16, the one that agrees furthest."""
         num_tokens = len(token_ids) // GRAIN * GRAIN
         while num_tokens >= 0:
             found = self._behind.get(tuple(token_ids[:num_tokens]))
             if found:
-                return next(reversed(found))
+                latest = islice(reversed(found), _NUM_TRIED)
+                return max(latest, key=lambda block: num_common(token_ids, block.token_ids))
             num_tokens -= GRAIN
         return None
 
@@ -196,3 +198,11 @@ class BlockPool:
         self._free.append(block)
         if parent is not None and parent is not self.root and not (parent.num_behind or parent.num_holders):
             self._ends.add(parent)
+
+
+def num_common(some: list[int], others: list[int]) -> int:
+    """How many tokens two lists have in common from their beginning."""
+    limit = min(len(some), len(others))
+    if some[:limit] == others[:limit]:
+        return limit
+    return next(place for place in range(limit) if some[place] != others[place])

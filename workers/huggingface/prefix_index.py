@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scaffolding_ext.workers.huggingface.block_pool import GRAIN, Block, BlockPool
+from scaffolding_ext.workers.huggingface.block_pool import GRAIN, Block, BlockPool, num_common
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 
 Worth = Callable[[int], float]
@@ -108,7 +108,7 @@ class PrefixIndex:
             block = last.next(ours)
             if block is None:
                 break
-            num_tokens = _num_common(ours, block.token_ids)
+            num_tokens = num_common(ours, block.token_ids)
             if num_tokens < self._block_len:
                 if start + num_tokens >= GRAIN and num_tokens:
                     return Match(blocks, block, num_tokens, start + num_tokens)
@@ -223,11 +223,3 @@ class PrefixIndex:
     def _take_back(self, key: int, sequence: TokenSequence) -> None:
         if self._promised.get(key) is sequence:
             del self._promised[key]
-
-
-def _num_common(some: list[int], others: list[int]) -> int:
-    """How many tokens two lists have in common from their beginning."""
-    limit = min(len(some), len(others))
-    if some[:limit] == others[:limit]:
-        return limit
-    return next(place for place in range(limit) if some[place] != others[place])

@@ -59,8 +59,15 @@ class RequestBuilder:
         """Equal for workers whose token ids mean the same."""
         return self._reader.tokenizer_fingerprint
 
-    def generation(self, task: GenerationTask, notify: Callable[[EngineRequest], None]) -> EngineRequest:
+    def generation(
+        self, task: GenerationTask, notify: Callable[[EngineRequest], None], **options: Any
+    ) -> EngineRequest:
         """The request of a generation task.
+
+        Args:
+            task: The task.
+            notify: What the request calls.
+            options: What else it is told.
 
         Raises:
             InvalidTaskError: A field is unusable.
@@ -82,6 +89,7 @@ class RequestBuilder:
             urgent=is_urgent(task),
             priority=priority_of(task),
             notify=notify,
+            **options,
         )
 
     def score(self, task: ScoreTask, notify: Callable[[EngineRequest], None]) -> EngineRequest:

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
+from scaffolding_ext.lowering import lower_branch, write_back_branch
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import (
@@ -15,11 +16,21 @@ from scaffolding_ext.protocol import (
     Task,
     TaskStatus,
 )
-from scaffolding_ext.tasks import LAYER_EXIT, ScoreTask, TokenCounts, VerifyTask, set_token_counts
+from scaffolding_ext.tasks import (
+    LAYER_EXIT,
+    BranchTask,
+    ScoreTask,
+    TokenCounts,
+    VerifyTask,
+    set_token_counts,
+    token_counts_of,
+)
+from scaffolding_ext.workers.branch_blocks import block_scores
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill, probability_of_first
 from scaffolding_ext.workers.huggingface.waiter import Waiter
+from scaffolding_ext.workers.pieces import run_pieces
 from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
 
 if TYPE_CHECKING:
@@ -136,6 +147,7 @@ class HuggingFaceWorker(ChatWorker):
             prefix_cache_bytes=prefix_cache_bytes,
         )
         self.max_seq_len = limits.max_seq_len
+        self._tokens_per_block = tokens_per_block
         vocab_size = network.get_input_embeddings().weight.shape[0]
         self._builder = RequestBuilder(tokenizer, vocab_size, self.max_seq_len, seed, limits.limited_by)
         self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
@@ -188,8 +200,12 @@ class HuggingFaceWorker(ChatWorker):
         return load_tokenizer(self.model)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
+        return await self._generate_with(task)
+
+    async def _generate_with(self, task: GenerationTask, **options: Any) -> TaskStatus:
+        """Serve a generation task, with what else its request is told."""
         waiter = Waiter()
-        request = self._builder.generation(task, waiter.notify)
+        request = self._builder.generation(task, waiter.notify, **options)
         task.output_tokens = None
         self._engine.submit(request)
         if not task.streaming_output_flag:
@@ -238,6 +254,24 @@ class HuggingFaceWorker(ChatWorker):
         task.request_handle = _Stream(request, waiter)
         self._streams.add(request)
 
+    async def _branch(self, task: BranchTask) -> TaskStatus:
+        """A request a branch: they hold the blocks of the prefix together, and copy what they share of the next one."""
+        scores, num_evicted = block_scores(task), self.metrics.num_evicted
+        lowered = lower_branch(task)
+        num_shared = len(task.prefix_tokens) // self._tokens_per_block
+        worth = [lambda number, own=own: 1.0 if number < num_shared else own for own in scores]
+        runs = [self._generate_with(piece, worth=own) for piece, own in zip(lowered, worth, strict=True)]
+        await run_pieces(task, lowered, runs)
+        write_back_branch(task, lowered)
+        counts = [token_counts_of(piece) or TokenCounts() for piece in lowered]
+        record(
+            "branch_kv",
+            reused=[each.reused for each in counts],
+            prefilled=[each.prefilled for each in counts],
+            evicted_blocks=self.metrics.num_evicted - num_evicted,
+        )
+        return TaskStatus.SUCCESS
+
     async def _score(self, task: ScoreTask) -> TaskStatus:
         waiter = Waiter()
         request = self._builder.score(task, waiter.notify)
@@ -271,6 +305,7 @@ class HuggingFaceWorker(ChatWorker):
         **ChatWorker.task_handlers,
         GenerationTask: _generate,
         StreamGenerationTask: _stream,
+        BranchTask: _branch,
         ScoreTask: _score,
         VerifyTask: _verify,
     }

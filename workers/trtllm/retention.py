@@ -4,30 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.maths.kv_sharing.eviction import block_score
-from scaffolding_ext.tasks import BranchTask
-
 _LOWEST, _HIGHEST = 1, 100
 
 
 def retention_priority(score: float) -> int:
     """The priority of blocks of a score in [0, 1], over TensorRT-LLM's 1 to 100."""
     return _LOWEST + round((_HIGHEST - _LOWEST) * score)
-
-
-def block_scores(task: BranchTask) -> list[float]:
-    """What the blocks of each branch are worth: its score, and how deep it stands in the tree.
-
-    Raises:
-        InvalidTaskError: The task's scores are not one a branch, in [0, 1], or its depth is below 1.
-    """
-    scores = [1.0] * len(task.suffixes) if task.branch_scores is None else task.branch_scores
-    if len(scores) != len(task.suffixes) or not all(0 <= score <= 1 for score in scores):
-        raise InvalidTaskError(f"branch_scores is {scores!r}; give one a branch ({len(task.suffixes)}), each in [0, 1]")
-    if task.depth < 1:
-        raise InvalidTaskError(f"depth is {task.depth}; branches stand at 1 or deeper, their prefix at 0")
-    return [block_score(score, task.depth) for score in scores]
 
 
 def lowest_retention(config_class: Any) -> Any:

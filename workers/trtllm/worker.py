@@ -20,6 +20,7 @@ from scaffolding_ext.tasks import (
     ScoreTask,
     VerifyTask,
 )
+from scaffolding_ext.workers.branch_blocks import block_scores
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.pieces import check_verdicts, run_pieces
 from scaffolding_ext.workers.streaming import OpenStreams, furthest, is_over, next_len, show
@@ -30,7 +31,7 @@ from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 from scaffolding_ext.workers.trtllm.hints import NO_ORDER
 from scaffolding_ext.workers.trtllm.loading import adopt, load
-from scaffolding_ext.workers.trtllm.retention import block_scores, retention_config
+from scaffolding_ext.workers.trtllm.retention import retention_config
 
 if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler

@@ -93,22 +93,26 @@ def test_no_more_is_cached_than_may_be():
     assert pool.num_evicted == 2
 
 
-@pytest.mark.parametrize(("num_common", "found"), [(2 * GRAIN, True), (GRAIN + 3, True), (GRAIN - 1, False)])
-def test_a_block_is_found_by_the_first_of_its_tokens(num_common, found):
-    pool = BlockPool(2, max_cached=0)
-    before, after = computed(pool, tokens(0)), computed(pool, tokens(500))
+@pytest.mark.parametrize(
+    ("num_common", "num_after", "found"),
+    [(2 * GRAIN, 16, True), (GRAIN + 3, 16, True), (GRAIN - 1, 15, True), (GRAIN - 1, 16, False)],
+)
+def test_a_block_is_found_by_the_first_of_its_tokens(num_common, num_after, found):
+    pool = BlockPool(17, max_cached=0)
+    before = computed(pool, tokens(0))
+    after = [computed(pool, tokens(500 * number)) for number in range(1, 1 + num_after)][-1]
     asked = [*before.token_ids[:num_common], *[7] * (2 * GRAIN - num_common)]
-    assert pool.root.next(asked) is (before if found else after)  # by none of them, the latest
+    assert pool.root.next(asked) is (before if found else after)  # among the 16 latest by any of them
 
 
 def test_a_block_that_grows_is_found_by_more():
-    pool = BlockPool(2, max_cached=0)
+    pool = BlockPool(17, max_cached=0)
     block = pool.take()
     block.token_ids = tokens(0)[:3]
     block.stand_behind(pool.root)
-    other = computed(pool, tokens(500))
-    assert pool.root.next(tokens(0)) is other
+    others = [computed(pool, tokens(500 * number)) for number in range(1, 17)]
+    assert pool.root.next(tokens(0)) is others[-1]
     block.token_ids += tokens(0)[3:GRAIN]
     block.stand_behind(pool.root)
     assert pool.root.next(tokens(0)) is block
-    assert pool.root.num_behind == 2
+    assert pool.root.num_behind == 17

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
 from scaffolding_ext.prompting import Prompting, model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.tasks import PROBE, BranchTask, ScoreTask, set_purpose, token_counts_of
+from scaffolding_ext.tasks import PROBE, CompareTask, ScoreTask, set_purpose, token_counts_of
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.tinylm.grammar import sample_problem
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -297,4 +297,4 @@ def test_bad_arguments_name_their_key():
 
 
 def test_unserved_tasks_are_declined(worker):
-    assert run(worker, [BranchTask()]) == [TaskStatus.WORKER_NOT_SUPPORTED]
+    assert run(worker, [CompareTask()]) == [TaskStatus.WORKER_NOT_SUPPORTED]

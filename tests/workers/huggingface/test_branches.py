@@ -1,0 +1,173 @@
+"""HuggingFaceWorker serves BranchTask: one prefix, held once; blocks leave in the order of what they are worth."""
+
+import asyncio
+
+import pytest
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol import GenerationTask, TaskStatus
+from scaffolding_ext.tasks import BranchTask, TokenCounts, VerifyTask, token_counts_of
+from scaffolding_ext.testing import float32_tolerance
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+MODEL = "tinylm/draft"
+BLOCK = 32
+BLOCK_BYTES = 73_728  # of this model
+TOLERANCE = float32_tolerance(longest_sum=1024, num_sums=24, magnitude=32.0)
+PREFIX = [5 + 37 * place % 400 for place in range(100)]
+SUFFIXES = [[], [7], [8, 9, 10], [11] * 20]
+
+
+def run(worker, *tasks):
+    async def all_of_them():
+        return await asyncio.gather(*(worker.run_task(task) for task in tasks))
+
+    assert set(asyncio.run(all_of_them())) == {TaskStatus.SUCCESS}
+
+
+def branches(**fields):
+    given = {"prefix_tokens": PREFIX, "suffixes": SUFFIXES, "max_tokens": 12, "temperature": 0.8}
+    return BranchTask(**given | {"seeds": list(range(len(fields.get("suffixes", SUFFIXES))))} | fields)
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with HuggingFaceWorker(MODEL, max_seq_len=512) as worker:
+        yield worker
+
+
+def test_branches_are_what_requests_of_their_own_would_write(worker):
+    task = branches()
+    alone = [
+        GenerationTask(input_tokens=PREFIX + suffix, max_tokens=12, temperature=0.8, seed=seed, num_logprobs=1)
+        for seed, suffix in enumerate(SUFFIXES)
+    ]
+    run(worker, task)
+    with HuggingFaceWorker(MODEL, max_seq_len=512, enable_block_reuse=False) as other:
+        run(other, *alone)
+    assert task.output_tokens == [each.output_tokens for each in alone]
+    assert task.outputs == [each.output_str for each in alone]
+    assert task.finish_reasons == [each.finish_reason for each in alone]
+    for logprobs, confidence, each in zip(task.logprobs, task.confidences, alone, strict=True):
+        steps = list(zip(each.output_tokens, each.logprobs, strict=True))
+        assert logprobs == pytest.approx([step[token].logprob for token, step in steps], abs=TOLERANCE)
+        assert 0 < confidence <= 1
+    assert len({tuple(ids) for ids in task.output_tokens}) == len(SUFFIXES)
+
+
+def test_the_prefix_is_read_once_and_held_once():
+    with HuggingFaceWorker(MODEL, max_seq_len=512, max_batch_size=16) as worker:
+        task = branches(suffixes=[[20 + number] for number in range(16)], max_tokens=20)
+        run(worker, task)
+        counts = token_counts_of(task)
+        pool = worker._engine._batch._pool
+        num_tails = 16 * -(-(len(PREFIX) % BLOCK + 1 + 20) // BLOCK)
+        assert counts == TokenCounts(decoded=320, prefilled=100 + 16, reused=15 * 100)
+        assert pool.num_cached <= len(PREFIX) // BLOCK + num_tails
+
+
+def test_branches_of_different_lengths_end_by_themselves(worker):
+    long = branches(suffixes=[[6], [7]], max_tokens=100, temperature=0.0, seeds=None)
+    run(worker, long)
+    ends = [len(ids) for ids in long.output_tokens]
+    assert [reason == "length" for reason in long.finish_reasons] == [end == 100 for end in ends]
+
+
+def test_a_verdict_on_a_branch_reads_the_question_alone(worker):
+    task = branches(seeds=[9, 10, 11, 12])
+    run(worker, task)
+    whole = [PREFIX + s + ids for s, ids in zip(SUFFIXES, task.output_tokens, strict=True)]
+    verify = VerifyTask(branches=[[*ids, 70, 71] for ids in whole], yes_token=80, no_token=81)
+    run(worker, verify)
+    assert token_counts_of(verify).prefilled == len(whole) * 3  # a branch's last token was never computed
+
+
+@pytest.mark.parametrize("scores", [[0.9, 0.1, 0.8, 0.2, 0.7, 0.3, 0.6, 0.4], None])
+def test_blocks_leave_in_the_order_of_their_scores_and_branches_that_come_back_are_computed_anew(scores):
+    """Eight branches in a cache for the prefix and four of them."""
+    prefix = PREFIX[:64]
+    cached = 2 + 4
+    with HuggingFaceWorker(MODEL, max_seq_len=128, prefix_cache_bytes=cached * BLOCK_BYTES) as worker:
+        task = branches(
+            prefix_tokens=prefix, suffixes=[[9 + number] for number in range(8)], max_tokens=30, branch_scores=scores
+        )
+        run(worker, task)
+        metrics = worker.metrics
+        assert metrics.num_cached_blocks == cached
+        assert metrics.num_evicted == 4
+        assert metrics.num_free_blocks == worker._engine._batch._pool.num_blocks - cached
+        kept = []
+        for number, ids in enumerate(task.output_tokens):  # worth nothing, so that nothing is evicted for them
+            back = branches(prefix_tokens=[*prefix, 9 + number, *ids], suffixes=[[]], max_tokens=1, branch_scores=[0.0])
+            run(worker, back)
+            if token_counts_of(back).reused > len(prefix):
+                kept.append(number)
+    if scores is not None:
+        assert kept == [0, 2, 4, 6]  # those of the highest scores; none of them was found by chance
+    with HuggingFaceWorker(MODEL, max_seq_len=128) as roomy:
+        again = branches(prefix_tokens=prefix, suffixes=[[9 + number] for number in range(8)], max_tokens=30)
+        run(roomy, again)
+    assert task.output_tokens == again.output_tokens
+
+
+def test_live_blocks_of_other_requests_are_never_given_away():
+    room = 14 * BLOCK_BYTES
+    with HuggingFaceWorker(MODEL, max_seq_len=256, kv_cache_bytes=room) as worker:
+        tasks = [branches(prefix_tokens=[5 + n] * 70, max_tokens=40, branch_scores=[n / 4] * 4) for n in range(4)]
+        run(worker, *tasks)
+        assert worker.metrics.num_put_back + worker.metrics.num_evicted > 0
+        assert worker.metrics.num_held_blocks == 0
+    with HuggingFaceWorker(MODEL, max_seq_len=256) as roomy:
+        others = [branches(prefix_tokens=[5 + n] * 70, max_tokens=40) for n in range(4)]
+        run(roomy, *others)
+    assert [task.output_tokens for task in tasks] == [task.output_tokens for task in others]
+
+
+def test_sixty_four_branches_on_a_long_prefix_hold_little_more_than_their_tokens():
+    prefix, num_tokens = [5 + 13 * place % 400 for place in range(1024)], 40
+    with HuggingFaceWorker(MODEL, max_seq_len=1536, max_batch_size=64) as worker:
+        pool, most = worker._engine._batch._pool, 0
+        take = pool.take
+
+        def noting():
+            nonlocal most
+            block = take()
+            most = max(most, pool.num_held)
+            return block
+
+        pool.take = noting
+        task = branches(prefix_tokens=prefix, suffixes=[[20 + n] for n in range(64)], max_tokens=num_tokens)
+        run(worker, task)
+    num_held = len(prefix) + sum(1 + len(ids) for ids in task.output_tokens)
+    assert most * BLOCK <= 1.3 * max(num_held, len(prefix) + 64 * 2 * BLOCK)
+    assert most <= len(prefix) // BLOCK + 64 * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"suffixes": [], "seeds": None}, "suffixes is empty"),
+        ({"seeds": [1, 2]}, r"seeds are 2; give one a branch \(4\)"),
+        ({"branch_scores": [0.5]}, r"branch_scores is \[0.5\]; give one a branch"),
+        ({"depth": 0}, "depth is 0"),
+        ({"prefix_tokens": [], "suffixes": [[], [5]], "seeds": None}, "prompt needs at least one token"),
+        ({"prefix_tokens": [9999]}, "contains 9999"),
+    ],
+)
+def test_what_is_unusable_is_refused_by_name(worker, fields, message):
+    with pytest.raises(InvalidTaskError, match=message):
+        asyncio.run(worker.run_task(branches(**fields)))
+    run(worker, branches(max_tokens=1))
+
+
+def test_a_controller_sends_one_task_and_the_trace_says_what_was_reused(worker):
+    from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingController
+
+    controller = KVShareBranchingController(4, max_tokens=24)
+    with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
+        trace = llm.generate("Start with 5. Apply a+3,b-2. Find the total.").program.trace
+    assert not [event for event in trace if event["event"] == "lowered"]
+    (kv,) = [event for event in trace if event["event"] == "branch_kv"]
+    assert len(kv["reused"]) == 4
+    assert sum(reused > 0 for reused in kv["reused"]) == 3

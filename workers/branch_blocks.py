@@ -1,0 +1,26 @@
+"""What the KV blocks of branches are worth to a worker that has to give some up (RKSC, algorithm 4)."""
+
+from __future__ import annotations
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.maths.kv_sharing.eviction import block_score
+from scaffolding_ext.tasks import BranchTask
+
+
+def block_scores(task: BranchTask) -> list[float]:
+    """What the blocks of each branch are worth: its score, and how deep it stands; the prefix's are worth 1.
+
+    Raises:
+        InvalidTaskError: There is no branch, scores or seeds are not one a branch, a score is outside [0, 1], or the
+            depth is below 1.
+    """
+    if not task.suffixes:
+        raise InvalidTaskError("suffixes is empty; give one a branch, which may be an empty list of tokens")
+    if task.seeds and len(task.seeds) != len(task.suffixes):
+        raise InvalidTaskError(f"seeds are {len(task.seeds)}; give one a branch ({len(task.suffixes)}), or none")
+    scores = [1.0] * len(task.suffixes) if task.branch_scores is None else task.branch_scores
+    if len(scores) != len(task.suffixes) or not all(0 <= score <= 1 for score in scores):
+        raise InvalidTaskError(f"branch_scores is {scores!r}; give one a branch ({len(task.suffixes)}), each in [0, 1]")
+    if task.depth < 1:
+        raise InvalidTaskError(f"depth is {task.depth}; branches stand at 1 or deeper, their prefix at 0")
+    return [block_score(score, task.depth) for score in scores]
