@@ -1,4 +1,4 @@
-"""Budgets of thinking by type of question: swept on an embedded model, planned, served under arrivals, and kept.
+"""Budgets of thinking by type of question: swept on an embedded model, planned, and served under Poisson arrivals.
 
     python -m benchmarks.studies.budgets --store runs/budgets --json > budgets.json
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from benchmarks._lib.budget_types import ANSWER_TOKENS, AT_ONCE, DRAWN, KINDS, PLANNED, hosted, questions, sweep, timed
+from benchmarks._lib.budget_types import ANSWER_TOKENS, DRAWN, KINDS, PLANNED, hosted, questions, sweep, timed
 from benchmarks._lib.command import benchmark, size, stored
 from benchmarks._lib.report import Report
 from benchmarks._lib.served_queue import Served, poisson, serve
@@ -31,52 +31,16 @@ from scaffolding_ext import (
 )
 from scaffolding_ext.calibration.budget_plan import PlannedBudgets
 from scaffolding_ext.evaluation.budget_sweep import Swept, read_sweep
-from scaffolding_ext.evaluation.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.datasets import Sample
 from scaffolding_ext.maths.queueing.demand import Demand
 from scaffolding_ext.maths.queueing.events import serve_in_batch, summarized
 from scaffolding_ext.maths.queueing.queues import Queue
 from scaffolding_ext.maths.queueing.tasks import Floats
-from scaffolding_ext.results import ScaffoldingResult
 
-KEPT = (0, 24, 64, 112, 180)  # tokens of thinking that are to be kept
 BLOCK = 20  # arrivals that are drawn together, since neighbours in a queue are alike
 TURNS = (("plan", 0), ("uniform", 0), ("uniform", 1), ("plan", 1))  # and the stretch of arrivals that both meet
-SERVED_SEED, FULL_SEED, KEPT_SEED = 1000, 2000, 3000  # of questions, beside those of the sweep
+SERVED_SEED, FULL_SEED = 1000, 2000  # of questions, beside those of the sweep
 Budgets = Sequence[int]
-
-
-def study_kept(report: Report, worker: HuggingFaceWorker, prompting: Prompting, number: int) -> None:
-    """Every budget is kept, to the token where it is exact, and every problem gets an answer."""
-    samples = load_dataset("tinylm:held_out", num_samples=number, seed=report.seed + KEPT_SEED)
-    for exact in (False, True):
-        what = "exact" if exact else "at most"
-        over = short = unanswered = 0
-        for budget in KEPT:
-            mine = samples[KEPT.index(budget) :: len(KEPT)]
-            forcing = BudgetForcingController(
-                budget, max_answer_tokens=ANSWER_TOKENS, exact=exact, sampling_params=DRAWN
-            )
-            with hosted(forcing, worker, prompting, AT_ONCE, report.seed) as llm:
-                results = [llm.generate_async(sample.prompt, sample_id=sample.id) for sample in mine]
-                for result in results:
-                    result.exception()
-            thought = [num_thinking(result, prompting) for result in results]
-            over += sum(tokens > budget for tokens in thought)
-            short += sum(tokens < budget for tokens in thought)
-            unanswered += sum(not result.answer for result in results)
-        report.share(f"{what}: thought less than the budget", short, number)
-        report.bar(f"{what}: above the budget, of {number}", over, "<=", 0)
-        report.bar(f"{what}: without an answer, of {number}", unanswered, "<=", 0)
-        if exact:
-            report.bar(f"{what}: below the budget, of {number}", short, "<=", 0)
-
-
-def num_thinking(result: ScaffoldingResult, prompting: Prompting) -> int:
-    """Tokens of a result's output before its thinking is closed, by their ids."""
-    ids, close = result.outputs[0].token_ids or [], prompting.family.think_close
-    text = prompting.decode(ids)
-    at = text.index(close) if close in text else len(text)
-    return max(n for n in range(len(ids) + 1) if len(prompting.decode(ids[:n])) <= at)
 
 
 class Server:
@@ -182,9 +146,9 @@ def study_served(
 @click.option("--middle", default=96, show_default=True, help="Tokens.")
 @size("--num_swept", 80, quick=2, help="Questions a type that are swept.")
 @size("--num_timed", 6, quick=1, help="Questions a type and budget that are timed alone.")
-@size("--num_kept", 500, quick=10, help="Problems whose budgets are looked at.")
 @size("--seconds", 150, quick=4, help="Of each of the four stretches of arrivals of a queue.")
 @size("--num_queries", 50_000, quick=2_000, help="Queries simulated.", least=1000)
+@click.option("--places", "queues", multiple=True, type=int, default=(1, 16), show_default=True, help="At once.")
 @stored
 def main(
     report: Report,
@@ -194,12 +158,12 @@ def main(
     middle: int,
     num_swept: int,
     num_timed: int,
-    num_kept: int,
     seconds: int,
     num_queries: int,
+    queues: tuple[int, ...],
     store: Path | None,
 ) -> None:
-    """A plan of budgets against the best single budget, in simulated and served queues; budgets kept to the token."""
+    """A plan of budgets against the best single budget, in simulated and in served queues."""
     with tempfile.TemporaryDirectory() as folder:
         place = store or Path(folder)
         swept = read_sweep(sweep(place, model, questions(num_swept, report.seed)), seed=report.seed)
@@ -207,7 +171,7 @@ def main(
         report.figure(f"{kind.kind}: largest miss of the saturating curve, points", 100 * kind.accuracy.largest_miss)
     prompting = Prompting.for_model(model)
     with HuggingFaceWorker(model) as worker:
-        for places in (1, 16):
+        for places in queues:
             types = timed(report, f"{places} at once", worker, prompting, swept, num_timed)
             alone = Demand(types, 1.0, 1.0, max(PLANNED))
             service = float(alone.forecast([middle] * len(types)).load)
@@ -216,7 +180,6 @@ def main(
             rate = load * queue.capacity / service
             demand = replace(alone, arrival_rate=rate, alpha=worth * service, queue=queue)
             study_queue(report, server, f"{places} at once", demand, swept, seconds, num_queries)
-        study_kept(report, worker, prompting, num_kept)
 
 
 def study_queue(

@@ -31,6 +31,7 @@ PLOTTED = tuple(
 EXTRA = {
     "studies.branching": ("--target", "tinylm/draft"),
     "studies.budgets": ("--model", "tinylm/draft"),
+    "studies.kept_budgets": ("--model", "tinylm/draft"),
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
     "studies.dynasor": ("--num_problems", "12", "--model", "tinylm/draft"),
     "engines.huggingface_worker": (
@@ -61,6 +62,7 @@ SLOW = (
     "studies.conformal_timing",
     "studies.demo",
     "studies.dynasor",
+    "studies.kept_budgets",
     "studies.load",
     "engines.evaluation",
     "engines.huggingface_bandwidth",
