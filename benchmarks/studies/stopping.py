@@ -284,7 +284,7 @@ def main(
     add_guarantee(report, trials, num_halves)
     if plot_path is not None:
         both = pooled(trials)
-        plot_trial(both, None, np.arange(len(both.full.right)), f"{model}: {len(both.full.right)} questions", plot_path)
+        plot_trial(both, None, np.arange(len(both.full.right)), f"{model}: means of {len(both.full.right):,} questions", plot_path)
     if num_live:
         add_live(report, model, trials[0], chains[1], num_live, seeds[1])
 

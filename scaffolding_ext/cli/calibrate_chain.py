@@ -177,7 +177,7 @@ def chain(
     )
     policy.save(output_path)
     if plot_path is not None:
-        plot_trial(trial, index, reporting, f"{model}: {len(reporting)} questions", plot_path)
+        plot_trial(trial, index, reporting, f"{model}: means of {len(reporting)} questions", plot_path)
     if as_json:
         click.echo(
             json.dumps({"policy": policy.policy, "figures": policy.reported_on, "output_path": str(output_path)})

@@ -49,7 +49,7 @@ def plot_trial(trial: Trial, chosen: int | None, rows: Rows, title: str, path: s
         if chosen is not None:
             point = _points([trial.outcomes[chosen]], cost, rows)
             axes.plot(*point.T, "ro", fillstyle="none", markersize=10, label="chosen")
-        axes.set(xlabel=f"{label}, a question", ylabel="right answers in %")
+        axes.set(xlabel=label, ylabel="right answers in %")
         axes.grid(alpha=0.3)
     panels[-1].axis("off")
     panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center")
