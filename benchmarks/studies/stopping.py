@@ -11,6 +11,7 @@ second, and saves what the replay foretold, or not.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -157,26 +158,25 @@ def add_rule(report: Report, name: str, judged: Sequence[Judged]) -> None:
 
 
 def add_guarantee(report: Report, trials: Sequence[Trial], num_halves: int) -> None:
-    """How often what was promised is broken on the other half, and what is saved at that price."""
+    """How often a loss is exceeded on the other half, with and without a promise, and what is saved at that price."""
     error = 1.96 * float(np.sqrt(CONFIDENCE * (1 - CONFIDENCE) / num_halves))
-    for loss in ("lost", "differs"):
-        for level in LEVELS:
-            for number, trial in enumerate(trials):
-                name = f"guarantee, {loss}, E {level:g}, set {number}"
-                broken, saved, passed, lost = 0, [], 0, []
-                for _ in range(num_halves):
-                    choosing, reporting = halves(len(trial.full.right), report.rng)
-                    index = choose(trial, choosing, level, CONFIDENCE, report.rng, loss=loss)
-                    outcome = trial.outcome_of(index)
-                    lost.append(getattr(outcome, loss)[reporting].mean())
-                    broken += lost[-1] > level
-                    passed += index is not None
-                    decoded = [each.costs["decoded"][reporting].mean() for each in (outcome, trial.full)]
-                    saved.append(1 - decoded[0] / decoded[1])
-                share = report.share(f"{name}: halves that lose more", broken, num_halves)
-                report.figure(f"{name}: loss", float(np.mean(lost)))
-                report.figure(f"{name}: halves with a setting", passed / num_halves)
-                report.figure(f"{name}: decoded saved", float(np.mean(saved)), *np.quantile(saved, (0.025, 0.975)))
+    for confidence, what in ((CONFIDENCE, "guarantee"), (None, "no guarantee")):
+        for loss, level, (number, trial) in itertools.product(("lost", "differs"), LEVELS, enumerate(trials)):
+            name = f"{what}, {loss}, E {level:g}, set {number}"
+            lost, saved, passed = [], [], 0
+            for _ in range(num_halves):
+                choosing, reporting = halves(len(trial.full.right), report.rng)
+                index = choose(trial, choosing, level, confidence, report.rng, loss=loss)
+                outcome = trial.outcome_of(index)
+                decoded = [each.costs["decoded"][reporting].mean() for each in (outcome, trial.full)]
+                lost.append(float(getattr(outcome, loss)[reporting].mean()))
+                saved.append(1 - decoded[0] / decoded[1])
+                passed += index is not None
+            share = report.share(f"{name}: halves that lose more", sum(each > level for each in lost), num_halves)
+            report.figure(f"{name}: loss", float(np.mean(lost)))
+            report.figure(f"{name}: halves with a setting", passed / num_halves)
+            report.figure(f"{name}: decoded saved", float(np.mean(saved)), *np.quantile(saved, (0.025, 0.975)))
+            if confidence is not None:
                 report.bar(f"{name}: halves that lose more", share, "<=", CONFIDENCE + error)
 
 
@@ -284,7 +284,13 @@ def main(
     add_guarantee(report, trials, num_halves)
     if plot_path is not None:
         both = pooled(trials)
-        plot_trial(both, None, np.arange(len(both.full.right)), f"{model}: means of {len(both.full.right):,} questions", plot_path)
+        plot_trial(
+            both,
+            None,
+            np.arange(len(both.full.right)),
+            f"{model}: means of {len(both.full.right):,} questions",
+            plot_path,
+        )
     if num_live:
         add_live(report, model, trials[0], chains[1], num_live, seeds[1])
 
