@@ -6,6 +6,7 @@ def block_attention(
     positions: int,
     rows: int,
     tables: int,
+    shared: int,
     tokens: int,
     heads: int,
     groups: int,

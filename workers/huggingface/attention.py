@@ -30,17 +30,25 @@ class Span:
         tables: Their blocks, int64, shape (rows, blocks).
         positions: Those of their tokens, int64, shape (rows, tokens).
         kv_len: Positions that they see.
+        shared_len: Positions of these that all of them see, in the same blocks.
         dtype: Of the mask.
     """
 
     def __init__(
-        self, start: int, tables: torch.Tensor, positions: torch.Tensor, kv_len: int, dtype: torch.dtype
+        self,
+        start: int,
+        tables: torch.Tensor,
+        positions: torch.Tensor,
+        kv_len: int,
+        shared_len: int,
+        dtype: torch.dtype,
     ) -> None:
         self.num_rows, self.num_tokens = positions.shape
         self.start, self.stop = start, start + positions.numel()
         self.tables = tables
         self.positions = positions
         self.kv_len = kv_len
+        self.shared_len = shared_len
         self._dtype = dtype
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
 
@@ -70,8 +78,8 @@ class Span:
 class Step(NamedTuple):
     """What attention must know of one forward pass.
 
-    Requests that hold the same blocks have them in both tables: an attention that computes what is shared once, and
-    joins it with the rest by the logarithms of both sums of exponentials, finds here what it needs.
+    Requests that hold the same blocks have them in both tables, one behind the other, so that what they share is read
+    once for all of them.
 
     Attributes:
         kv: All keys and values.
@@ -79,6 +87,7 @@ class Step(NamedTuple):
         tables: The blocks of each request, int64, shape (requests, blocks).
         rows: Of each token, whose table is its own; int64, shape (tokens,).
         positions: Of each token, int64, shape (tokens,).
+        shared: Of each token, positions that it and the next one see, in the same blocks; int64, shape (tokens,).
         num_few: Tokens at the beginning whose requests compute few of them; the kernel attends to these.
         spans: All requests, in the order of the tokens; behind the last span's tokens there may be padding.
         plans: What FlashInfer must know of the requests.
@@ -90,6 +99,7 @@ class Step(NamedTuple):
     tables: torch.Tensor
     rows: torch.Tensor
     positions: torch.Tensor
+    shared: torch.Tensor
     num_few: int
     spans: list[Span]
     plans: FlashInferPlans
@@ -144,7 +154,15 @@ def attend(
     elif step.num_few and block_attention.serves(query[0], kv):
         done = step.num_few
         block_attention.block_attention(
-            query[0, :, :done], kv, step.tables, step.rows, step.positions, sliding_window, scale, output[:done]
+            query[0, :, :done],
+            kv,
+            step.tables,
+            step.rows,
+            step.positions,
+            sliding_window,
+            scale,
+            output[:done],
+            step.shared,
         )
     for span in step.spans:
         if span.start >= done:
@@ -171,20 +189,61 @@ def _check(module: torch.nn.Module, again: bool, mask: torch.Tensor | None, opti
 
 def _attend_span(queries: torch.Tensor, kv: LayerKV, span: Span, window: int | None, scale: float) -> torch.Tensor:
     """torch's attention of a span: queries of shape (heads, tokens, head size) to (tokens, heads, head size)."""
-    keys, values = kv.gather(span.tables, span.kv_len)
-    num_rows, num_tokens = span.num_rows, span.num_tokens
-    num_heads, num_kv_heads = queries.shape[0], keys.shape[1]
+    num_heads, num_kv_heads = queries.shape[0], kv.keys.shape[1]
     num_groups = num_heads // num_kv_heads
-    grouped = queries.unflatten(1, (num_rows, num_tokens)).unflatten(0, (num_kv_heads, num_groups))
-    attended = scaled_dot_product_attention(  # heads that share keys stand as tokens, so that keys are read once
-        grouped.permute(2, 0, 1, 3, 4).flatten(2, 3),
-        keys,
-        values,
-        attn_mask=span.mask(window, num_groups),
-        scale=scale,
+    grouped = queries.unflatten(1, (span.num_rows, span.num_tokens)).unflatten(0, (num_kv_heads, num_groups))
+    by_row = grouped.permute(2, 0, 1, 3, 4).flatten(2, 3)  # heads that share keys stand as tokens: these are read once
+    mask = span.mask(window, num_groups)
+    if span.shared_len and window is None:
+        attended = _attend_together(by_row, kv, span, mask, scale)
+    else:
+        keys, values = kv.gather(span.tables, span.kv_len)
+        attended = scaled_dot_product_attention(by_row, keys, values, attn_mask=mask, scale=scale)
+    attended = attended.unflatten(2, (num_groups, span.num_tokens)).permute(0, 3, 1, 2, 4)
+    return attended.reshape(span.num_rows * span.num_tokens, num_heads, -1)
+
+
+def _attend_together(queries: torch.Tensor, kv: LayerKV, span: Span, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """What all rows share is attended to once, the rest row by row; joined by both sums of exponentials.
+
+    Args:
+        queries: Shape (rows, key-value heads, tokens, head size).
+        kv: Keys and values.
+        span: Where they lie.
+        mask: Of the span.
+        scale: Factor on the scores.
+
+    Returns:
+        Shape (rows, key-value heads, tokens, head size).
+
+    Reference:
+        Hydragen (Juravsky et al., arXiv 2402.05099), section 3.1.
+    """
+    shared_len, block_len = span.shared_len, kv.keys.shape[2]
+    num_rows, num_tokens = queries.shape[0], queries.shape[2]
+    keys, values = kv.gather(span.tables[:1, : shared_len // block_len], shared_len)
+    together = queries.transpose(0, 1).flatten(1, 2)[None]  # all rows' tokens side by side
+    first = _sums(together, keys, values, None, scale)
+    first = tuple(part[0].unflatten(1, (num_rows, num_tokens)).transpose(0, 1) for part in first)
+    keys, values = kv.gather(span.tables[:, shared_len // block_len :], span.kv_len - shared_len)
+    second = _sums(queries, keys, values, mask[..., shared_len:], scale)
+    highest = torch.maximum(first[2], second[2])
+    weighted, total = (
+        first[part] * (first[2] - highest).exp() + second[part] * (second[2] - highest).exp() for part in (0, 1)
     )
-    attended = attended.unflatten(2, (num_groups, num_tokens)).permute(0, 3, 1, 2, 4)
-    return attended.reshape(num_rows * num_tokens, num_heads, -1)
+    return (weighted / total).to(queries.dtype)
+
+
+def _sums(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Weighted values and sum of weights, both relative to the highest score, and that score; float32."""
+    scores = (queries @ keys.transpose(-1, -2)).float() * scale
+    if mask is not None:
+        scores = scores + mask
+    highest = scores.amax(-1, keepdim=True)
+    weights = (scores - highest).exp()
+    return (weights.to(values.dtype) @ values).float(), weights.sum(-1, keepdim=True), highest
 
 
 def register() -> None:

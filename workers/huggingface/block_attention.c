@@ -1,5 +1,6 @@
 /* Attention of tokens over cached keys and values, in one pass over each; those of a sequence lie in blocks.
  *
+ * Tokens whose sequences begin in the same blocks read these together (as Hydragen and cascade attention do).
  * Each token has its own length, so nothing is read that is not seen. Heads that share keys and values are computed
  * together, so that these are read once. float32. */
 
@@ -12,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOST_TOGETHER 16 /* tokens; the weights of as many should stay in the cache */
+
 typedef struct {
     const float *queries; /* (tokens, key-value heads, groups, head size), by the strides */
     const float *keys;    /* (blocks, key-value heads, places, head size) */
@@ -20,7 +23,8 @@ typedef struct {
     const int64_t *positions; /* of each token; it sees all up to this one */
     const int64_t *rows;      /* of each token: which table it reads through */
     const int64_t *tables;    /* (rows, blocks of the longest) */
-    int64_t tokens, heads, groups, table_len, block_len;
+    const int64_t *shared;    /* of each token: places that it and the next token see in the same blocks; whole blocks */
+    int64_t tokens, heads, groups, table_len, block_len, longest;
     int64_t query_token, query_head, kv_block, kv_head; /* strides, in numbers */
     int64_t window;                                     /* positions that are seen at most */
     float scale;
@@ -43,51 +47,98 @@ static inline float exponential(float x) {
     return (p * r * r + r + 1.0f) * power;
 }
 
-static inline __attribute__((always_inline)) void attend_tokens(const Call *call, float *weights, const int64_t size) {
+/* The scores of one token's heads at the places from `place` to `stop`. */
+static inline __attribute__((always_inline)) void score(
+    const Call *call, const int64_t token, const int64_t head, int64_t place, const int64_t stop, float *weights,
+    const int64_t size) {
     const int64_t groups = call->groups, block_len = call->block_len;
-    for (int64_t token = 0; token < call->tokens; token++) {
-        const int64_t *table = call->tables + call->rows[token] * call->table_len;
-        const int64_t stop = call->positions[token] + 1;
-        const int64_t start = stop > call->window ? stop - call->window : 0;
-        for (int64_t head = 0; head < call->heads; head++) {
-            const float *queries = call->queries + token * call->query_token + head * groups * call->query_head;
-            float *output = call->output + (token * call->heads + head) * groups * size;
-            for (int64_t place = start; place < stop;) {
-                const int64_t block = place / block_len, first = block * block_len;
-                const int64_t end = first + block_len < stop ? first + block_len : stop;
-                const float *keys = call->keys + table[block] * call->kv_block + head * call->kv_head;
-                for (; place < end; place++) {
-                    const float *key = keys + (place - first) * size;
-                    for (int64_t group = 0; group < groups; group++) {
-                        const float *query = queries + group * call->query_head;
-                        float score = 0.0f;
-                        for (int64_t i = 0; i < size; i++) score += query[i] * key[i];
-                        weights[group * stop + place] = score * call->scale;
-                    }
-                }
-            }
+    const int64_t *table = call->tables + call->rows[token] * call->table_len;
+    const float *queries = call->queries + token * call->query_token + head * groups * call->query_head;
+    while (place < stop) {
+        const int64_t block = place / block_len, first = block * block_len;
+        const int64_t end = first + block_len < stop ? first + block_len : stop;
+        const float *keys = call->keys + table[block] * call->kv_block + head * call->kv_head;
+        for (; place < end; place++) {
+            const float *key = keys + (place - first) * size;
             for (int64_t group = 0; group < groups; group++) {
-                float *weight = weights + group * stop;
-                float highest = -FLT_MAX, sum = 0.0f;
-                for (int64_t place = start; place < stop; place++) highest = weight[place] > highest ? weight[place] : highest;
-                for (int64_t place = start; place < stop; place++) weight[place] = exponential(weight[place] - highest);
-                for (int64_t place = start; place < stop; place++) sum += weight[place];
-                for (int64_t place = start; place < stop; place++) weight[place] *= 1.0f / sum;
-                for (int64_t i = 0; i < size; i++) output[group * size + i] = 0.0f;
-            }
-            for (int64_t place = start; place < stop;) {
-                const int64_t block = place / block_len, first = block * block_len;
-                const int64_t end = first + block_len < stop ? first + block_len : stop;
-                const float *values = call->values + table[block] * call->kv_block + head * call->kv_head;
-                for (; place < end; place++) {
-                    const float *value = values + (place - first) * size;
-                    for (int64_t group = 0; group < groups; group++) {
-                        const float weight = weights[group * stop + place];
-                        for (int64_t i = 0; i < size; i++) output[group * size + i] += weight * value[i];
-                    }
-                }
+                const float *query = queries + group * call->query_head;
+                float sum = 0.0f;
+                for (int64_t i = 0; i < size; i++) sum += query[i] * key[i];
+                weights[group * call->longest + place] = sum * call->scale;
             }
         }
+    }
+}
+
+/* Adds the weighted values of one token's heads at the places from `place` to `stop`. */
+static inline __attribute__((always_inline)) void add_values(
+    const Call *call, const int64_t token, const int64_t head, int64_t place, const int64_t stop, const float *weights,
+    const int64_t size) {
+    const int64_t groups = call->groups, block_len = call->block_len;
+    const int64_t *table = call->tables + call->rows[token] * call->table_len;
+    float *output = call->output + (token * call->heads + head) * groups * size;
+    while (place < stop) {
+        const int64_t block = place / block_len, first = block * block_len;
+        const int64_t end = first + block_len < stop ? first + block_len : stop;
+        const float *values = call->values + table[block] * call->kv_block + head * call->kv_head;
+        for (; place < end; place++) {
+            const float *value = values + (place - first) * size;
+            for (int64_t group = 0; group < groups; group++) {
+                const float weight = weights[group * call->longest + place];
+                for (int64_t i = 0; i < size; i++) output[group * size + i] += weight * value[i];
+            }
+        }
+    }
+}
+
+/* Turns the scores of one token's heads into weights, and clears what these will be summed up in. */
+static inline __attribute__((always_inline)) void weigh(
+    const Call *call, const int64_t token, const int64_t head, const int64_t start, const int64_t stop, float *weights,
+    const int64_t size) {
+    float *output = call->output + (token * call->heads + head) * call->groups * size;
+    for (int64_t group = 0; group < call->groups; group++) {
+        float *weight = weights + group * call->longest;
+        float highest = -FLT_MAX, sum = 0.0f;
+        for (int64_t place = start; place < stop; place++) highest = weight[place] > highest ? weight[place] : highest;
+        for (int64_t place = start; place < stop; place++) weight[place] = exponential(weight[place] - highest);
+        for (int64_t place = start; place < stop; place++) sum += weight[place];
+        for (int64_t place = start; place < stop; place++) weight[place] *= 1.0f / sum;
+        for (int64_t i = 0; i < size; i++) output[group * size + i] = 0.0f;
+    }
+}
+
+/* A stretch of tokens that share their first places: each block of these is read once for all of them, while it is in
+ * the cache. Every sum has the order that it has for a token alone, so that nothing of the result depends on who shares. */
+static inline __attribute__((always_inline)) void attend_stretch(
+    const Call *call, const int64_t first, const int64_t last, const int64_t shared, float *weights, const int64_t size) {
+    const int64_t own = call->groups * call->longest, block_len = call->block_len;
+    for (int64_t head = 0; head < call->heads; head++) {
+        for (int64_t place = 0; place < shared; place += block_len)
+            for (int64_t token = first; token < last; token++)
+                score(call, token, head, place, place + block_len, weights + (token - first) * own, size);
+        for (int64_t token = first; token < last; token++) {
+            const int64_t stop = call->positions[token] + 1, start = stop > call->window ? stop - call->window : 0;
+            float *weight = weights + (token - first) * own;
+            score(call, token, head, start > shared ? start : shared, stop, weight, size);
+            weigh(call, token, head, start, stop, weight, size);
+        }
+        for (int64_t place = 0; place < shared; place += block_len)
+            for (int64_t token = first; token < last; token++)
+                add_values(call, token, head, place, place + block_len, weights + (token - first) * own, size);
+        for (int64_t token = first; token < last; token++) {
+            const int64_t stop = call->positions[token] + 1, start = stop > call->window ? stop - call->window : 0;
+            add_values(call, token, head, start > shared ? start : shared, stop, weights + (token - first) * own, size);
+        }
+    }
+}
+
+static inline __attribute__((always_inline)) void attend_tokens(const Call *call, float *weights, const int64_t size) {
+    for (int64_t first = 0; first < call->tokens;) {
+        int64_t last = first + 1, shared = call->shared[first];
+        while (last < call->tokens && last - first < MOST_TOGETHER && shared && call->shared[last - 1] >= shared) last++;
+        if (last == first + 1) shared = 0;
+        attend_stretch(call, first, last, shared, weights, size);
+        first = last;
     }
 }
 
@@ -130,11 +181,11 @@ static void attend(const Call *call, float *weights, const int64_t size) {
 static PyObject *block_attention(PyObject *module, PyObject *arguments) {
     (void)module;
     Call call;
-    unsigned long long queries, keys, values, output, positions, rows, tables;
+    unsigned long long queries, keys, values, output, positions, rows, tables, shared;
     long long tokens, heads, groups, size, table_len, block_len, query_token, query_head, kv_block, kv_head, window;
     if (!PyArg_ParseTuple(
-            arguments, "KKKKKKKLLLLLLLLLLLf:block_attention", &queries, &keys, &values, &output, &positions, &rows,
-            &tables, &tokens, &heads, &groups, &size, &table_len, &block_len, &query_token, &query_head, &kv_block,
+            arguments, "KKKKKKKKLLLLLLLLLLLf:block_attention", &queries, &keys, &values, &output, &positions, &rows,
+            &tables, &shared, &tokens, &heads, &groups, &size, &table_len, &block_len, &query_token, &query_head, &kv_block,
             &kv_head, &window, &call.scale))
         return NULL;
     call.queries = (const float *)(uintptr_t)queries;
@@ -144,6 +195,7 @@ static PyObject *block_attention(PyObject *module, PyObject *arguments) {
     call.positions = (const int64_t *)(uintptr_t)positions;
     call.rows = (const int64_t *)(uintptr_t)rows;
     call.tables = (const int64_t *)(uintptr_t)tables;
+    call.shared = (const int64_t *)(uintptr_t)shared;
     call.tokens = tokens, call.heads = heads, call.groups = groups;
     call.table_len = table_len, call.block_len = block_len;
     call.query_token = query_token, call.query_head = query_head, call.kv_block = kv_block, call.kv_head = kv_head;
@@ -151,7 +203,8 @@ static PyObject *block_attention(PyObject *module, PyObject *arguments) {
     int64_t longest = 0;
     for (int64_t token = 0; token < tokens; token++)
         if (call.positions[token] >= longest) longest = call.positions[token] + 1;
-    float *weights = malloc(sizeof(float) * groups * longest);
+    call.longest = longest;
+    float *weights = malloc(sizeof(float) * groups * longest * (tokens < MOST_TOGETHER ? tokens : MOST_TOGETHER));
     if (weights == NULL) return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS
     attend(&call, weights, size);

@@ -40,6 +40,7 @@ def block_attention(
     window: int | None,
     scale: float,
     output: torch.Tensor,
+    shared: torch.Tensor | None = None,
 ) -> None:
     """Attend from tokens to their sequences' positions up to and with their own.
 
@@ -52,12 +53,16 @@ def block_attention(
         window: Positions that a token sees at most; None is all.
         scale: Factor on the scores.
         output: Contiguous, shape (tokens, heads, head size); written.
+        shared: Of each token, positions that it and the next one both see, in the same whole blocks; int64, contiguous.
+            These are read once for all that share them, which changes no figure. None is none.
 
     Raises:
         MemoryError: There is no room for the scores of one token.
     """
     num_heads, num_tokens, size = queries.shape
     _, num_kv_heads, block_len, _ = kv.keys.shape
+    if shared is None or window is not None:  # a window begins elsewhere for each token
+        shared = torch.zeros_like(positions)
     kernel.block_attention(
         queries.data_ptr(),
         kv.keys.data_ptr(),
@@ -66,6 +71,7 @@ def block_attention(
         positions.data_ptr(),
         rows.data_ptr(),
         tables.data_ptr(),
+        shared.data_ptr(),
         num_tokens,
         num_kv_heads,
         num_heads // num_kv_heads,

@@ -162,11 +162,14 @@ class ContinuousBatch:
         for request in [request for request, broken in zip(drawn.completed, drawn.broken, strict=True) if broken]:
             self._index.discard(request.sequence)
             self._fail(request, EngineError("the model's logits are not numbers (NaN): try another dtype"))
+        read = set(drawn.completed)
         for request, _ in works:
             if request.error is not None:
                 continue
             if request.finish_reason is not None:
                 self._release(request, request.finish_reason)
+            elif not request.max_tokens and request in read:
+                self._release(request, "length")
             elif request.num_decoded >= request.wanted:
                 request.notify(request)
 
@@ -218,12 +221,11 @@ class ContinuousBatch:
             self._index.extend(request.sequence, num_tokens)
 
     def _accept(self, requests: list[EngineRequest], sampled: Sampled | None) -> None:
-        """Append the drawn tokens to the requests that generate; the others have ended."""
+        """Append the drawn tokens to the requests that generate."""
         now = time.monotonic()
         row = 0
         for request in requests:
             if sampled is None or not request.max_tokens:
-                request.finish_reason = "length"
                 continue
             if request.first_token_at is None:
                 request.first_token_at = now

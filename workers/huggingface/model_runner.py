@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers.cache_utils import Cache
 
@@ -19,6 +20,7 @@ from scaffolding_ext.workers.huggingface.layer_loop import LayerLoop, why_no_lay
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Integers = npt.NDArray[np.int64]
 _NUM_BITS = 4  # significant bits of the number of tokens in a pass, so that few shapes occur
 _FEW = 8  # tokens of a request up to which the kernel is faster than torch
 _SHORTEST = 64  # tokens: the class of the shortest requests
@@ -78,7 +80,7 @@ class ModelRunner:
             Logits of the next token of each request that this pass completes, in order: shape (requests,
             vocabulary), float32.
         """
-        works.sort(key=lambda work: (work.num_tokens, work.request.sequence.num_kv))
+        works.sort(key=_place)
         leaving = [work for work in works if work.request.layer_exit is not None and work.completes]
         if self._layers is None or not leaving:
             return self._forward(works)
@@ -115,7 +117,7 @@ class ModelRunner:
         block_len = self._kv.tokens_per_block
         num_tokens = sum(work.num_tokens for work in works)
         rounding = 1 << max(0, num_tokens.bit_length() - _NUM_BITS)
-        flat = np.zeros((5, -(-num_tokens // rounding) * rounding if is_rounded else num_tokens), np.int64)
+        flat = np.zeros((6, -(-num_tokens // rounding) * rounding if is_rounded else num_tokens), np.int64)
         flat[3, num_tokens:] = self._kv.padding
         tables = np.zeros((len(works), max(-(-_kv_len(work) // block_len) for work in works)), np.int64)
         stretches: list[
@@ -142,22 +144,32 @@ class ModelRunner:
         places = flat[:, :num_tokens]
         np.divmod(places[1], block_len, out=(places[3], places[4]))
         places[3] = tables[places[2], places[3]]
-        ids, positions, rows, blocks, offsets = torch.from_numpy(flat).to(self._model.device)
+        flat[5, : num_tokens - 1] = _shared_with_next(tables, places[2], places[1], block_len)
+        shared = flat[5]
+        ids, positions, rows, blocks, offsets, device_shared = torch.from_numpy(flat).to(self._model.device)
         device_tables = torch.from_numpy(tables).to(self._model.device)
         spans, start = [], 0
         for first, last, count in stretches:
-            kv_len = max(-(-_kv_len(works[last - 1]) // block_len) * block_len, 0)
+            kv_len = -(-max(map(_kv_len, works[first:last])) // block_len) * block_len
             stop = start + (last - first) * count
+            shared_len = int(shared[start : stop - 1].min()) if last - first > 1 else 0
             tables_of = device_tables[first:last, : kv_len // block_len]
             spans.append(
-                Span(start, tables_of, positions[start:stop].view(last - first, count), kv_len, self._model.dtype)
+                Span(
+                    start,
+                    tables_of,
+                    positions[start:stop].view(last - first, count),
+                    kv_len,
+                    shared_len,
+                    self._model.dtype,
+                )
             )
             start = stop
         num_few = sum(work.num_tokens for work in works if work.num_tokens <= _FEW)
         counts, kv_lens = [work.num_tokens for work in works], [_kv_len(work) for work in works]
         plans = FlashInferPlans(self._wrappers, counts, kv_lens, device_tables)
         slots = Slots(blocks, offsets)
-        return ids, Step(self._kv, slots, device_tables, rows, positions, num_few, spans, plans, set())
+        return ids, Step(self._kv, slots, device_tables, rows, positions, device_shared, num_few, spans, plans, set())
 
     def _run_flat(self, ids: torch.Tensor, step: Step, wanted: torch.Tensor) -> torch.Tensor:
         token = current_step.set(step)
@@ -216,6 +228,33 @@ class _SpanCache(Cache):  # type: ignore[misc]
 def _kv_len(work: Work) -> int:
     """Positions that there are behind a pass."""
     return work.request.sequence.num_kv + work.num_tokens
+
+
+def _place(work: Work) -> tuple[int, int, int, int]:
+    """Where a request stands in a pass: those of like length together, and of these those that begin in one block."""
+    sequence = work.request.sequence
+    return work.num_tokens, _class_of(sequence.num_kv + 1), sequence.table[0], sequence.num_kv
+
+
+def _shared_with_next(tables: Integers, rows: Integers, positions: Integers, block_len: int) -> Integers | int:
+    """Positions that each token but the last has before it in the same whole blocks as the next token has.
+
+    Args:
+        tables: Blocks of each request, shape (requests, blocks).
+        rows: The request of each token, in order, shape (tokens,).
+        positions: Of each token, shape (tokens,).
+        block_len: Tokens of a block.
+
+    Returns:
+        Shape (tokens - 1,); 0 where no requests begin in one block.
+    """
+    of_one = rows[1:] == rows[:-1]
+    if not (tables[1:, 0] == tables[:-1, 0]).any() and not of_one.any():
+        return 0
+    common = np.append((tables[1:] == tables[:-1]).cumprod(1).sum(1), 0)[rows[:-1]]
+    common[of_one] = tables.shape[1]
+    shared: Integers = np.minimum(common, np.minimum(positions[1:], positions[:-1]) // block_len) * block_len
+    return shared
 
 
 def _class_of(num_tokens: int) -> int:

@@ -2,10 +2,12 @@
 
 import subprocess
 
+import numpy
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from scaffolding_ext.workers.huggingface import attention
 from scaffolding_ext.workers.huggingface import block_attention as module
 from scaffolding_ext.workers.huggingface.block_attention import block_attention, kernel, serves
 from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
@@ -185,3 +187,62 @@ def test_loading_it_leaves_the_number_format_of_the_process_alone(warm_torch):
     )
     run = subprocess.run([warm_torch / "python", "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "True"
+
+
+def shared_step(lengths, num_shared, block_len=16):
+    """Rows that begin in the same blocks, one token each: tables, positions, and what each shares with the next."""
+    torch.manual_seed(len(lengths))
+    num_blocks = -(-max(lengths) // block_len)
+    own = torch.arange(len(lengths) * num_blocks).view(len(lengths), num_blocks)
+    tables = own.clone()
+    tables[:, :num_shared] = own[0, :num_shared]
+    layer = LayerKV(*[torch.randn(own.numel(), 2, block_len, 32) for _ in range(2)])
+    positions = torch.tensor(lengths) - 1
+    shared = torch.zeros(len(lengths), dtype=torch.int64)
+    shared[:-1] = torch.minimum(positions[1:], positions[:-1]).div(block_len, rounding_mode="floor")
+    return layer, tables, positions, shared.clamp(max=num_shared) * block_len
+
+
+@needs_kernel
+@pytest.mark.parametrize("num_rows", [2, 5, 40])  # more than the kernel takes together
+@pytest.mark.parametrize("num_shared", [1, 3])
+def test_what_rows_share_is_read_together_and_no_figure_changes(num_rows, num_shared):
+    lengths = [70 + 7 * row % 50 for row in range(num_rows)]
+    layer, tables, positions, shared = shared_step(lengths, num_shared)
+    queries, rows = torch.randn(4, num_rows, 32), torch.arange(num_rows)
+    alone, together = torch.empty(num_rows, 4, 32), torch.empty(num_rows, 4, 32)
+    block_attention(queries, layer, tables, rows, positions, None, 0.3, alone)
+    block_attention(queries, layer, tables, rows, positions, None, 0.3, together, shared)
+    assert shared.max() == num_shared * 16
+    assert torch.equal(alone, together)
+
+
+@pytest.mark.parametrize("num_shared", [1, 4])
+def test_torch_joins_what_rows_share_with_what_is_their_own(num_shared):
+    lengths = [65, 81, 70, 96, 66]
+    layer, tables, positions, shared = shared_step(lengths, num_shared)
+    queries = torch.randn(4, 5, 32)
+    spans = [
+        attention.Span(0, tables, positions[:, None], 96, shared_len, torch.float32)
+        for shared_len in (0, int(shared[:-1].min()))
+    ]
+    assert spans[1].shared_len == num_shared * 16
+    alone, together = (attention._attend_span(queries, layer, span, None, 0.3) for span in spans)
+    exact = attention._attend_span(
+        queries.double(),
+        LayerKV(layer.keys.double(), layer.values.double()),
+        attention.Span(0, tables, positions[:, None], 96, 0, torch.float64),
+        None,
+        0.3,
+    )
+    assert not torch.equal(alone, together)  # it was another computation
+    torch.testing.assert_close(together.double(), exact, rtol=1e-4, atol=1e-5)
+
+
+def test_the_runner_tells_what_siblings_share():
+    from scaffolding_ext.workers.huggingface.model_runner import _shared_with_next
+
+    tables = numpy.array([[3, 4, 5], [3, 4, 6], [7, 8, 0], [3, 4, 5]])
+    rows, positions = numpy.array([0, 1, 1, 2, 3]), numpy.array([40, 20, 21, 47, 47])
+    assert _shared_with_next(tables, rows, positions, 16).tolist() == [16, 16, 0, 0]
+    assert _shared_with_next(tables[1:3], numpy.array([0, 1]), positions[:2], 16) == 0
