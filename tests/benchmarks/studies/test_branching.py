@@ -73,9 +73,9 @@ def test_methods_choose_among_the_same_branches():
     assert found[SKIP].changed(found[FULL]) == [True, False]
     assert found[VOTE].changed(found[FULL]) == [False, False]  # another branch, and the same answer
     assert found[BOTH].right == [0.0, 0.0]
-    assert {
-        tuple(pair) for pair in zip(found[RANDOM].choices, ([1, 0], [2, 0]), strict=True) if pair[0] not in pair[1]
-    } == set()
+    first, second = found[RANDOM].choices
+    assert first in (0, 1)  # the surest branch, or the verdicts' choice
+    assert second in (0, 2)
 
 
 def test_gates_that_skip_all_change_what_the_surest_branch_changes():
