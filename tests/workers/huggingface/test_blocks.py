@@ -71,6 +71,22 @@ def test_sixty_four_requests_of_300_tokens_run_at_once_on_the_kv_shape_of_qwen_h
     assert pool.num_free > pool.num_held  # there is room for as many again
 
 
+def test_chains_are_let_in_by_priority_behind_what_others_wait_for():
+    pool = BlockPool(64, 0)
+    scheduler = RequestScheduler(pool, PrefixIndex(KVBlocks(64, 32), pool), num_places=1, prefill_chunk=1 << 30)
+    late, soon, awaited = (
+        EngineRequest([number] * 9, 4, GREEDY, priority=priority, urgent=urgent, notify=lambda _: None)
+        for number, (priority, urgent) in enumerate([(9.0, False), (1.0, False), (50.0, True)])
+    )
+    for request in (late, soon, awaited):
+        scheduler.add(request)
+    scheduler.admit()
+    assert list(scheduler.running) == [awaited, soon]  # one chain has a place
+    scheduler.leave(soon, keep=False)
+    scheduler.admit()
+    assert list(scheduler.running) == [awaited, late]
+
+
 def test_a_7b_shape_with_a_long_context_loads_by_default(monkeypatch):
     network = shaped(131_072, **LARGE)
     loaded = load_model(MODEL, "float32", "cpu", None)._replace(network=network)
