@@ -6,12 +6,19 @@ tree of prefixes: who holds a block holds all before it, and what nobody holds l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from sortedcontainers import SortedList
 
 _NUM_TRIED = 16  # blocks that a look-up compares at most: siblings on one prefix
+_NUM_REMEMBERED = 1 << 16  # evicted prefixes
 GRAIN = 16  # tokens; the lengths at which blocks are looked up are multiples of it
+
+
+def prefix_key(before: Sequence[int], token_ids: list[int]) -> int:
+    """A number that stands for a prefix: that of what comes before its last 16 tokens, and these."""
+    return hash((before[-1] if before else 0, tuple(token_ids)))
 
 
 class Block:
@@ -27,6 +34,7 @@ class Block:
         worth: What is worth less leaves the cache sooner.
         last_use: When it was let go of last; of blocks that are worth the same, the one that was used least recently
             leaves first.
+        prefix_keys: A number for each 16 of its tokens, as far as it is found by them.
     """
 
     __slots__ = (
@@ -37,6 +45,7 @@ class Block:
         "last_use",
         "num_behind",
         "num_holders",
+        "prefix_keys",
         "token_ids",
         "worth",
     )
@@ -44,6 +53,7 @@ class Block:
     def __init__(self, index: int) -> None:
         self.index = index
         self.token_ids: list[int] = []
+        self.prefix_keys: list[int] = []
         self.num_holders = self.num_behind = 0
         self.worth, self.last_use = 0.0, 0
         self._parent: Block | None = None
@@ -63,6 +73,8 @@ class Block:
         while self._num_keys * GRAIN <= len(self.token_ids):
             key = tuple(self.token_ids[: self._num_keys * GRAIN])
             parent._behind.setdefault(key, {})[self] = None
+            if self._num_keys:
+                self.prefix_keys.append(prefix_key(self.prefix_keys or parent.prefix_keys, list(key[-GRAIN:])))
             self._num_keys += 1
 
     def leave(self) -> None:
@@ -77,6 +89,7 @@ class Block:
                     del parent._behind[key]
             parent.num_behind -= 1
             self._parent, self._num_keys = None, 0
+            self.prefix_keys = []
 
     def next(self, token_ids: list[int]) -> Block | None:
         """Of the latest blocks behind this one that agree up to a multiple of 16, the one that agrees furthest."""
@@ -112,6 +125,7 @@ class BlockPool:
         self.num_held = self.num_cached_tokens = self.num_evicted = 0
         self.max_cached = max_cached
         self._num_cached = self._num_made = self._now = 0
+        self._evicted: dict[int, None] = {}  # the prefixes that left, the oldest first
         self._free: list[Block] = []  # the latest last: what has memory is used again before more is taken
         self._ends: SortedList = SortedList(key=lambda block: (block.worth, block.last_use))  # cached, none behind
 
@@ -178,6 +192,13 @@ class BlockPool:
             self._evict()
         return False
 
+    def come_back(self, keys: list[int]) -> int:
+        """Note that prefixes are computed, and count those of them that had been evicted."""
+        before = len(self._evicted)
+        for key in keys:
+            self._evicted.pop(key, None)
+        return before - len(self._evicted)
+
     def _take_from_cache(self, block: Block) -> None:
         self._num_cached -= 1
         self.num_cached_tokens -= len(block.token_ids)
@@ -189,6 +210,9 @@ class BlockPool:
         block: Block = self._ends[0]
         self._take_from_cache(block)
         self.num_evicted += 1
+        self._evicted |= dict.fromkeys(block.prefix_keys)
+        while len(self._evicted) > _NUM_REMEMBERED:
+            del self._evicted[next(iter(self._evicted))]
         self._free_block(block)
 
     def _free_block(self, block: Block) -> None:

@@ -92,6 +92,7 @@ class ContinuousBatch:
             num_decoded=self._num_decoded,
             num_prefilled=self._num_prefilled,
             num_reused=scheduler.num_reused,
+            num_reread=scheduler.num_reread,
             num_recomputed=self._num_recomputed,
             num_evicted=pool.num_evicted,
             busy_s=self._busy_s,

@@ -77,6 +77,7 @@ class EngineRequest:
         number: How many came before it.
         num_put_back: How often it had to make room for others.
         num_known: First tokens whose KV was computed before it was put back.
+        num_reread: Prompt tokens that it computes anew because their KV had left the cache.
         exit_layer: The layer after which its next token was read, where it may leave before the last.
         last_step: The engine's step that computed something of it last, or let it in.
         skipped_since: When it should have computed and got no place in a step; None once it had one.
@@ -133,7 +134,7 @@ class EngineRequest:
         self.choice_logits: list[float] = []
         self.exit_layer: int | None = None
         self.context_logits: torch.Tensor | None = None  # shape (prompt tokens, vocabulary), float32
-        self.num_reused = 0
+        self.num_reused = self.num_reread = 0
         self.num_prefilled = 0
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None

@@ -24,6 +24,7 @@ class EngineMetrics(NamedTuple):
         num_prefilled: Prompt tokens whose KV was computed since the start.
         num_recomputed: Positions among these two whose KV had been computed before their request was put back.
         num_reused: Prompt tokens taken from cached KV since the start.
+        num_reread: Prompt tokens computed anew, in whole 16s, because their KV had left the cache, since the start.
         num_evicted: Blocks that left the cache for others.
         busy_s: Seconds spent in steps since the start; the engine idles the rest.
         num_steps: Steps begun since the start.
@@ -43,6 +44,7 @@ class EngineMetrics(NamedTuple):
     num_prefilled: int
     num_recomputed: int
     num_reused: int
+    num_reread: int
     num_evicted: int
     busy_s: float
     num_steps: int

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scaffolding_ext.workers.huggingface.block_pool import GRAIN, Block, BlockPool, num_common
+from scaffolding_ext.workers.huggingface.block_pool import GRAIN, Block, BlockPool, num_common, prefix_key
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 
 Worth = Callable[[int], float]
@@ -46,7 +46,7 @@ class TokenSequence:
         keys = self._prefix_keys
         while (len(keys) + 1) * GRAIN <= num_tokens:
             start = len(keys) * GRAIN
-            keys.append(hash((keys[-1] if keys else 0, tuple(self.token_ids[start : start + GRAIN]))))
+            keys.append(prefix_key(keys, self.token_ids[start : start + GRAIN]))
         return keys[: num_tokens // GRAIN]
 
 
@@ -116,6 +116,11 @@ class PrefixIndex:
             blocks.append(block)
             last, start = block, start + self._block_len
         return Match(blocks, None, 0, start)
+
+    def num_reread(self, sequence: TokenSequence, match: Match) -> int:
+        """Tokens of a sequence that begins, in whole 16s, whose KV had been there and has left the cache."""
+        keys = sequence.prefix_keys(len(sequence.token_ids))
+        return GRAIN * self._pool.come_back(keys[-(-match.num_tokens // GRAIN) :])
 
     def num_needed(self, sequence: TokenSequence, match: Match) -> int:
         """Blocks that must be available for a sequence to begin: those that are not held, and those in the cache."""

@@ -34,6 +34,7 @@ class RequestScheduler:
     Attributes:
         running: The requests that hold blocks.
         num_reused: Prompt tokens taken from cached KV.
+        num_reread: Prompt tokens computed anew because their KV had left the cache.
         num_put_back: Requests that had to make room.
         longest_wait_s: Longest that one that somebody waited for went without a place.
     """
@@ -41,7 +42,7 @@ class RequestScheduler:
     def __init__(self, pool: BlockPool, index: PrefixIndex, num_places: int, prefill_chunk: int) -> None:
         self.running: dict[EngineRequest, None]
         self.num_places = num_places
-        self.num_reused = self.num_put_back = 0
+        self.num_reused = self.num_reread = self.num_put_back = 0
         self.longest_wait_s = 0.0
         self._pool = pool
         self._index = index
@@ -221,6 +222,8 @@ class RequestScheduler:
         if not request.num_put_back:
             request.num_reused += match.num_tokens
             self.num_reused += match.num_tokens
+            request.num_reread = self._index.num_reread(request.sequence, match)
+            self.num_reread += request.num_reread
         is_found = request.max_tokens > 1 or self._pool.max_cached  # else its KV is gone before anyone finds it
         if is_found and request.layer_exit is None:
             self._index.promise(request.sequence)

@@ -208,15 +208,15 @@ class HuggingFaceWorker(ChatWorker):
         request = self._builder.generation(task, waiter.notify, **options)
         task.output_tokens = None
         self._engine.submit(request)
-        if not task.streaming_output_flag:
-            await self._wait(task, request, waiter, NEVER)
-            fill(task, request)
-            return TaskStatus.SUCCESS
         ended = False
         while not ended:
-            await self._wait(task, request, waiter, len(task.output_tokens or ()) + 1)
+            num_tokens = len(task.output_tokens or ()) + 1 if task.streaming_output_flag else NEVER
+            await self._wait(task, request, waiter, num_tokens)
             ended = fill(task, request)
-            show(task)
+            if task.streaming_output_flag:
+                show(task)
+        if request.num_reread:
+            record("kv_reread", tokens=request.num_reread)
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:

@@ -6,6 +6,7 @@ import pytest
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.program import Program, enter_program, leave_program
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.tasks import BranchTask, TokenCounts, VerifyTask, token_counts_of
 from scaffolding_ext.testing import float32_tolerance
@@ -103,6 +104,7 @@ def test_blocks_leave_in_the_order_of_their_scores_and_branches_that_come_back_a
             run(worker, back)
             if token_counts_of(back).reused > len(prefix):
                 kept.append(number)
+        assert worker.metrics.num_reread == 4 * 16  # the branches that had left, of whose 31 tokens 16 were looked up
     if scores is not None:
         assert kept == [0, 2, 4, 6]  # those of the highest scores; none of them was found by chance
     with HuggingFaceWorker(MODEL, max_seq_len=128) as roomy:
@@ -171,3 +173,25 @@ def test_a_controller_sends_one_task_and_the_trace_says_what_was_reused(worker):
     (kv,) = [event for event in trace if event["event"] == "branch_kv"]
     assert len(kv["reused"]) == 4
     assert sum(reused > 0 for reused in kv["reused"]) == 3
+
+
+def test_a_branch_that_comes_back_after_it_was_evicted_says_that_it_was_computed_anew():
+    """The cache holds 3 blocks: another prompt takes the place of one of two."""
+
+    def asked(prompt):
+        program = Program()
+        enter_program(program)
+        try:
+            run(worker, GenerationTask(input_tokens=prompt, max_tokens=1))
+        finally:
+            leave_program()
+        return [event["tokens"] for event in program.trace if event["event"] == "kv_reread"]
+
+    first, second = PREFIX[: 2 * BLOCK + 1], [7, *PREFIX[: 2 * BLOCK]]
+    with HuggingFaceWorker(MODEL, max_seq_len=128, prefix_cache_bytes=3 * BLOCK_BYTES) as worker:
+        assert asked(first) == []  # new
+        assert asked(first) == []  # there
+        assert asked(second) == []  # new
+        (again,) = asked(first)
+        assert 0 < again == worker.metrics.num_reread <= len(first)
+        assert again % 16 == 0
