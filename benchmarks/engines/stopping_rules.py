@@ -8,8 +8,7 @@ would be worth on that model is not claimed: its thresholds are loose, so that s
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -21,39 +20,61 @@ from scaffolding_ext.evaluation.datasets import EMBEDDED, load_dataset
 
 SPACING = 16
 TURNS = ["So", "Now", "Then", "Therefore", "Next", "Wait", "Hmm", "First", "Let"]
-_CONFIDENCE, _ENTROPY = (
-    {"type": "confidence", "args": {"threshold": 0.6}},
-    {"type": "entropy", "args": {"variance": 0.3}},
-)
-_GIVE_UP = {"signal": "agreement", "most": 0.9, "midpoint": 48, "steepness": 0.1, "min_tokens": 48}
-# By name: the rule, and the reason for which it must stop some chain.
-RULES: dict[str, tuple[Any, str]] = {
-    "consecutive": ({"type": "consecutive", "args": {"threshold": 2}}, "certain"),
-    "window": ({"type": "window", "args": {"threshold": 3, "share": 0.6}}, "certain"),
-    "total variation": ({"type": "total_variation", "args": {"window": 2, "tolerance": 0.5}}, "certain"),
-    "pattern": ({"type": "pattern", "args": {"pattern": r"= *\d"}}, "pattern"),
-    "entropy": (_ENTROPY, "entropy"),
-    "confidence": (_CONFIDENCE, "confidence"),
-    "confidence, closed": ({"type": "confidence", "args": {"threshold": 0.3, "must_close": True}}, "confidence"),
-    "certainty": ({"type": "certainty", "args": {"threshold": 0.8, "window": 24}}, "certainty"),
-    "give up, best": ({"type": "give_up", "args": {**_GIVE_UP, "answer": "best"}}, "gave_up"),
-    "give up, none": ({"type": "give_up", "args": {**_GIVE_UP, "answer": "none"}}, "gave_up"),
-    "any": ({"type": "any", "args": {"rules": [_CONFIDENCE, _ENTROPY]}}, "confidence"),
-    "all": ({"type": "all", "args": {"rules": [_CONFIDENCE, _ENTROPY]}}, "confidence+entropy"),
-}
 FIXED = {"type": "ProbeSchedule", "args": {"chunk_size": SPACING}}
 AT_TURNS = {"type": "ThoughtChanges", "args": {"step": 8, "words": TURNS}}
+_AGREE = {"type": "consecutive", "args": {"threshold": 2}}
+_CONFIDENT = {"type": "confidence", "args": {"threshold": 0.3}}
+_SETTLED = {"type": "entropy", "args": {"variance": 0.3}}
+_GIVE_UP = {"signal": "agreement", "most": 0.9, "midpoint": 48, "steepness": 0.1, "min_tokens": 48}
 
 
-def stack(
-    model: str, rule: Any, schedule: Any, max_tokens: int, answer_tokens: int, first_token: bool
-) -> dict[str, Any]:
-    """A stack that stops chains by a rule."""
-    probe = {"max_tokens": answer_tokens, "sampling_params": {"temperature": 0.0}, "first_token": first_token}
+class Watch(NamedTuple):
+    """How chains are watched.
+
+    Attributes:
+        rule: The rule.
+        reasons: Exit reasons of its own, one of which must be seen.
+        schedule: Where it looks.
+        first_token: Whether its probes decode one token.
+    """
+
+    rule: dict[str, Any]
+    reasons: tuple[str, ...] = ("certain",)
+    schedule: dict[str, Any] = FIXED
+    first_token: bool = False
+
+
+WATCHES = {
+    "consecutive": Watch(_AGREE),
+    "consecutive, one token": Watch(_AGREE, first_token=True),
+    "window": Watch({"type": "window", "args": {"threshold": 3, "share": 0.6}}),
+    "total variation": Watch({"type": "total_variation", "args": {"window": 2, "tolerance": 0.5}}),
+    "pattern": Watch({"type": "pattern", "args": {"pattern": r"= *\d"}}, ("pattern",)),
+    "entropy": Watch(_SETTLED, ("entropy",)),
+    "confidence": Watch(_CONFIDENT, ("confidence",)),
+    "confidence at changes of thought": Watch(_CONFIDENT, ("confidence",), AT_TURNS),
+    "confidence, closed": Watch(
+        {"type": "confidence", "args": {"threshold": 0.3, "must_close": True}}, ("confidence",)
+    ),
+    "certainty": Watch({"type": "certainty", "args": {"threshold": 0.8, "window": 24}}, ("certainty",)),
+    "give up, best": Watch({"type": "give_up", "args": {**_GIVE_UP, "answer": "best"}}, ("gave_up",)),
+    "give up, none": Watch({"type": "give_up", "args": {**_GIVE_UP, "answer": "none"}}, ("gave_up",)),
+    "any": Watch({"type": "any", "args": {"rules": [_CONFIDENT, _SETTLED]}}, ("confidence", "entropy")),
+    "all": Watch({"type": "all", "args": {"rules": [_CONFIDENT, _SETTLED]}}, ("confidence+entropy",)),
+}
+
+
+def stack(model: str, watch: Watch, max_tokens: int, answer_tokens: int) -> dict[str, Any]:
+    """A stack that watches chains."""
+    probe = {
+        "max_tokens": answer_tokens,
+        "sampling_params": {"temperature": 0.0},
+        "first_token": watch.first_token,
+    }
     controller = {
         "max_tokens": max_tokens,
-        "schedule": schedule,
-        "rule": rule,
+        "schedule": watch.schedule,
+        "rule": watch.rule,
         "probe": {"type": "AnswerProbe", "args": probe},
         "sampling_params": {"temperature": 0.7},
     }
@@ -64,13 +85,13 @@ def stack(
     }
 
 
-def add_rule(report: Report, name: str, reason: str, run: Run) -> None:
+def add_run(report: Report, name: str, reasons: tuple[str, ...], run: Run) -> None:
     """How often a rule stopped for its reason, where, and what its looks cost."""
     records = run.records
-    reasons = Counter(record.exit_reason for record in records)
+    num_stopped = sum(record.exit_reason in reasons for record in records)
     probes = [event for record in records for event in record.trace if event["event"] == "probe"]
     stops = [event["position"] for record in records for event in record.trace if event["event"] == "stop"]
-    report.share(f"{name}: stopped for its reason, share", reasons[reason], len(records))
+    report.share(f"{name}: stopped for its reason, share", num_stopped, len(records))
     if stops:
         report.figure(f"{name}: tokens at the stop", float(np.mean(stops)))
     report.figure(f"{name}: looks that asked, a chain", len(probes) / len(records))
@@ -83,7 +104,7 @@ def add_rule(report: Report, name: str, reason: str, run: Run) -> None:
     if bounds:
         report.figure(f"{name}: entropies that are bounds, share", float(np.mean(bounds)))
     report.figure(f"{name}: seconds", run.seconds)
-    report.bar(f"{name}: chains stopped for its reason", reasons[reason], ">=", 1)
+    report.bar(f"{name}: chains stopped for its reason", num_stopped, ">=", 1)
 
 
 @benchmark("engines.stopping_rules --model FOLDER --dataset math500.jsonl")
@@ -92,7 +113,7 @@ def add_rule(report: Report, name: str, reason: str, run: Run) -> None:
 @click.option("--answer_tokens", default=8, show_default=True, help="Tokens of a probed answer.")
 @click.option("--model", default="tinylm/draft", show_default=True, help="Folder of a model, or an embedded one.")
 @click.option("--dataset", default=EMBEDDED, show_default=True, help="Where the problems come from.")
-@click.option("--rule", "rules", type=click.Choice([*RULES]), multiple=True, help="A rule that is run; all by default.")
+@click.option("--rule", "rules", type=click.Choice([*WATCHES]), multiple=True, help="A rule; all by default.")
 def main(
     report: Report,
     num_problems: int,
@@ -105,20 +126,12 @@ def main(
     """Each rule on the same prompts: how often it stops for its own reason, where, and what its looks cost."""
     drawn = {"num_samples": num_problems, "seed": report.seed} if dataset == EMBEDDED else {"limit": str(num_problems)}
     samples = load_dataset(dataset, **drawn)  # type: ignore[arg-type]
-    runs: dict[str, tuple[str, dict[str, Any]]] = {
-        name: (RULES[name][1], stack(model, RULES[name][0], FIXED, max_tokens, answer_tokens, False))
-        for name in rules or RULES
-    }
-    if not rules:
-        at_turns = stack(model, _CONFIDENCE, AT_TURNS, max_tokens, answer_tokens, False)
-        first = stack(model, RULES["consecutive"][0], FIXED, max_tokens, answer_tokens, True)
-        runs |= {
-            "confidence at changes of thought": ("confidence", at_turns),
-            "consecutive, one token": ("certain", first),
-        }
     with progress() as bars:
-        for name, (reason, config) in runs.items():
-            add_rule(report, name, reason, run_stack(name, config, samples, bars, (f"seed={report.seed}",)))
+        for name in rules or WATCHES:
+            config = stack(model, WATCHES[name], max_tokens, answer_tokens)
+            add_run(
+                report, name, WATCHES[name].reasons, run_stack(name, config, samples, bars, (f"seed={report.seed}",))
+            )
 
 
 if __name__ == "__main__":
