@@ -15,7 +15,7 @@ command and pairs them by question with the first.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,26 +109,27 @@ def report_live(report: Report, folders: Sequence[Path]) -> None:
             report.difference(f"live, {name} against {first}: points", own, theirs, scale=100)
 
 
-def plot(curves: dict[str, list[Bought]], by_itself: Bought, report: Report, path: Path) -> None:
+def plot(figures: Mapping[str, Mapping[str, float | None]], path: Path) -> None:
     """Accuracy against total tokens, a line a buyer, and beside it what each has over even spending."""
+
+    def points_of(figure: str) -> list[Estimate]:
+        found = [figures[figure.format(f"{share:.0%}")] for share in shares]
+        return [Estimate(*(float(value or 0.0) for value in each.values())) for each in found]
+
+    shares = [share for share in SHARES if f"{EVEN} at {share:.0%}: tokens" in figures]
     with drawing(path, 1, 2, figsize=(12, 4.5)) as (_, (right, gained)):
-        for name, points in curves.items():
-            tokens = [each.tokens.sum() / 1000 for each in points]
-            shares = SHARES[-len(points) :]
-            line = "--" if name == SKYLINE else "-"
-            right.plot(tokens, [100 * each.correct.mean() for each in points], "." + line, label=name)
+        for name in BUYERS:
+            tokens = [each.value / 1000 for each in points_of(name + " at {}: tokens")]
+            line = ".--" if name == SKYLINE else ".-"
+            right.plot(tokens, [each.value for each in points_of(name + " at {}: right, %")], line, label=name)
             if name not in (EVEN, SKYLINE):
-                found = [report.figures[f"{name} against {EVEN} at {share:.0%}: points"] for share in shares]
-                points_over = [Estimate(*(float(value or 0.0) for value in each.values())) for each in found]
-                gained.errorbar(
-                    [100 * share for share in shares],
-                    [each.value for each in points_over],
-                    yerr=bars_of(points_over),
-                    fmt=".-",
-                    capsize=3,
-                    label=name,
-                )
-        right.plot(by_itself.tokens.sum() / 1000, 100 * by_itself.correct.mean(), "k*", label=BY_ITSELF)
+                over = points_of(f"{name} against {EVEN} at {{}}: points")
+                values = [each.value for each in over]
+                budgets = [100 * share for share in shares]
+                gained.errorbar(budgets, values, yerr=bars_of(over), fmt=".-", capsize=3, label=name)
+        alone = (figures[f"{BY_ITSELF}: {figure}"]["value"] for figure in ("tokens", "right, %"))
+        tokens_alone, right_alone = (float(value or 0.0) for value in alone)
+        right.plot(tokens_alone / 1000, right_alone, "k*", label=BY_ITSELF)
         right.set(xlabel="decoded tokens of all questions, thousands", ylabel="right votes, %")
         gained.axhline(0.0, color="k", linewidth=0.8)
         gained.set(xlabel="budget, % of the tokens of all samples", ylabel="points over even spending (95 %, paired)")
@@ -165,7 +166,6 @@ def main(
     full = sum(sum(each.lengths) for each in votes)
     report.figure("all samples: tokens", full)
     report.difference("all samples: right, %", [each.is_right(len(each.classes)) for each in votes], scale=100)
-    curves: dict[str, list[Bought]] = {name: [] for name in BUYERS}
     with progress() as bars:
         for share in bars.track(SHARES, description="budgets"):
             found = {name: buy(buyer, orders, share * full) for name, buyer in BUYERS.items()}
@@ -173,14 +173,11 @@ def main(
             if len(bought) < len(BUYERS):  # it does not pay for one sample a question
                 continue
             report_budget(report, share, bought)
-            for name, each in bought.items():
-                curves[name].append(each)
             gain = report.figures[f"{OURS} against {EVEN} at {share:.0%}: points"]["low"] or 0.0
             if share in (0.2, 0.3):
                 report.bar(f"{OURS} against {EVEN} at {share:.0%}, points, lower end", gain, ">", 0.0)
     alone = play(RULE, orders)
-    by_itself = Bought(alone.correct, alone.tokens)
-    report.figure(f"{BY_ITSELF}: tokens, share of all", float(alone.tokens.sum() / full))
+    report.figure(f"{BY_ITSELF}: tokens", float(alone.tokens.sum()))
     report.difference(f"{BY_ITSELF}: right, %", alone.correct, scale=100)
     same = {name: buy(BUYERS[name], orders, float(alone.tokens.sum())) for name in (OURS, EVEN)}
     for name, each in same.items():
@@ -191,7 +188,7 @@ def main(
     if folders:
         report_live(report, folders)
     if plot_path is not None:
-        plot(curves, by_itself, report, plot_path)
+        plot(report.figures, plot_path)
 
 
 if __name__ == "__main__":
