@@ -1,6 +1,7 @@
 """HuggingFaceWorker serves BranchTask: one prefix, held once; blocks leave in the order of what they are worth."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -195,3 +196,36 @@ def test_a_branch_that_comes_back_after_it_was_evicted_says_that_it_was_computed
         (again,) = asked(first)
         assert 0 < again == worker.metrics.num_reread <= len(first)
         assert again % 16 == 0
+
+
+@pytest.mark.slow
+def test_shared_and_separate_decoding_are_token_for_token_the_same_on_a_hundred_prefixes():
+    rng = random.Random(0)
+    context, num_tokens = 2048, 24
+    lengths = [64, context - num_tokens - 24, *(rng.randint(64, context - num_tokens - 24) for _ in range(98))]
+    tasks, alone = [], []
+    for length in lengths:
+        prefix = [rng.randrange(5, 500) for _ in range(length)]
+        suffixes = [[rng.randrange(5, 500) for _ in range(rng.randint(0, 24))] for _ in range(4)]
+        tasks.append(
+            branches(prefix_tokens=prefix, suffixes=suffixes, max_tokens=num_tokens, temperature=0.0, seeds=None)
+        )
+        alone.append(
+            [
+                GenerationTask(input_tokens=prefix + suffix, max_tokens=num_tokens, temperature=0.0, num_logprobs=2)
+                for suffix in suffixes
+            ]
+        )
+    with HuggingFaceWorker("tinylm/target") as worker:
+        for task in tasks:
+            run(worker, task)
+        assert worker.metrics.num_reused > 3 * (sum(lengths) - 32 * len(lengths))
+    with HuggingFaceWorker("tinylm/target", enable_block_reuse=False, max_batch_size=1) as other:
+        for separate in alone:
+            run(other, *separate)
+    for task, separate in zip(tasks, alone, strict=True):
+        for ids, each in zip(task.output_tokens, separate, strict=True):
+            first = next((i for i, (a, b) in enumerate(zip(ids, each.output_tokens, strict=False)) if a != b), None)
+            if first is not None:
+                best, second = sorted((entry.logprob for entry in each.logprobs[first].values()), reverse=True)[:2]
+                assert best - second < 1e-4
