@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -123,7 +124,9 @@ class ModelRunner:
         stretches: list[
             tuple[int, int, int]
         ] = []  # first of some works that attend together, one behind the last, tokens of each
-        start, previous = 0, -1
+        first_blocks = Counter(work.request.sequence.table[0] for work in works)
+        start = 0
+        previous: tuple[int, int | None] | None = None
         for row, (request, count) in enumerate(works):
             sequence = request.sequence
             stop, num_kv = start + count, sequence.num_kv
@@ -135,8 +138,9 @@ class ModelRunner:
             )
             flat[1, start:stop] = np.arange(num_kv, num_kv + count) if count > 1 else num_kv
             flat[2, start:stop] = row
-            kind = _class_of(num_kv + 1) if count == 1 else -1
-            if kind == previous and kind >= 0:
+            siblings = table[0] if first_blocks[table[0]] > 1 else None  # strangers beside them would share nothing
+            kind = (_class_of(num_kv + 1), siblings) if count == 1 else None
+            if kind == previous and kind is not None:
                 stretches[-1] = stretches[-1][0], row + 1, 1
             else:
                 stretches.append((row, row + 1, count))

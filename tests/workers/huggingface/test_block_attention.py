@@ -246,3 +246,26 @@ def test_the_runner_tells_what_siblings_share():
     rows, positions = numpy.array([0, 1, 1, 2, 3]), numpy.array([40, 20, 21, 47, 47])
     assert _shared_with_next(tables, rows, positions, 16).tolist() == [16, 16, 0, 0]
     assert _shared_with_next(tables[1:3], numpy.array([0, 1]), positions[:2], 16) == 0
+
+
+def test_a_stranger_of_like_length_does_not_keep_siblings_from_reading_together():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from scaffolding_ext.workers.huggingface.block_pool import Block
+    from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+    from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
+    from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
+    from scaffolding_ext.workers.huggingface.sampling import GREEDY
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    works, own = [], iter(range(2, 40))
+    for first_blocks in ([0, 1], [0, 1], [20, 21], [0, 1], [30, 31]):
+        request = EngineRequest(list(range(41)), 1, GREEDY, notify=lambda _: None)
+        for index in [*first_blocks, next(own)]:
+            request.sequence.add(Block(index))
+        request.sequence.num_kv = 40
+        works.append(Work(request, 1))
+    runner = ModelRunner(LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes)), KVBlocks(40, 16))
+    works.sort(key=lambda work: work.request.sequence.table[0])
+    _, step = runner._prepare(works)
+    assert [(span.num_rows, span.shared_len) for span in step.spans] == [(3, 32), (2, 0)]
