@@ -128,7 +128,7 @@ def test_live_blocks_of_other_requests_are_never_given_away():
 
 
 def test_sixty_four_branches_on_a_long_prefix_hold_little_more_than_their_tokens():
-    prefix, num_tokens = [5 + 13 * place % 400 for place in range(1024)], 40
+    prefix, num_tokens = [5 + 13 * place % 400 for place in range(1024)], 100  # a branch takes 4 blocks
     with HuggingFaceWorker(MODEL, max_seq_len=1536, max_batch_size=64) as worker:
         pool, most = worker._engine._batch._pool, 0
         take = pool.take
@@ -143,8 +143,7 @@ def test_sixty_four_branches_on_a_long_prefix_hold_little_more_than_their_tokens
         task = branches(prefix_tokens=prefix, suffixes=[[20 + n] for n in range(64)], max_tokens=num_tokens)
         run(worker, task)
     num_held = len(prefix) + sum(1 + len(ids) for ids in task.output_tokens)
-    assert most * BLOCK <= 1.3 * max(num_held, len(prefix) + 64 * 2 * BLOCK)
-    assert most <= len(prefix) // BLOCK + 64 * 2
+    assert most * BLOCK <= 1.3 * num_held
 
 
 @pytest.mark.parametrize(
