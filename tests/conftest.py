@@ -17,9 +17,19 @@ from scaffolding_ext.controllers.native_generation import NativeGenerationContro
 from scaffolding_ext.evaluation.records import Record, prompt_hash, record_writer
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.ledger import Ledger
+from scaffolding_ext.program import current_program, leave_program
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.tasks import Purpose
 from scaffolding_ext.testing import ScriptedWorker
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_program() -> Iterator[None]:
+    """A test that leaves its program to those that come after it fails; they would work on its behalf."""
+    yield
+    left = current_program()
+    leave_program()
+    assert left is None, "run what enters a program in contextvars.copy_context()"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 from pathlib import Path
 from typing import Any
@@ -125,11 +126,15 @@ def test_any_controller_that_honours_budgets_keeps_them() -> None:
 def run(asked: QueueAwareBudgetController, clock: FakeClock, name: str) -> list[dict[str, Any]]:
     """One request by hand, in a program of its own at the clock's time; returns its trace."""
     program = Program(clock=clock)
-    enter_program(program)
-    task = GenerationTask.create_from_prompt("What?")
-    for work in asked.clone().process([task], task_type=name):
-        for each in work:
-            each.output_str, each.output_tokens = "4}", [52, 125]
+
+    def entered() -> None:
+        enter_program(program)
+        task = GenerationTask.create_from_prompt("What?")
+        for work in asked.clone().process([task], task_type=name):
+            for each in work:
+                each.output_str, each.output_tokens = "4}", [52, 125]
+
+    contextvars.copy_context().run(entered)
     return program.trace
 
 
