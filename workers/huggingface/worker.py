@@ -7,30 +7,15 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.lowering import lower_branch, write_back_branch
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import load_tokenizer
-from scaffolding_ext.protocol import (
-    GenerationTask,
-    StreamGenerationTask,
-    Task,
-    TaskStatus,
-)
-from scaffolding_ext.tasks import (
-    LAYER_EXIT,
-    BranchTask,
-    ScoreTask,
-    TokenCounts,
-    VerifyTask,
-    set_token_counts,
-    token_counts_of,
-)
-from scaffolding_ext.workers.branch_blocks import block_scores
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus
+from scaffolding_ext.tasks import LAYER_EXIT, BranchTask, ScoreTask, VerifyTask, set_token_counts
 from scaffolding_ext.workers.chat import ChatWorker
+from scaffolding_ext.workers.huggingface.branches import verify_branches, write_branches
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, load_model
-from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill, probability_of_first
+from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill
 from scaffolding_ext.workers.huggingface.waiter import Waiter
-from scaffolding_ext.workers.pieces import run_pieces
 from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
 
 if TYPE_CHECKING:
@@ -255,21 +240,7 @@ class HuggingFaceWorker(ChatWorker):
         self._streams.add(request)
 
     async def _branch(self, task: BranchTask) -> TaskStatus:
-        """A request a branch: they hold the blocks of the prefix together, and copy what they share of the next one."""
-        scores, num_evicted = block_scores(task), self.metrics.num_evicted
-        lowered = lower_branch(task)
-        num_shared = len(task.prefix_tokens) // self._tokens_per_block
-        worth = [lambda number, own=own: 1.0 if number < num_shared else own for own in scores]
-        runs = [self._generate_with(piece, worth=own) for piece, own in zip(lowered, worth, strict=True)]
-        await run_pieces(task, lowered, runs)
-        write_back_branch(task, lowered)
-        counts = [token_counts_of(piece) or TokenCounts() for piece in lowered]
-        record(
-            "branch_kv",
-            reused=[each.reused for each in counts],
-            prefilled=[each.prefilled for each in counts],
-            evicted_blocks=self.metrics.num_evicted - num_evicted,
-        )
+        await write_branches(task, self._engine, self._tokens_per_block, self._generate_with)
         return TaskStatus.SUCCESS
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
@@ -283,22 +254,7 @@ class HuggingFaceWorker(ChatWorker):
     async def _verify(self, task: VerifyTask) -> TaskStatus:
         if task.layer_exit is not None and LAYER_EXIT in self.refused:
             raise InvalidTaskError(f"layer_exit is {task.layer_exit}, but {self.refused[LAYER_EXIT]}")
-        waiters = [Waiter() for _ in task.branches]
-        requests = self._builder.verify(task, [waiter.notify for waiter in waiters])
-        for request in requests:
-            self._engine.submit(request)
-        try:
-            for request, waiter in zip(requests, waiters, strict=True):
-                await self._wait(task, request, waiter, NEVER)
-        except BaseException:
-            for request in requests:
-                self._engine.cancel(request)
-            raise
-        finally:
-            set_token_counts(task, TokenCounts(*map(sum, zip(*[request.counts for request in requests], strict=True))))
-        task.scores = [probability_of_first(request.choice_logits) for request in requests]
-        if task.layer_exit is not None:
-            task.exit_layers = [request.exit_layer or 0 for request in requests]
+        await verify_branches(task, self._engine, self._builder)
         return TaskStatus.SUCCESS
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
