@@ -7,8 +7,9 @@ Branches are written on one prefix and judged, by switches of the same worker:
 - no KV: nothing is reused; every branch and every verdict reads all of its tokens.
 - shared prefix: branches share the prefix; a verdict reads problem and branch again (RKSC's token-exact baseline).
 - cached blocks: what engines do, generated tokens cached too; a verdict reads its question alone. The honest baseline.
-- gates: the same, with a skip gate and a layer exit that were fitted to other prefixes of the cell.
-- no verdicts: the same without any verdict. The ceiling of what gates can save.
+- whole blocks: the same without partial reuse: what does not fill a block of 32 tokens is read anew.
+- gates: cached blocks, with a skip gate and a layer exit that were fitted to other prefixes of the cell.
+- no verdicts: cached blocks without any verdict. The ceiling of what gates can save.
 
 A figure is the median over prefixes of the ratio of CPU seconds within one round, in which each switch comes once, in
 another order each time; intervals are 95 %, by bootstrap. Wall-clock stands beside it. Short branches flatter sharing:
@@ -47,7 +48,9 @@ from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 NUM_BRANCHES = 8
-NO_KV, SHARED, BLOCKS, GATES, CEILING = "no KV", "shared prefix", "cached blocks", "gates", "no verdicts"
+NO_KV, SHARED, BLOCKS, WHOLE = "no KV", "shared prefix", "cached blocks", "whole blocks"
+GATES, CEILING = "gates", "no verdicts"
+REUSE = {NO_KV: {"enable_block_reuse": False}, WHOLE: {"enable_partial_reuse": False}}  # the workers of the others: all
 PUBLISHED = {NO_KV: 3.0, SHARED: 1.66}  # what the paper saves against these
 LEAST_CLOSED, LEAST_SKIPPED, LEAST_EXITS, MOST_CHANGED = 0.6, 0.4, 0.5, 0.005
 
@@ -105,7 +108,7 @@ class Cell:
         """Gates for prefixes like these."""
         lens = LayerLens(self._options["model"], self._options["dtype"], self._options["device"])
         confidences, curves = [], []
-        with self._worker() as worker:
+        with self._worker(BLOCKS) as worker:
             for seed, prefix in enumerate(prefixes):
                 task = asyncio.run(self._written(worker, prefix, seed))
                 confidences.append(task.confidences or [])
@@ -119,7 +122,7 @@ class Cell:
     def run(self, switch: str, prefix: list[int], seed: int, gates: Gates | None) -> Round:
         """Write branches and judge them, by one of the switches; without gates there is nothing to skip."""
         own = gates if switch == GATES else None
-        with self._worker(switch != NO_KV) as writer, self._judge(switch, writer) as judge:
+        with self._worker(switch) as writer, self._judge(switch, writer) as judge:
             wall, cpu = time.perf_counter(), time.process_time()
             task = asyncio.run(self._written(writer, prefix, seed))
             confidences = task.confidences or []
@@ -136,11 +139,11 @@ class Cell:
         early = [layer < own.num_layers for layer in verify.exit_layers or ()] if own else []
         return Round(choice, False, float(np.mean(early or [False])), cpu, wall)
 
-    def _worker(self, reuses: bool = True) -> HuggingFaceWorker:
-        return HuggingFaceWorker(**self._options, enable_block_reuse=reuses)
+    def _worker(self, switch: str) -> HuggingFaceWorker:
+        return HuggingFaceWorker(**self._options, **REUSE.get(switch, {}))
 
     def _judge(self, switch: str, writer: HuggingFaceWorker) -> Any:
-        return self._worker(reuses=False) if switch == SHARED else nullcontext(writer)
+        return self._worker(NO_KV) if switch == SHARED else nullcontext(writer)
 
     def _questioned(self, task: BranchTask) -> list[list[int]]:
         return [[*task.prefix_tokens, *ids, *self._question] for ids in task.output_tokens or ()]
@@ -218,7 +221,7 @@ def main(
     lengths = lengths or ((128,) if report.setting["quick"] else (128, 256, 512, 1024))
     sizes = sizes or ((8,) if report.setting["quick"] else (8, 32, 128, 256))
     report.setting |= {"prefix_len": lengths, "num_tokens": sizes, "num_branches": NUM_BRANCHES, "threads": 1}
-    switches = [NO_KV, SHARED, BLOCKS, CEILING] if shape else [NO_KV, SHARED, BLOCKS, GATES, CEILING]
+    switches = [NO_KV, SHARED, BLOCKS, WHOLE, *([] if shape else [GATES]), CEILING]
     rounds: dict[tuple[int, int], dict[str, list[Round]]] = {}
     with folder_of(model, shape, report.seed) as folder:
         tokenizer = load_tokenizer(folder)

@@ -36,6 +36,7 @@ class GenerationEngine:
         max_batch_size: Requests that one step computes at most.
         prefill_chunk: Prompt tokens that one step computes at most.
         enable_block_reuse: Whether prefixes are reused at all.
+        enable_partial_reuse: Whether what begins like a block is reused, too.
         threads: Threads of each torch operation of this engine.
     """
 
@@ -51,6 +52,7 @@ class GenerationEngine:
         max_batch_size: int,
         prefill_chunk: int,
         enable_block_reuse: bool,
+        enable_partial_reuse: bool,
         threads: int,
     ) -> None:
         kv, pool = KVBlocks(num_blocks, tokens_per_block), BlockPool(num_blocks, max_cached)
@@ -58,7 +60,7 @@ class GenerationEngine:
         self._batch = ContinuousBatch(
             ModelRunner(model, kv),
             pool,
-            PrefixIndex(kv, pool, enable_block_reuse),
+            PrefixIndex(kv, pool, enable_block_reuse, enable_partial_reuse),
             tokenizer,
             end_ids,
             max_batch_size,

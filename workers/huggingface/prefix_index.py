@@ -76,13 +76,16 @@ class PrefixIndex:
         kv: The keys and values.
         pool: Their blocks.
         enabled: False finds nothing and keeps nothing.
+        partial: False finds and keeps whole blocks alone; else what begins like a sequence's next block is copied.
     """
 
-    def __init__(self, kv: KVBlocks, pool: BlockPool, enabled: bool = True) -> None:
+    def __init__(self, kv: KVBlocks, pool: BlockPool, enabled: bool = True, partial: bool = True) -> None:
         self.enabled = enabled
+        self._partial = partial
         self._kv = kv
         self._pool = pool
         self._block_len = kv.tokens_per_block
+        self._least = GRAIN if partial else self._block_len  # tokens that are worth waiting for
         self._promised: dict[int, TokenSequence] = {}
 
     def promise(self, sequence: TokenSequence) -> None:
@@ -94,7 +97,7 @@ class PrefixIndex:
     def promised(self, sequence: TokenSequence, num_cached: int, max_tokens: int) -> bool:
         """Whether another sequence is about to compute what this one needs behind its first cached tokens."""
         keys = sequence.prefix_keys(max_tokens)
-        number = num_cached // GRAIN
+        number = (num_cached // self._least + 1) * self._least // GRAIN - 1
         return number < len(keys) and self._promised.get(keys[number], sequence) is not sequence
 
     def find(self, sequence: TokenSequence, max_tokens: int) -> Match:
@@ -110,7 +113,7 @@ class PrefixIndex:
                 break
             num_tokens = num_common(ours, block.token_ids)
             if num_tokens < self._block_len:
-                if start + num_tokens >= GRAIN and num_tokens:
+                if self._partial and start + num_tokens >= GRAIN and num_tokens:
                     return Match(blocks, block, num_tokens, start + num_tokens)
                 break
             blocks.append(block)
@@ -172,7 +175,7 @@ class PrefixIndex:
             start = end
             if len(block.token_ids) == self._block_len:
                 self._complete(sequence, number, parent)
-            elif num_tokens > 1 or len(block.token_ids) == 1 or len(block.token_ids) % GRAIN == 0:
+            elif self._partial and (num_tokens > 1 or len(block.token_ids) == 1 or len(block.token_ids) % GRAIN == 0):
                 block.stand_behind(parent)
         if self._promised:
             for key in sequence.prefix_keys(stop)[(stop - num_tokens) // GRAIN :]:

@@ -54,6 +54,7 @@ class HuggingFaceWorker(ChatWorker):
         prefill_chunk: Prompt tokens that one step computes at most, all requests together.
         prefix_cache_bytes: What of `kv_cache_bytes` the KV of ended requests may take, which later ones reuse.
         enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.
+        enable_partial_reuse: Whether it copies what others have of its next block, too; else whole blocks alone.
         kv_cache_bytes: Memory for keys and values, in blocks: requests take it as they grow, and on a CPU it is had
             from the system only then. Where no block is left, the youngest request is put back and computed anew. None
             is 4 GiB, or on a CUDA device 80 % of what is free once the model is loaded.
@@ -86,6 +87,7 @@ class HuggingFaceWorker(ChatWorker):
         prefill_chunk: int = 512,
         prefix_cache_bytes: int = 256 * 2**20,
         enable_block_reuse: bool = True,
+        enable_partial_reuse: bool = True,
         kv_cache_bytes: int | None = None,
         tokens_per_block: int = 32,
         seed: int | None = None,
@@ -146,6 +148,7 @@ class HuggingFaceWorker(ChatWorker):
             max_batch_size=max_batch_size,
             prefill_chunk=prefill_chunk,
             enable_block_reuse=enable_block_reuse,
+            enable_partial_reuse=enable_partial_reuse,
             threads=threads,
         )
         weakref.finalize(self, self._engine.close).atexit = False  # at the exit the engine sees to itself

@@ -69,6 +69,26 @@ def test_the_prefix_is_read_once_and_held_once():
         assert pool.num_cached <= len(PREFIX) // BLOCK + num_tails
 
 
+def test_without_partial_reuse_whole_blocks_are_shared_and_the_texts_are_the_same(worker):
+    """The prefix ends 4 tokens into a block, so that each branch reads these anew; so does who goes on behind it."""
+    task, again = branches(), branches(seeds=[9, 10, 11, 12])
+    run(worker, task)
+    program = Program()
+    enter_program(program)
+    with HuggingFaceWorker(MODEL, max_seq_len=512, enable_partial_reuse=False) as other:
+        run(other, again)
+        same = branches()
+        run(other, same)
+        goes_on = GenerationTask(input_tokens=[*PREFIX, *SUFFIXES[3], *same.output_tokens[3]], max_tokens=1)
+        run(other, goes_on)
+    leave_program()
+    whole = len(PREFIX) // BLOCK * BLOCK
+    kv = [event["reused"] for event in program.trace if event["event"] == "branch_kv"]
+    assert kv == [[0, whole, whole, whole], [whole] * 4]
+    assert same.output_tokens == task.output_tokens
+    assert token_counts_of(goes_on).reused == (len(goes_on.input_tokens) - 1) // BLOCK * BLOCK > whole
+
+
 def test_branches_of_different_lengths_end_by_themselves(worker):
     long = branches(suffixes=[[6], [7]], max_tokens=100, temperature=0.0, seeds=None)
     run(worker, long)

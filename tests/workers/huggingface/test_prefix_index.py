@@ -15,9 +15,9 @@ LONGEST = 4 * BLOCK_LEN
 class Memory:
     """An index over real blocks, in which a token's key tells all the tokens up to it."""
 
-    def __init__(self, num_blocks=64, max_cached=64, enabled=True):
+    def __init__(self, num_blocks=64, max_cached=64, enabled=True, partial=True):
         self.kv, self.pool = KVBlocks(num_blocks, BLOCK_LEN), BlockPool(num_blocks, max_cached)
-        self.index = PrefixIndex(self.kv, self.pool, enabled)
+        self.index = PrefixIndex(self.kv, self.pool, enabled, partial)
 
     def begin(self, token_ids, may_adopt=True):
         """A sequence with what is found of it, or None where there is no room."""
@@ -86,9 +86,9 @@ _STEPS = st.lists(
 
 
 @settings(max_examples=200, deadline=None)
-@given(_STEPS, st.integers(4, 12), st.integers(0, 12))
-def test_sequences_hold_their_own_kv_whatever_they_share(steps, num_blocks, max_cached):
-    memory, running = Memory(num_blocks, max_cached), []
+@given(_STEPS, st.integers(4, 12), st.integers(0, 12), st.booleans())
+def test_sequences_hold_their_own_kv_whatever_they_share(steps, num_blocks, max_cached, partial):
+    memory, running = Memory(num_blocks, max_cached, partial=partial), []
     for action, what, how in steps:
         if action == "begin":
             sequence = memory.begin(what, how)
@@ -138,6 +138,20 @@ def test_what_is_found_is_the_longest_there_is_but_for_less_than_sixteen_tokens(
     match = memory.index.find(TokenSequence(asked), len(asked))
     assert match.num_tokens == len(match.blocks) * BLOCK_LEN + match.num_rest <= longest
     assert match.num_tokens >= longest // GRAIN * GRAIN
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(_TOKENS, st.integers(0, LONGEST)), max_size=8), _TOKENS)
+def test_without_partial_reuse_all_whole_blocks_are_found_and_nothing_else(given_sequences, asked):
+    memory, known = Memory(partial=False), []
+    for token_ids, num_computed in given_sequences:
+        known.append(running(memory, token_ids, num_computed))
+    longest = max((shared_len(asked, s.token_ids[: s.num_kv]) for s in known), default=0)
+    match = memory.index.find(TokenSequence(asked), len(asked))
+    assert match.num_tokens == longest // BLOCK_LEN * BLOCK_LEN
+    for sequence in known:
+        memory.index.let_go(sequence, keep=True)
+    assert memory.pool.num_cached_tokens == memory.pool.num_cached * BLOCK_LEN  # no block that nobody could find
 
 
 def running(memory, token_ids, num_computed=None):
@@ -235,6 +249,20 @@ def test_what_is_promised_is_waited_for():
     assert memory.index.promised(second, GRAIN, 2 * GRAIN)
     memory.index.let_go(first, keep=False)
     assert not memory.index.promised(second, 0, 2 * GRAIN)
+
+
+def test_without_partial_reuse_whole_blocks_are_waited_for():
+    memory = Memory(partial=False)
+    tokens = list(range(BLOCK_LEN + GRAIN))
+    first, second = memory.begin(tokens), TokenSequence([*tokens, 99])
+    memory.index.promise(first)
+    assert memory.index.promised(second, 0, BLOCK_LEN)
+    assert not memory.index.promised(second, 0, BLOCK_LEN - 1)
+    assert not memory.index.promised(second, BLOCK_LEN, BLOCK_LEN + GRAIN)  # the first 16 of a block are no use
+    memory.compute(first, GRAIN)
+    assert memory.index.promised(second, 0, BLOCK_LEN)
+    memory.compute(first, GRAIN)
+    assert not memory.index.promised(second, 0, BLOCK_LEN)
 
 
 def test_a_disabled_index_finds_promises_and_keeps_nothing():
