@@ -6,21 +6,54 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.errors import InvalidTaskError, NoOutputError
 from scaffolding_ext.maths.kv_sharing.confidence import generation_confidence
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.tasks import CHAIN, VERIFY, BranchTask, VerifyTask, finish_reason_of, output_of, set_purpose
 from scaffolding_ext.worker_tags import tag_name
 
 
-def lower_branch(task: BranchTask) -> list[GenerationTask]:
-    """Rewrite a BranchTask as one GenerationTask a suffix; an engine with block reuse shares the prefix by itself."""
+def prefixes_of(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> list[list[int]]:
+    """What each branch reads before its suffix: its own phrasing, where it has one, or the prefix.
+
+    Args:
+        task: What has the branches.
+        on_prefix: Which of them read the prefix all the same; None is none.
+
+    Raises:
+        InvalidTaskError: Phrasings are not one a branch.
+    """
+    phrasings = [task.prefix_tokens] * len(task.suffixes) if task.phrasings is None else task.phrasings
+    if len(phrasings) != len(task.suffixes):
+        raise InvalidTaskError(
+            f"phrasings are {len(phrasings)}; give one a branch ({len(task.suffixes)}), which may be the prefix"
+        )
+    if on_prefix is None:
+        return phrasings
+    return [task.prefix_tokens if stays else own for own, stays in zip(phrasings, on_prefix, strict=True)]
+
+
+def lower_branch(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> list[GenerationTask]:
+    """Rewrite a BranchTask as one GenerationTask a suffix; an engine with block reuse shares the prefix by itself.
+
+    Args:
+        task: What is rewritten.
+        on_prefix: Which branches read the prefix in the place of their own phrasing, where a gate has decided it.
+
+    Raises:
+        InvalidTaskError: The task asks for a gate and none has decided, or phrasings are not one a branch.
+    """
+    if on_prefix is None and task.least_similarity is not None:
+        raise InvalidTaskError(
+            f"least_similarity is {task.least_similarity}, but hidden states are not to be had here: leave it out, and "
+            "each branch is computed on its own phrasing"
+        )
     seeds: list[int | None] = list(task.seeds) if task.seeds else [None] * len(task.suffixes)
     lowered = []
-    for suffix, seed in zip(task.suffixes, seeds, strict=True):
+    for prefix, suffix, seed in zip(prefixes_of(task, on_prefix), task.suffixes, seeds, strict=True):
         generation = GenerationTask(
             worker_tag=task.worker_tag,
-            input_tokens=task.prefix_tokens + suffix,
+            input_tokens=prefix + suffix,
             max_tokens=task.max_tokens,
             temperature=task.temperature,
             top_p=task.top_p,
@@ -48,6 +81,8 @@ def write_back_branch(task: BranchTask, lowered: list[GenerationTask]) -> None:
         for ids, own in zip(task.output_tokens, steps, strict=True)
     ]
     task.finish_reasons = [finish_reason_of(generation) for generation in lowered]
+    read = [task.prefix_tokens + suffix for suffix in task.suffixes]
+    task.on_prefix = [each.input_tokens == ids for each, ids in zip(lowered, read, strict=True)]
 
 
 def lower_verify(task: VerifyTask) -> list[GenerationTask]:

@@ -18,6 +18,7 @@ from scaffolding_ext.thinking import ThinkingBudget
 # In a worker's `refused`, beside the names of task types:
 CONTINUED_TURNS = "continued turns"  # see `set_turn_start`
 LAYER_EXIT = "layer exit"  # see `VerifyTask.layer_exit`
+SIMILARITY_GATE = "similarity gate"  # see `BranchTask.least_similarity`
 _NOTES = "scaffolding_ext"  # key of custom_input_params
 REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask
 PAUSED = "paused"  # finish reason of a stream that its worker ended because nobody had asked for more
@@ -252,6 +253,9 @@ class BranchTask(Task):
 
     A branch is gone on with by another task, in whose suffix stands what it has written: its KV is reused.
 
+    A branch may have a phrasing of its own, which it reads in the place of the prefix; with `least_similarity` it reads
+    the prefix after all where that seems to make no difference, and its answer is then that to the prefix's wording.
+
     Attributes:
         suffixes: Token ids of each branch's suffix; the branch reads `prefix_tokens` and then its suffix.
         max_tokens: Most tokens decoded in each branch.
@@ -259,13 +263,18 @@ class BranchTask(Task):
         branch_scores: What each branch is worth so far, in [0, 1]; None is 1 each. With `depth` it says in which order
             KV leaves the worker's memory (`maths.kv_sharing.eviction.block_score`).
         depth: Of the branches in their tree; that of the prefix is 0.
+        phrasings: Token ids of each branch's own wording of the prefix; None: all have the prefix itself.
+        least_similarity: Tau, in [-1, 1]: a branch with its own phrasing reads its suffix on the prefix's KV, and stays
+            there where it is at least so similar. None: it is computed on its own phrasing. A worker that cannot
+            compare hidden states names `SIMILARITY_GATE` among what it refuses.
         outputs: Result: the text of each branch.
         output_tokens: Result: the token ids of each branch.
         confidences: Result: mean top-1 probability over the tokens that each branch decoded (RKSC, eq. 3).
         logprobs: Result: natural-log probability of each token that each branch decoded.
         finish_reasons: Result: why each branch ended; `"length"` at `max_tokens`.
-        similarities: Result: hidden-state similarity of each branch to the first (RKSC, eq. 2), where the worker has
-            it.
+        similarities: Result: how alike the hidden states are of each branch's last token, read on the prefix's KV, and
+            of the prefix's last token (RKSC, eq. 2); 1 where the phrasing is the prefix. None without a gate.
+        on_prefix: Result: which branches were written on the prefix, not on another phrasing.
     """
 
     prefix_tokens: list[int] = field(default_factory=list)
@@ -277,12 +286,15 @@ class BranchTask(Task):
     seeds: list[int] | None = None
     branch_scores: list[float] | None = None
     depth: int = 1
+    phrasings: list[list[int]] | None = None
+    least_similarity: float | None = None
     outputs: list[str] | None = None
     output_tokens: list[list[int]] | None = None
     confidences: list[float] | None = None
     logprobs: list[list[float]] | None = None
     finish_reasons: list[str | None] | None = None
     similarities: list[float] | None = None
+    on_prefix: list[bool] | None = None
 
 
 @dataclass

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.errors import InvalidTaskError, NoOutputError
 from scaffolding_ext.lowering import lower_branch, lower_verify, write_back_branch, write_back_verify
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.tasks import CHAIN, VERIFY, BranchTask, VerifyTask, purpose_of
@@ -59,6 +59,34 @@ def test_branches_without_seeds_draw_none_and_a_wrong_number_is_refused():
     assert [g.seed for g in lower_branch(BranchTask(suffixes=[[1], [2]]))] == [None, None]
     with pytest.raises(ValueError):
         lower_branch(BranchTask(suffixes=[[1], [2]], seeds=[1]))
+
+
+def test_branches_with_phrasings_of_their_own_are_requests_on_these():
+    task = BranchTask(prefix_tokens=[1, 2], phrasings=[[1, 2], [3, 4, 5]], suffixes=[[6], [7]])
+    lowered = lower_branch(task)
+    assert [generation.input_tokens for generation in lowered] == [[1, 2, 6], [3, 4, 5, 7]]
+    for generation in lowered:
+        generation.output_str, generation.output_tokens = "", []
+    write_back_branch(task, lowered)
+    assert task.on_prefix == [True, False]
+    assert task.similarities is None
+
+
+def test_a_gate_decides_what_is_read_and_nobody_else_may():
+    task = BranchTask(prefix_tokens=[1, 2], phrasings=[[3], [4]], suffixes=[[6], [7]], least_similarity=0.9)
+    with pytest.raises(InvalidTaskError, match=r"least_similarity is 0\.9, but hidden states are not to be had here"):
+        lower_branch(task)
+    lowered = lower_branch(task, on_prefix=[False, True])
+    assert [generation.input_tokens for generation in lowered] == [[3, 6], [1, 2, 7]]
+    for generation in lowered:
+        generation.output_str, generation.output_tokens = "", []
+    write_back_branch(task, lowered)
+    assert task.on_prefix == [False, True]
+
+
+def test_phrasings_are_one_a_branch():
+    with pytest.raises(InvalidTaskError, match=r"phrasings are 1; give one a branch \(2\)"):
+        lower_branch(BranchTask(prefix_tokens=[1], phrasings=[[2]], suffixes=[[6], [7]]))
 
 
 def test_a_branch_without_output_is_an_error():

@@ -17,6 +17,7 @@ async def run_pieces(
     runs: Sequence[Coroutine[Any, Any, Any]],
     *,
     decodes: bool = True,
+    before: TokenCounts | None = None,
 ) -> None:
     """Run the pieces of a task at once; if one fails, the others are aborted. What all have cost is the task's.
 
@@ -25,6 +26,7 @@ async def run_pieces(
         pieces: What it was lowered to.
         runs: What serves each of them; nothing of it has begun.
         decodes: False where each piece's only token comes with its prompt, without a step of its own.
+        before: What the task has cost before; None is nothing.
     """
     for piece in pieces:
         piece.custom_input_params = {**(task.custom_input_params or {}), **(piece.custom_input_params or {})}
@@ -37,8 +39,8 @@ async def run_pieces(
         await asyncio.gather(*running, return_exceptions=True)
         raise
     finally:
-        spent = [counts for piece in pieces if (counts := token_counts_of(piece))]
-        total = TokenCounts(*map(sum, zip(*spent, strict=True))) if spent else TokenCounts()
+        spent = [before or TokenCounts(), *(counts for piece in pieces if (counts := token_counts_of(piece)))]
+        total = TokenCounts(*map(sum, zip(*spent, strict=True)))
         set_token_counts(task, total if decodes else total._replace(decoded=0))
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scaffolding_ext.lowering import lower_branch, write_back_branch
+import numpy as np
+
+from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.lowering import lower_branch, prefixes_of, write_back_branch
+from scaffolding_ext.maths.kv_sharing.similarity import layer_weighted_similarity
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import Task
 from scaffolding_ext.tasks import BranchTask, TokenCounts, VerifyTask, set_token_counts, token_counts_of
@@ -14,28 +18,44 @@ from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, 
 from scaffolding_ext.workers.huggingface.waiter import Waiter
 from scaffolding_ext.workers.pieces import run_pieces
 from scaffolding_ext.workers.streaming import NEVER
+from scaffolding_ext.workers.task_reading import number
 
 if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
+    from scaffolding_ext.workers.huggingface.prefix_index import Worth
 
 
 async def write_branches(
-    task: BranchTask, engine: GenerationEngine, tokens_per_block: int, generate: Callable[..., Coroutine[Any, Any, Any]]
+    task: BranchTask,
+    engine: GenerationEngine,
+    builder: RequestBuilder,
+    tokens_per_block: int,
+    generate: Callable[..., Coroutine[Any, Any, Any]],
 ) -> None:
     """A request a branch: they hold the blocks of the prefix together, and copy what they share of the next one.
 
     Args:
         task: Gets its results.
         engine: Serves the requests.
+        builder: Makes those that only read.
         tokens_per_block: Of the engine.
         generate: Serves a generation task, with what else its request is told.
+
+    Raises:
+        InvalidTaskError: The task is unusable.
     """
     scores, num_evicted = block_scores(task), engine.metrics.num_evicted
-    lowered = lower_branch(task)
-    num_shared = len(task.prefix_tokens) // tokens_per_block
-    worth = [lambda number, own=own: 1.0 if number < num_shared else own for own in scores]
-    await run_pieces(task, lowered, [generate(piece, worth=own) for piece, own in zip(lowered, worth, strict=True)])
+    on_prefix = probed = None
+    if task.least_similarity is not None:
+        on_prefix = await _gate(task, engine, builder)
+        probed = token_counts_of(task)
+    lowered = lower_branch(task, on_prefix)
+    runs = [
+        generate(piece, worth=_worth(len(prefix) // tokens_per_block, own))
+        for piece, prefix, own in zip(lowered, prefixes_of(task, on_prefix), scores, strict=True)
+    ]
+    await run_pieces(task, lowered, runs, before=probed)
     write_back_branch(task, lowered)
     counts = [token_counts_of(piece) or TokenCounts() for piece in lowered]
     record(
@@ -44,6 +64,44 @@ async def write_branches(
         prefilled=[each.prefilled for each in counts],
         evicted_blocks=engine.metrics.num_evicted - num_evicted,
     )
+
+
+def _worth(num_shared: int, own: float) -> Worth:
+    """What the blocks of a branch are worth: those of its prefix 1, the others what the branch is."""
+    return lambda number: 1.0 if number < num_shared else own
+
+
+async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuilder) -> list[bool]:
+    """Which branches stay on the prefix: their suffix is read there, and its hidden states are held against its own.
+
+    What was read stays in the cache, so that a branch that stays goes on for one token.
+
+    Raises:
+        InvalidTaskError: The threshold is outside its range, or a branch has no token that could be looked at.
+    """
+    least = number("least_similarity", task.least_similarity, 0.0, least=-1.0, most=1.0)
+    if task.phrasings is None:
+        raise InvalidTaskError(f"least_similarity is {least}, but all branches have the prefix: give their phrasings")
+    own = [branch for branch, phrasing in enumerate(prefixes_of(task)) if phrasing != task.prefix_tokens]
+    empty = [branch for branch in own if not task.suffixes[branch]]
+    if empty:
+        raise InvalidTaskError(
+            f"suffixes[{empty[0]}] is empty, and least_similarity looks at its last token: give it one, or no gate"
+        )
+    similarities = [1.0] * len(task.suffixes)
+    set_token_counts(task, TokenCounts())
+    if own:
+        read = [task.prefix_tokens, *(task.prefix_tokens + task.suffixes[branch] for branch in own)]
+        waiters = [Waiter() for _ in read]
+        requests = builder.hidden_states(task, read, [waiter.notify for waiter in waiters])
+        await _read(task, engine, requests, waiters)
+        root, *states = [np.asarray(request.hidden_states) for request in requests]
+        for branch, similarity in zip(own, layer_weighted_similarity(states, root).tolist(), strict=True):
+            similarities[branch] = similarity
+    on_prefix = [similarity >= least for similarity in similarities]
+    task.similarities = similarities
+    record("similarity_gate", least_similarity=least, similarities=similarities, on_prefix=on_prefix)
+    return on_prefix
 
 
 async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: RequestBuilder) -> None:

@@ -62,6 +62,7 @@ class EngineRequest:
         score_from: Position of the first prompt token whose log-probability is wanted, or None.
         choices: Token ids whose logits behind the prompt are wanted.
         wants_logits: Whether all logits behind each token of the prompt are wanted.
+        wants_states: Whether the hidden states of the prompt's last token are wanted.
         layer_exit: When the prompt's next token may be read before the last layer; its KV is nobody else's then.
         keep: Whether the KV is worth storing when the request ends.
         ignore_end: Whether end-of-sequence tokens do not end the text.
@@ -94,6 +95,7 @@ class EngineRequest:
         score_from: int | None = None,
         choices: tuple[int, ...] = (),
         wants_logits: bool = False,
+        wants_states: bool = False,
         layer_exit: LayerExit | None = None,
         keep: bool = True,
         ignore_end: bool = False,
@@ -112,6 +114,7 @@ class EngineRequest:
         self.score_from = score_from
         self.choices = choices
         self.wants_logits = wants_logits
+        self.wants_states = wants_states
         self.layer_exit = layer_exit
         self.keep = keep
         self.ignore_end = ignore_end
@@ -134,6 +137,7 @@ class EngineRequest:
         self.choice_logits: list[float] = []
         self.exit_layer: int | None = None
         self.context_logits: torch.Tensor | None = None  # shape (prompt tokens, vocabulary), float32
+        self.hidden_states: torch.Tensor | None = None  # after each layer, shape (layers, width), float32
         self.num_reused = self.num_reread = 0
         self.num_prefilled = 0
         self.submitted_at = time.monotonic()

@@ -1,13 +1,15 @@
-"""A forward pass whose requests may leave before the last layer: a verdict that has settled stops computing.
+"""A forward pass that is looked at after each layer: for hidden states, and for verdicts that settle early.
 
 The layers are called one by one. After each the final norm and the unembedding tell what the next token would be (RKSC,
 equation 5); a request leaves where its rule says that this has settled, and the others go on without it. What one that
-left early did not write in the layers above is nobody's to read: such requests leave nothing in the cache.
+left early did not write in the layers above is nobody's to read: such requests leave nothing in the cache. A request
+without a rule runs through all layers, and its KV is as good as any.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 _KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
 
-def why_no_layer_exit(model: PreTrainedModel) -> str | None:
+def why_not_layer_by_layer(model: PreTrainedModel) -> str | None:
     """Why a model's layers cannot be called one by one; None where they can."""
     config = model.config.get_text_config()
     if config.model_type not in _KINDS:
@@ -40,7 +42,7 @@ class LayerLoop:
     """Runs a model layer by layer.
 
     Args:
-        model: One of which `why_no_layer_exit` knows no reason against it.
+        model: One of which `why_not_layer_by_layer` knows no reason against it.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -51,7 +53,8 @@ class LayerLoop:
         """Compute all of these requests' pending tokens, each up to the layer after which it leaves.
 
         Args:
-            works: Each completes its request, which has a `layer_exit`; gets its `exit_layer`. In the order of tokens.
+            works: Each completes its request. One that has a `layer_exit` gets its `exit_layer`, one that wants them
+                its `hidden_states`, the last of them behind the final norm. In the order of tokens.
             prepare: Gives the token ids of some work, flat, and what attention must know of it.
 
         Returns:
@@ -59,22 +62,31 @@ class LayerLoop:
         """
         decoder, left = self._decoder, list(works)
         read: dict[EngineRequest, torch.Tensor] = {}
+        states: dict[EngineRequest, list[torch.Tensor]] = {
+            work.request: [] for work in works if work.request.wants_states
+        }
         entropies: torch.Tensor | None = None
         ids, step = prepare(left)
         hidden = decoder.embed_tokens(ids[None])
         for number, layer in enumerate(decoder.layers, 1):
             hidden = _through(layer, hidden, step, decoder.rotary_emb)
             is_last = number == len(decoder.layers)
-            if not is_last and all(number + 1 < _rule(work).min_layer for work in left):
-                continue
             ends = list(itertools.accumulate(work.num_tokens for work in left))
-            logits = self._unembed(decoder.norm(hidden[0, [end - 1 for end in ends]])).float()
+            last = hidden[0, [end - 1 for end in ends]]
+            normed = decoder.norm(last)
+            for row, work in enumerate(left):
+                if work.request in states:
+                    states[work.request].append((normed if is_last else last)[row])
+            if not is_last and all(number + 1 < _first_layer(work) for work in left):
+                continue
+            logits = self._unembed(normed).float()
             before, entropies = entropies, Categorical(logits=logits).entropy()
             leaves = [is_last or _leaves(work, number, i, entropies, before) for i, work in enumerate(left)]
             for row, work in enumerate(left):
                 if leaves[row]:
-                    work.request.exit_layer = number
                     read[work.request] = logits[row]
+                    if work.request.layer_exit is not None:
+                        work.request.exit_layer = number
             if not any(leaves) or is_last:
                 continue
             stays = [row for row in range(len(left)) if not leaves[row]]
@@ -84,6 +96,8 @@ class LayerLoop:
             hidden, entropies = hidden[:, tokens], entropies[stays]
             left = [left[row] for row in stays]
             step = prepare(left)[1]
+        for request, after_each in states.items():
+            request.hidden_states = torch.stack(after_each).float().cpu()
         return torch.stack([read[work.request] for work in works])
 
 
@@ -104,9 +118,14 @@ def _through(layer: Any, hidden: torch.Tensor, step: Step, rotary: Any) -> torch
     return states
 
 
-def _rule(work: Work) -> Any:
-    return work.request.layer_exit
+def _first_layer(work: Work) -> float:
+    """The first layer after which a request may leave."""
+    rule = work.request.layer_exit
+    return math.inf if rule is None else rule.min_layer
 
 
 def _leaves(work: Work, layer: int, row: int, now: torch.Tensor, before: torch.Tensor | None) -> bool:
-    return before is not None and bool(_rule(work).settled(layer, now[row].item(), before[row].item()))
+    rule = work.request.layer_exit
+    if rule is None or before is None:
+        return False
+    return bool(rule.settled(layer, now[row].item(), before[row].item()))

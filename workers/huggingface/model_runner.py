@@ -16,7 +16,7 @@ from scaffolding_ext.workers.huggingface.attention import ATTENTION, Span, Step,
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.flashinfer_attention import FlashInferPlans, Wrappers
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
-from scaffolding_ext.workers.huggingface.layer_loop import LayerLoop, why_no_layer_exit
+from scaffolding_ext.workers.huggingface.layer_loop import LayerLoop, why_not_layer_by_layer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,7 +58,7 @@ class ModelRunner:
         self._kv = kv
         self._wrappers: Wrappers = {}
         self._is_flat = model.config.get_text_config()._attn_implementation == ATTENTION
-        self._layers = LayerLoop(model) if why_no_layer_exit(model) is None else None
+        self._layers = LayerLoop(model) if why_not_layer_by_layer(model) is None else None
         parameters = inspect.signature(model.forward).parameters
         self._selects_logits = "logits_to_keep" in parameters
         if (
@@ -74,21 +74,21 @@ class ModelRunner:
         """Compute pending tokens, and read the scores that they give.
 
         Args:
-            works: What is computed; put in the order of their tokens, those that decode first. Those that may leave
-                before the last layer come behind the others, in a pass of their own.
+            works: What is computed; put in the order of their tokens, those that decode first. Those that are looked
+                at after each layer come behind the others, in a pass of their own.
 
         Returns:
             Logits of the next token of each request that this pass completes, in order: shape (requests,
             vocabulary), float32.
         """
         works.sort(key=_place)
-        leaving = [work for work in works if work.request.layer_exit is not None and work.completes]
-        if self._layers is None or not leaving:
+        layered = [work for work in works if work.completes and (work.request.layer_exit or work.request.wants_states)]
+        if self._layers is None or not layered:
             return self._forward(works)
-        works.sort(key=leaving.__contains__)
-        staying = works[: len(works) - len(leaving)]
-        parts = [self._forward(staying)] if staying else []
-        return torch.cat([*parts, self._layers.run(leaving, self._prepare)])
+        works.sort(key=layered.__contains__)
+        others = works[: len(works) - len(layered)]
+        parts = [self._forward(others)] if others else []
+        return torch.cat([*parts, self._layers.run(layered, self._prepare)])
 
     def _forward(self, works: list[Work]) -> torch.Tensor:
         ids, step = self._prepare(works, self._is_flat)

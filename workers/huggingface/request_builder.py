@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.program import priority_of
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import Purpose, ScoreTask, VerifyTask, is_urgent, purpose_of, set_token_counts
+from scaffolding_ext.tasks import BranchTask, Purpose, ScoreTask, VerifyTask, is_urgent, purpose_of, set_token_counts
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.task_fields import refuse
 from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings
@@ -139,6 +139,30 @@ class RequestBuilder:
                 notify=word,
             )
             for prompt, word in zip(branches, notify, strict=True)
+        ]
+
+    def hidden_states(
+        self, task: BranchTask, prompts: Sequence[list[int]], notify: Sequence[Callable[[EngineRequest], None]]
+    ) -> list[EngineRequest]:
+        """Requests that read prompts of a branch task, for the hidden states of the last token of each.
+
+        Args:
+            task: The task.
+            prompts: What they read.
+            notify: What each of them calls.
+
+        Raises:
+            InvalidTaskError: A prompt is empty or too long, or has ids that are not the model's.
+        """
+        from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+
+        read = [self._reader.ids(prompt, None, "input") for prompt in prompts]
+        for ids in read:
+            self._reader.check_len(len(ids), "prefix and suffix have")
+        urgent, priority = is_urgent(task), priority_of(task)
+        return [
+            EngineRequest(ids, 0, GREEDY, wants_states=True, urgent=urgent, priority=priority, notify=word)
+            for ids, word in zip(read, notify, strict=True)
         ]
 
     def _sampling(self, task: GenerationTask) -> SamplingParams:

@@ -10,7 +10,7 @@ from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus
-from scaffolding_ext.tasks import LAYER_EXIT, BranchTask, ScoreTask, VerifyTask, set_token_counts
+from scaffolding_ext.tasks import LAYER_EXIT, SIMILARITY_GATE, BranchTask, ScoreTask, VerifyTask, set_token_counts
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.huggingface.branches import verify_branches, write_branches
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, load_model
@@ -112,13 +112,14 @@ class HuggingFaceWorker(ChatWorker):
             model, dtype, device, attn_implementation, trust_remote_code
         )
         from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
-        from scaffolding_ext.workers.huggingface.layer_loop import why_no_layer_exit
+        from scaffolding_ext.workers.huggingface.layer_loop import why_not_layer_by_layer
         from scaffolding_ext.workers.huggingface.model_limits import check_attention, kv_limits
 
         config = network.config.get_text_config()
         context_len = getattr(config, "max_position_embeddings", None)
-        why_not = why_no_layer_exit(network)
-        self.refused = {} if why_not is None else {LAYER_EXIT: f"{why_not}; leave layer_exit out"}
+        why_not = why_not_layer_by_layer(network)
+        needed_by = {LAYER_EXIT: "layer_exit", SIMILARITY_GATE: "least_similarity"}
+        self.refused = {name: f"{why_not}; leave {field} out" for name, field in needed_by.items() if why_not}
         self.model = model
         self.chat_template = chat_template
         if context_len is not None and (max_seq_len or 0) > context_len:
@@ -243,7 +244,9 @@ class HuggingFaceWorker(ChatWorker):
         self._streams.add(request)
 
     async def _branch(self, task: BranchTask) -> TaskStatus:
-        await write_branches(task, self._engine, self._tokens_per_block, self._generate_with)
+        if task.least_similarity is not None and SIMILARITY_GATE in self.refused:
+            raise InvalidTaskError(f"least_similarity is {task.least_similarity}, but {self.refused[SIMILARITY_GATE]}")
+        await write_branches(task, self._engine, self._builder, self._tokens_per_block, self._generate_with)
         return TaskStatus.SUCCESS
 
     async def _score(self, task: ScoreTask) -> TaskStatus:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError, WorkerError
 from scaffolding_ext.protocol import GenerationTask, RewardTask
-from scaffolding_ext.tasks import CONTINUED_TURNS, LAYER_EXIT, set_turn_start
+from scaffolding_ext.tasks import CONTINUED_TURNS, LAYER_EXIT, SIMILARITY_GATE, set_turn_start
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.judging import last_logits
@@ -81,7 +81,10 @@ def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: 
         EngineError: The server failed.
     """
     flavor = bodies.flavor
-    refused = {LAYER_EXIT: "a server gives the logits of its last layer alone; leave layer_exit out"}
+    refused = {
+        LAYER_EXIT: "a server gives the logits of its last layer alone; leave layer_exit out",
+        SIMILARITY_GATE: "a server gives no hidden states; leave least_similarity out",
+    }
     if not bodies.gives_ids:  # positions in a stream are counted in token ids
         refused["StreamGenerationTask"] = f"servers of flavor {flavor.name!r} give no token ids"
     if chat:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.lowering import lower_branch, lower_verify, write_back_branch, write_back_verify
+from scaffolding_ext.lowering import lower_branch, lower_verify, prefixes_of, write_back_branch, write_back_verify
 from scaffolding_ext.protocol import (
     GenerationTask,
     StreamGenerationTask,
@@ -16,6 +16,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.tasks import (
     LAYER_EXIT,
+    SIMILARITY_GATE,
     BranchTask,
     ScoreTask,
     VerifyTask,
@@ -40,6 +41,7 @@ _REFUSED = MappingProxyType(
     {
         "RewardTask": "it serves a generating model; RewardController asks such a one for a verdict (VerifyTask)",
         LAYER_EXIT: "an engine gives the logits of its last layer alone; leave layer_exit out",
+        SIMILARITY_GATE: "an engine gives no hidden states; leave least_similarity out",
     }
 )
 
@@ -245,7 +247,10 @@ class TRTLLMWorker(ChatWorker):
     async def _branch(self, task: BranchTask) -> TaskStatus:
         lowered = lower_branch(task)
         config_class = self._loaded.release.setting("KvCacheRetentionConfig")
-        configs = [retention_config(config_class, len(task.prefix_tokens), own) for own in block_scores(task)]
+        configs = [
+            retention_config(config_class, len(prefix), own)
+            for prefix, own in zip(prefixes_of(task), block_scores(task), strict=True)
+        ]
         await run_pieces(
             task,
             lowered,

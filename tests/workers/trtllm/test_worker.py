@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib
 from typing import Any
 
@@ -14,7 +15,15 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
 from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
-from scaffolding_ext.tasks import PAUSED, BranchTask, ScoreTask, VerifyTask, let_run_to, token_counts_of
+from scaffolding_ext.tasks import (
+    PAUSED,
+    SIMILARITY_GATE,
+    BranchTask,
+    ScoreTask,
+    VerifyTask,
+    let_run_to,
+    token_counts_of,
+)
 
 pytest.importorskip("torch")
 from scaffolding_ext.prompting import load_tokenizer, model_folder
@@ -350,6 +359,18 @@ def test_a_layer_exit_is_refused_where_an_engine_gives_its_last_layer_alone() ->
         pytest.raises(ConfigError, match=r"TRTLLMWorker cannot stop at a layer \(layer_exit\).*last layer alone"),
     ):
         ScaffoldingLlm(controller, {"generation": worker})
+
+
+def test_branches_with_phrasings_of_their_own_are_requests_on_these_and_a_gate_is_refused() -> None:
+    task = BranchTask(prefix_tokens=[5, 6], phrasings=[[5, 6], [7, 8, 9]], suffixes=[[10], [10]], max_tokens=2)
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
+        run(worker, task)
+        ranges = [each["retention"].token_range_retention_configs[0] for each in llm_of(worker).requests]
+        assert "hidden states" in worker.refused[SIMILARITY_GATE]
+        with pytest.raises(InvalidTaskError, match=r"least_similarity is 0\.9, but hidden states"):
+            run(worker, dataclasses.replace(task, least_similarity=0.9))
+    assert task.on_prefix == [True, False]
+    assert [each.token_end for each in ranges] == [2, 3]
 
 
 def test_a_branch_that_fails_takes_the_others_with_it() -> None:
