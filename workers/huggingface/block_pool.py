@@ -31,6 +31,7 @@ class Block:
         token_ids: Its tokens whose KV is there.
         num_holders: Sequences that hold it.
         num_behind: Blocks that stand directly behind it.
+        stays: Whether one of its holders wanted it to stay as cache.
         worth: What is worth less leaves the cache sooner.
         last_use: When it was let go of last; of blocks that are worth the same, the one that was used least recently
             leaves first.
@@ -46,6 +47,7 @@ class Block:
         "num_behind",
         "num_holders",
         "prefix_keys",
+        "stays",
         "token_ids",
         "worth",
     )
@@ -55,7 +57,7 @@ class Block:
         self.token_ids: list[int] = []
         self.prefix_keys: list[int] = []
         self.num_holders = self.num_behind = 0
-        self.worth, self.last_use = 0.0, 0
+        self.worth, self.last_use, self.stays = 0.0, 0, False
         self._parent: Block | None = None
         self._num_keys = 0
         self._behind: dict[tuple[int, ...], dict[Block, None]] = {}
@@ -169,21 +171,23 @@ class BlockPool:
 
         Args:
             block: The block.
-            keep: Whether it stays as cache.
-            worth: What it is worth there; what is worth less leaves sooner.
+            keep: Whether it stays as cache; it stays in any case where an earlier holder wanted it to.
+            worth: What it is worth there to who keeps it; what is worth less leaves sooner.
 
         Returns:
             Whether nothing of it is left.
         """
+        if keep:
+            block.worth, block.stays = worth, True
         block.num_holders -= 1
         if block.num_holders:
             return False
         self.num_held -= 1
-        if not block.num_behind and not (keep and block.parent is not None):
+        if not block.num_behind and not (block.stays and block.parent is not None):
             self._free_block(block)
             return True
         self._now += 1
-        block.worth, block.last_use = worth, self._now
+        block.last_use = self._now
         self._num_cached += 1
         self.num_cached_tokens += len(block.token_ids)
         if not block.num_behind:
@@ -218,7 +222,7 @@ class BlockPool:
     def _free_block(self, block: Block) -> None:
         parent = block.parent
         block.leave()
-        block.token_ids = []
+        block.token_ids, block.worth, block.stays = [], 0.0, False
         self._free.append(block)
         if parent is not None and parent is not self.root and not (parent.num_behind or parent.num_holders):
             self._ends.add(parent)

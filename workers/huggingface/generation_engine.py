@@ -36,8 +36,8 @@ class GenerationEngine:
         max_batch_size: Requests that one step computes at most.
         prefill_chunk: Prompt tokens that one step computes at most.
         enable_block_reuse: Whether prefixes are reused at all.
-        enable_partial_reuse: Whether what begins like a block is reused, too.
         threads: Threads of each torch operation of this engine.
+        enable_partial_reuse: Whether what begins like a block is reused, too.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class GenerationEngine:
         max_batch_size: int,
         prefill_chunk: int,
         enable_block_reuse: bool,
-        enable_partial_reuse: bool,
         threads: int,
+        enable_partial_reuse: bool = True,
     ) -> None:
         kv, pool = KVBlocks(num_blocks, tokens_per_block), BlockPool(num_blocks, max_cached)
         self._unfinished: set[EngineRequest] = set()

@@ -201,6 +201,8 @@ class PrefixIndex:
     def discard(self, sequence: TokenSequence) -> None:
         """Take a sequence's blocks and clear those that nobody else holds: what is in them is wrong."""
         blocks = list(sequence.blocks)
+        for block in blocks:
+            block.stays = False
         self.let_go(sequence, keep=False)
         for block in blocks:
             if not block.token_ids and not block.num_holders:
@@ -224,6 +226,7 @@ class PrefixIndex:
             block.stand_behind(parent)
             return
         self._pool.hold(twin)
+        block.stays = False
         self._pool.let_go(block, keep=False)
         sequence.blocks[number] = twin
         sequence.table[number] = twin.index

@@ -34,6 +34,10 @@ def test_blocks_go_from_free_to_held_to_cached_to_free():
     pool.hold(block)
     assert counts(pool) == (1, 1, 0)
     assert pool.num_cached_tokens == 0
+    assert not pool.let_go(block, keep=False)
+    assert counts(pool) == (1, 0, 1)  # who had it first wanted it to stay
+    pool.hold(block)
+    block.stays = False
     assert pool.let_go(block, keep=False)
     assert counts(pool) == (2, 0, 0)
     assert pool.root.next(tokens(0)) is None

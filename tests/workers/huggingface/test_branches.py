@@ -105,6 +105,22 @@ def test_a_verdict_on_a_branch_reads_the_question_alone(worker):
     assert token_counts_of(verify).prefilled == len(whole) * 3  # a branch's last token was never computed
 
 
+@pytest.mark.parametrize("num_tokens", [29, 20])  # a branch's KV fills its last block, or does not
+@pytest.mark.parametrize("partial", [True, False])
+def test_a_verdict_leaves_the_kv_that_it_found(num_tokens, partial):
+    with HuggingFaceWorker(MODEL, max_seq_len=512, enable_partial_reuse=partial) as worker:
+        task = branches(suffixes=[[], [7]], max_tokens=num_tokens, temperature=0.0)
+        run(worker, task)
+        assert {len(ids) for ids in task.output_tokens} == {num_tokens}
+        whole = [PREFIX + suffix + ids for suffix, ids in zip([[], [7]], task.output_tokens, strict=True)]
+        first, second = (VerifyTask(branches=[[*ids, 70] for ids in whole], yes_token=80, no_token=81) for _ in "ab")
+        cached = worker.metrics.num_cached_tokens
+        run(worker, first)
+        run(worker, second)
+        assert worker.metrics.num_cached_tokens == cached
+    assert token_counts_of(first) == token_counts_of(second)
+
+
 @pytest.mark.parametrize("scores", [[0.9, 0.1, 0.8, 0.2, 0.7, 0.3, 0.6, 0.4], None])
 def test_blocks_leave_in_the_order_of_their_scores_and_branches_that_come_back_are_computed_anew(scores):
     """Eight branches in a cache for the prefix and four of them."""

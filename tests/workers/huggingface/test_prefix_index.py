@@ -198,6 +198,23 @@ def test_who_leaves_nothing_behind_goes_on_in_a_copy():
     assert memory.pool.num_cached_tokens == BLOCK_LEN + 3
 
 
+def test_who_leaves_nothing_behind_leaves_what_it_found():
+    """Whether it was in the cache before, or was let go of by who keeps it while the other held it."""
+    memory = Memory()
+    memory.index.let_go(running(memory, range(2 * BLOCK_LEN)), keep=True, worth=lambda number: 0.5)
+    asked = [*range(2 * BLOCK_LEN), 99]
+    memory.index.let_go(running(memory, asked), keep=False)
+    assert memory.index.find(TokenSequence(asked), 2 * BLOCK_LEN).num_tokens == 2 * BLOCK_LEN
+    assert {block.worth for block in memory.index.find(TokenSequence(asked), 2 * BLOCK_LEN).blocks} == {0.5}
+    kept = running(memory, range(500, 500 + BLOCK_LEN))
+    other = running(memory, [*range(500, 500 + BLOCK_LEN), 99])
+    memory.index.let_go(kept, keep=True)
+    memory.index.let_go(other, keep=False)
+    assert memory.pool.num_cached_tokens == 3 * BLOCK_LEN
+    memory.index.discard(running(memory, asked))  # but what is wrong is given up
+    assert memory.pool.num_cached_tokens == BLOCK_LEN
+
+
 def test_where_memory_is_full_a_copy_takes_the_place_of_what_it_copies():
     memory = Memory(num_blocks=2)
     memory.index.let_go(running(memory, range(BLOCK_LEN + 5)), keep=True)
