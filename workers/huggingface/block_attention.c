@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CACHE_LINE 16 /* floats */
 #define MOST_TOGETHER 16 /* tokens; the weights of as many should stay in the cache */
 
 typedef struct {
@@ -47,6 +48,11 @@ static inline float exponential(float x) {
     return (p * r * r + r + 1.0f) * power;
 }
 
+/* Has the processor bring a place's keys or values: blocks lie apart, where it does not look ahead by itself. */
+static inline __attribute__((always_inline)) void fetch(const float *place, const int64_t size) {
+    for (int64_t i = 0; i < size; i += CACHE_LINE) __builtin_prefetch(place + i);
+}
+
 /* The scores of one token's heads at the places from `place` to `stop`. */
 static inline __attribute__((always_inline)) void score(
     const Call *call, const int64_t token, const int64_t head, int64_t place, const int64_t stop, float *weights,
@@ -58,8 +64,10 @@ static inline __attribute__((always_inline)) void score(
         const int64_t block = place / block_len, first = block * block_len;
         const int64_t end = first + block_len < stop ? first + block_len : stop;
         const float *keys = call->keys + table[block] * call->kv_block + head * call->kv_head;
+        const float *next = end < stop ? call->keys + table[block + 1] * call->kv_block + head * call->kv_head : keys;
         for (; place < end; place++) {
             const float *key = keys + (place - first) * size;
+            fetch(next + (place - first) * size, size);
             for (int64_t group = 0; group < groups; group++) {
                 const float *query = queries + group * call->query_head;
                 float sum = 0.0f;
@@ -81,8 +89,10 @@ static inline __attribute__((always_inline)) void add_values(
         const int64_t block = place / block_len, first = block * block_len;
         const int64_t end = first + block_len < stop ? first + block_len : stop;
         const float *values = call->values + table[block] * call->kv_block + head * call->kv_head;
+        const float *next = end < stop ? call->values + table[block + 1] * call->kv_block + head * call->kv_head : values;
         for (; place < end; place++) {
             const float *value = values + (place - first) * size;
+            fetch(next + (place - first) * size, size);
             for (int64_t group = 0; group < groups; group++) {
                 const float weight = weights[group * call->longest + place];
                 for (int64_t i = 0; i < size; i++) output[group * size + i] += weight * value[i];
