@@ -116,7 +116,7 @@ MODELS = (
 def warm(folder: Path, *modules: str) -> Iterator[Path]:
     """A folder with a `python` and a `scaffolding-ext`, each a process of its own that has imported the modules."""
     tests, address = Path(__file__).parent, folder / "socket"
-    for name, arguments in (("python", ()), ("scaffolding-ext", ("-m", "scaffolding_ext.cli.main"))):
+    for name, arguments in (("python", ()), ("scaffolding-ext", ("-m", "scaffolding_ext"))):
         command = shlex.join([sys.executable, "-IS", str(tests / "warm_python.py"), str(address), *arguments])
         (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         (folder / name).chmod(0o755)

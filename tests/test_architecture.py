@@ -39,7 +39,7 @@ LAYERS = (
         "serving",
     ),
     ("cli",),
-    ("__init__",),
+    ("__init__", "__main__"),
 )
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 MAY_SCHEDULE = ("host", "workers.budgeted", "scheduling")

@@ -76,7 +76,3 @@ def main() -> None:
 
 for command in (run, evaluate, compare, budget, calibrate, engine, serve):
     main.add_command(command)
-
-
-if __name__ == "__main__":
-    main()

@@ -230,7 +230,7 @@ def held(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A run that holds its fourth sample until there is a file named `go`, two requests at once."""
     (folder / "cli_held.py").write_text(HELD)
     arguments = [*RUN, "--set", "workers.generation={type: cli_held:Held}", "--max_parallel_requests", "2", "--json"]
-    command = [sys.executable, "-m", "scaffolding_ext.cli.main", *arguments]
+    command = [sys.executable, "-m", "scaffolding_ext", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process:
         assert process.stdout is not None

@@ -301,7 +301,7 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 
 def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "scaffolding_ext.cli.main", "--version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "scaffolding_ext", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"scaffolding-ext, version {__version__}\n"
 

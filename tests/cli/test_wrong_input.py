@@ -43,7 +43,7 @@ def program(*arguments: str, output: str = os.devnull) -> subprocess.CompletedPr
     """The program as a process of its own, with its standard output in a file."""
     with open(output, "w") as file:
         return subprocess.run(
-            [sys.executable, "-m", "scaffolding_ext.cli.main", *arguments],
+            [sys.executable, "-m", "scaffolding_ext", *arguments],
             stdout=file,
             stderr=subprocess.PIPE,
             text=True,

@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run_eval(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "scaffolding_ext.cli.main", "eval", "--config", "stack.yaml", *options]
+    command = [sys.executable, "-m", "scaffolding_ext", "eval", "--config", "stack.yaml", *options]
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "RAY_ADDRESS": "local"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
