@@ -248,7 +248,7 @@ class BaseController(Controller):
         task = GenerationTask.create_from_prompt(prompt)
         task.streaming_output_flag = streaming
         if self.prompting is not None:
-            program.prompting = self.prompting
+            program.prompting, program.asked = self.prompting, (prompt, history, raw)
             self.prompting.apply(task, history, raw)
         elif history:
             raise ConfigError("holds turns before the user's last, and this stack has no prompting for them", "history")

@@ -17,7 +17,8 @@ from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finis
 from scaffolding_ext.controllers.branch.branch import Branch
 from scaffolding_ext.controllers.branch.expand import ControllerExpander, Expander, WorkerExpander
 from scaffolding_ext.controllers.branch.gates import DecodeExit, Reward, gate_from
-from scaffolding_ext.controllers.branch.hints import PACKAGED_HINTS, hints_of
+from scaffolding_ext.controllers.branch.hints import PACKAGED_HINTS, hints_of, in_turn
+from scaffolding_ext.controllers.branch.phrasings import least_similarity_of, phrased, templates_of
 from scaffolding_ext.controllers.branch.score import ControllerScorer, LogprobScorer, Scorer, VerdictScorer
 from scaffolding_ext.controllers.branch.select import best, value_of
 from scaffolding_ext.controllers.vote.variety import Variety, check_variety
@@ -32,7 +33,7 @@ from scaffolding_ext.sampling_params import (
     refuse_greedy,
     set_sampling_params,
 )
-from scaffolding_ext.tasks import LAYER_EXIT, Purpose, VerifyTask
+from scaffolding_ext.tasks import LAYER_EXIT, SIMILARITY_GATE, BranchTask, Purpose, VerifyTask
 from scaffolding_ext.worker_tags import WorkerTag, worker_for
 
 
@@ -51,6 +52,10 @@ class KVShareBranchingController(BaseController):
         branching_factor: Branches that are written at once.
         hints: How branches begin, in turn: texts, or the name of a domain in `hints_file`. None: they differ by chance.
         hints_file: JSON file of domains, each a list of hints.
+        phrasings: What branches read for the prompt, in turn: texts with one `{question}`. None: all read the prompt.
+        least_similarity: From which similarity on a branch with its own phrasing stays on the prompt's KV; None: it is
+            computed on that phrasing. Reuse changes answers (docs/kv_share_branching.md). A stack whose worker cannot
+            compare hidden states is refused.
         max_depth: Levels of the tree.
         beam_width: Branches that go on to the next level; only beyond depth 1.
         step_tokens: Tokens of a branch at each level but the last, where it is written to its end.
@@ -67,8 +72,8 @@ class KVShareBranchingController(BaseController):
         layer_exit: When a verdict is read early: `{max_entropy, max_change, min_layer}`, false for never. None takes
             the calibration's. A stack whose worker cannot stop at a layer is refused.
         calibration: A file of `scaffolding-ext calibrate branching`.
-        sampling_params: `temperature`, `top_p` and `top_k` of the branches; 0.7 where nobody says and hints do not make
-            all of them differ.
+        sampling_params: `temperature`, `top_p` and `top_k` of the branches; 0.7 where nobody says and hints and
+            phrasings do not make all of them differ.
 
     Raises:
         ConfigError: An argument is outside its range, arguments do not go together, or branches would all be alike.
@@ -81,6 +86,8 @@ class KVShareBranchingController(BaseController):
         max_depth: int = 1,
         *,
         hints_file: str | os.PathLike[str] = PACKAGED_HINTS,
+        phrasings: Sequence[str] | None = None,
+        least_similarity: float | None = None,
         beam_width: int = 2,
         step_tokens: int = 128,
         max_tokens: int = 8192,
@@ -98,6 +105,8 @@ class KVShareBranchingController(BaseController):
         super().__init__()
         self.branching_factor = require.whole("branching_factor", branching_factor)
         self.hints = hints_of(hints, hints_file)
+        self.phrasings = templates_of(phrasings)
+        self.least_similarity = least_similarity_of(least_similarity, self.phrasings, self.hints)
         self.max_depth = require.whole("max_depth", max_depth)
         self.beam_width = require.whole("beam_width", beam_width, most=self.branching_factor if max_depth > 1 else None)
         self.step_tokens = require.whole("step_tokens", step_tokens)
@@ -125,8 +134,9 @@ class KVShareBranchingController(BaseController):
         """Refuse arguments that do not go together."""
         require.alone("reward_controller", self.reward_controller, verdict=self.verdict)
         if self.generation_controller is not None:
-            if self.max_depth > 1 or self.decode_exit is not None:
-                key = "max_depth" if self.max_depth > 1 else "decode_exit"
+            looks = {"decode_exit": self.decode_exit, "least_similarity": self.least_similarity}
+            key = "max_depth" if self.max_depth > 1 else next((key for key in looks if looks[key] is not None), None)
+            if key is not None:
                 raise ConfigError("looks into branches that a generation_controller writes to their end at once", key)
             if self.sampling_params:
                 raise ConfigError("are the generation_controller's to say; set them there", "sampling_params")
@@ -145,20 +155,27 @@ class KVShareBranchingController(BaseController):
     @property
     def _draws_alike(self) -> bool:
         """Whether some branches begin alike, so that only chance makes them differ."""
-        return self.branching_factor > len(set(self.hints)) or self.max_depth > 1
+        readings = self.phrasings if self.least_similarity is None else ()  # branches may stay on the prompt
+        beginnings = {
+            (in_turn(readings, number), in_turn(self.hints, number)) for number in range(self.branching_factor)
+        }
+        return len(beginnings) < self.branching_factor or self.max_depth > 1
 
     def honours(self) -> frozenset[str]:
         return CHAIN_FIELDS
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Tell the controller what its workers can do; refuse a layer exit that they cannot."""
+        """Tell the controller what its workers can do; refuse a layer exit or a similarity gate that they cannot."""
         super().bind(workers)
-        if not self._asks_verdicts:
-            return
         tag = WorkerTag.GENERATION
         worker: Any = worker_for(workers, tag)
-        can_stop = self.can_serve(tag, VerifyTask) and LAYER_EXIT not in getattr(worker, "refused", ())
-        if self.layer_exit is not None and not can_stop:
+        refused = getattr(worker, "refused", ())
+        can_compare = self.can_serve(tag, BranchTask) and SIMILARITY_GATE not in refused
+        if self.least_similarity is not None and not can_compare:
+            self._refuse(worker, tag, "compare hidden states (least_similarity)", SIMILARITY_GATE)
+        if not self._asks_verdicts:
+            return
+        if self.layer_exit is not None and not (self.can_serve(tag, VerifyTask) and LAYER_EXIT not in refused):
             self._refuse(worker, tag, "stop at a layer (layer_exit)", LAYER_EXIT)
         if self.calibration is not None:
             self.calibration.check_model(getattr(worker, "model", None))
@@ -174,14 +191,15 @@ class KVShareBranchingController(BaseController):
         prompt = copy.copy(task)
         prompt.streaming_output_flag = False
         apply_sampling_params(prompt, self.sampling_params)  # a seed, too: one for the whole tree
-        budget = self._budget(task)
+        wordings = [phrased(prompt, template) for template in self.phrasings]
+        budget = self._budget(max((task, *wordings), key=lambda each: len(each.input_tokens or ())))
         expander, scorer = self._expander(), self._scorer()
         kept: list[Branch] = []
         for depth in range(1, self.max_depth + 1):
             open_ones = [branch for branch in kept if not branch.chain.ended]
             if depth > 1 and not open_ones:
                 break
-            new = self._children(prompt, open_ones, budget)
+            new = self._children(prompt, wordings, open_ones, budget)
             position = budget if depth == self.max_depth else depth * self.step_tokens
             new = yield from self._grow(expander, new, position)
             candidates = [*(branch for branch in kept if branch.chain.ended), *new]
@@ -202,7 +220,7 @@ class KVShareBranchingController(BaseController):
         variety = Variety() if self._draws_alike and self.branching_factor > 1 else None
         if self.generation_controller is not None:
             return ControllerExpander(self.generation_controller, variety, self._reads_confidence)
-        return WorkerExpander(self, variety, self._reads_confidence)
+        return WorkerExpander(self, variety, self._reads_confidence, self.least_similarity)
 
     @property
     def _reads_confidence(self) -> bool:
@@ -215,12 +233,14 @@ class KVShareBranchingController(BaseController):
             return LogprobScorer()
         return VerdictScorer(self, self.verdict, layer_exit=self.layer_exit)
 
-    def _children(self, prompt: GenerationTask, parents: Sequence[Branch], budget: int) -> list[Branch]:
+    def _children(
+        self, prompt: GenerationTask, wordings: Sequence[GenerationTask], parents: Sequence[Branch], budget: int
+    ) -> list[Branch]:
         """The next branches: `branching_factor` of them, shared among their parents, of which the better come first."""
         if not parents:
-            hints = self.hints or ("",)
             return [
-                Branch(prompt, (number,), hints[number % len(hints)], budget) for number in range(self.branching_factor)
+                Branch(prompt, (number,), in_turn(self.hints, number) or "", budget, phrasing=in_turn(wordings, number))
+                for number in range(self.branching_factor)
             ]
         each, more = divmod(self.branching_factor, len(parents))
         return [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,7 @@ class Program:
         ledger: The tokens, by purpose.
         execution: Records its calls in the shape of upstream's traces; None where nobody asked for that.
         prompting: The `Prompting` that was applied to the request's prompt, or None.
+        asked: What it was applied to: the user's words, the turns before them, and whether they went to the model raw.
         at_end: Called when the request has ended, well or not, under a host that ends no scopes.
         began: When it began, which under our host is when it was submitted, by its clock.
         deadline: When the caller wants it to have ended, by that clock; None where nobody said.
@@ -71,6 +72,7 @@ class Program:
         "_steps",
         "_steps_of",
         "_trace",
+        "asked",
         "at_end",
         "began",
         "deadline",
@@ -104,6 +106,7 @@ class Program:
         self.order: Callable[[Progress], float] | None = None
         self._trace: list[dict[str, Any]] | None = None
         self.prompting: Any = None
+        self.asked: tuple[str, Sequence[Mapping[str, str]], bool] = ("", (), False)
         self._clock = clock
         self.began = clock()
         self._num_draws: dict[tuple[int, ...], int] = {}

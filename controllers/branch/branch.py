@@ -25,11 +25,13 @@ class Branch:
         hint: Text that it begins with.
         max_tokens: Tokens of a whole branch, from the root.
         parent: What it goes on behind; None at depth 1.
+        phrasing: The prompt in the branch's own words; None: in those of its parent, or as it stands.
 
     Attributes:
         path: As given.
         hint: As given.
-        prompt: The branch's own copy of the prompt's task.
+        root: The prompt as it stands.
+        prompt: The branch's own copy of the prompt's task, in the words that it reads.
         parent: As given.
         chain: What is written so far.
         logprobs: Of the tokens that were decoded from the root on; None once its worker told none.
@@ -39,12 +41,20 @@ class Branch:
     """
 
     def __init__(
-        self, prompt: GenerationTask, path: tuple[int, ...], hint: str, max_tokens: int, parent: Branch | None = None
+        self,
+        prompt: GenerationTask,
+        path: tuple[int, ...],
+        hint: str,
+        max_tokens: int,
+        parent: Branch | None = None,
+        phrasing: GenerationTask | None = None,
     ) -> None:
         self.path = path
         self.hint = hint
         self.parent = parent
+        self.root = prompt
         self.prompt = copy.copy(prompt)
+        self.read(phrasing or (prompt if parent is None else parent.prompt))
         self.prompt.customized_result_fields = {}
         notes = notes_of(prompt)
         set_notes(self.prompt, notes._replace(counts=None, draw=(*notes.draw, *path)))
@@ -88,6 +98,17 @@ class Branch:
     @answer.setter
     def answer(self, answer: str | None) -> None:
         self._answer, self._has_answered = answer, True
+
+    def read(self, wording: GenerationTask) -> None:
+        """Have the branch stand behind other words of the prompt."""
+        self.prompt.input_str, self.prompt.input_tokens = wording.input_str, wording.input_tokens
+
+    @property
+    def prefix_tokens(self) -> list[int]:
+        """The ids of all that it may share with its siblings: the prompt, and what their parent wrote."""
+        if self.parent is None:
+            return self.root.input_tokens or []
+        return [*(self.parent.prompt.input_tokens or []), *self.parent.token_ids]
 
     def advance(self, num_tokens: int) -> list[GenerationTask]:
         """As `ChunkChain.advance`, whose tasks are plain generation."""

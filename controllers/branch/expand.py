@@ -55,12 +55,20 @@ class WorkerExpander(Expander):
         controller: Knows what the worker can do.
         variety: Sees to it that branches differ; None where their hints do.
         asks_logprobs: Whether requests ask for log-probabilities, which confidence is made of.
+        least_similarity: As of `BranchTask`, where branches begin; None: each is computed on its own phrasing.
     """
 
-    def __init__(self, controller: BaseController, variety: Variety | None = None, asks_logprobs: bool = True) -> None:
+    def __init__(
+        self,
+        controller: BaseController,
+        variety: Variety | None = None,
+        asks_logprobs: bool = True,
+        least_similarity: float | None = None,
+    ) -> None:
         self._controller = controller
         self._variety = variety
         self._asks_logprobs = asks_logprobs
+        self._least_similarity = least_similarity
 
     def write(self, branches: Sequence[Branch], num_tokens: int) -> ControllerGenerator:
         asked = [(branch, piece) for branch in branches for piece in branch.advance(num_tokens)]
@@ -93,7 +101,7 @@ class WorkerExpander(Expander):
 
     def _write_shared(self, asked: Sequence[tuple[Branch, GenerationTask]]) -> ControllerGenerator:
         groups = [list(group) for _, group in itertools.groupby(asked, key=lambda each: each[0].parent)]
-        tasks = [_branch_task(group) for group in groups]
+        tasks = [_branch_task(group, self._least_similarity) for group in groups]
         yield tasks
         for task, group in zip(tasks, groups, strict=True):
             _write_back(task, group)
@@ -151,16 +159,20 @@ def saw(branch: Branch, piece: GenerationTask) -> None:
         branch.saw([step[token].logprob for token, step in zip(ids, steps, strict=False)], generation_confidence(top))
 
 
-def _branch_task(group: Sequence[tuple[Branch, GenerationTask]]) -> BranchTask:
+def _branch_task(group: Sequence[tuple[Branch, GenerationTask]], least_similarity: float | None) -> BranchTask:
     """The task of the children of one parent: what they share, and what each has of its own."""
     first, piece = group[0]
-    prefix_len = len(first.prompt.input_tokens or ()) + (0 if first.parent is None else len(first.parent.token_ids))
-    inputs = [each.input_tokens or [] for _, each in group]
+    prefix, inputs = first.prefix_tokens, [each.input_tokens or [] for _, each in group]
+    parent_len = 0 if first.parent is None else len(first.parent.token_ids)
+    lens = [len(branch.prompt.input_tokens or ()) + parent_len for branch, _ in group]
+    phrasings = [ids[:num_tokens] for ids, num_tokens in zip(inputs, lens, strict=True)]
+    has_phrasings = any(phrasing != prefix for phrasing in phrasings)
+    begins = has_phrasings and not first.chain.num_tokens  # those that have begun have been through the gate
     seeds = [each.seed for _, each in group if each.seed is not None]
     task = BranchTask(
         worker_tag=WorkerTag.GENERATION,
-        prefix_tokens=inputs[0][:prefix_len],
-        suffixes=[ids[prefix_len:] for ids in inputs],
+        prefix_tokens=prefix,
+        suffixes=[ids[num_tokens:] for ids, num_tokens in zip(inputs, lens, strict=True)],
         max_tokens=piece.max_tokens,
         temperature=piece.temperature,
         top_p=piece.top_p,
@@ -168,6 +180,8 @@ def _branch_task(group: Sequence[tuple[Branch, GenerationTask]]) -> BranchTask:
         seeds=seeds if len(seeds) == len(group) else None,
         branch_scores=[branch.prior for branch, _ in group],
         depth=first.depth,
+        phrasings=phrasings if has_phrasings else None,
+        least_similarity=least_similarity if begins else None,
     )
     set_purpose(task, CHAIN if first.chain.num_tokens else CHAIN_START)
     return task
@@ -188,3 +202,5 @@ def _write_back(task: BranchTask, group: Sequence[tuple[Branch, GenerationTask]]
         if is_metered:
             set_token_counts(piece, TokenCounts(len(ids[number])))
         branch.saw(logprobs[number], confidences[number])
+        if task.least_similarity is not None and task.on_prefix is not None and task.on_prefix[number]:
+            branch.read(branch.root)

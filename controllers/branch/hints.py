@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TypeVar
 
 from scaffolding_ext import require
 from scaffolding_ext.documents import decoded, located, parse_json
 from scaffolding_ext.errors import ConfigError
 
+T = TypeVar("T")
 PACKAGED_HINTS = "configs:branch_hints.json"
 
 
@@ -32,6 +34,11 @@ def hints_of(hints: str | Sequence[str] | None, file: str | os.PathLike[str] = P
     if not isinstance(found, list) or not all(isinstance(hint, str) for hint in found):
         raise ConfigError(f"is {found!r}; give a list of texts, or the name of a domain", "hints")
     return tuple(found)
+
+
+def in_turn(given: Sequence[T], number: int) -> T | None:
+    """What a branch has of things that are dealt out in turn; None where there is nothing to deal."""
+    return given[number % len(given)] if given else None
 
 
 def _read(file: str | os.PathLike[str]) -> dict[str, list[str]]:
