@@ -19,7 +19,7 @@ from scaffolding_ext.ledger import Ledger, Meter
 from scaffolding_ext.progress import Progress, Steps
 from scaffolding_ext.protocol import ControllerGenerator, ScaffoldingOutput, Task, current_scope
 from scaffolding_ext.seeds import derive_seed
-from scaffolding_ext.tasks import Purpose, notes_of
+from scaffolding_ext.tasks import Purpose, TokenCounts, notes_of
 
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
 _parts: contextvars.ContextVar[tuple[Ledger, ...]] = contextvars.ContextVar("parts", default=())
@@ -238,6 +238,14 @@ def enter_part(ledger: Ledger) -> None:
     Call it in a branch of a `ParallelProcess`, whose context is its own, and meter that branch's work with `Meter`.
     """
     _parts.set((*_parts.get(), ledger))
+
+
+def count(purpose: Purpose, counts: TokenCounts) -> None:
+    """For workers: count tokens that were computed for the current program, but for none of its tasks."""
+    program = _program.get()
+    if program is not None and any(counts):
+        for ledger in (program.ledger, *_parts.get()):
+            ledger.add(purpose, *counts)
 
 
 def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) -> None:

@@ -28,7 +28,8 @@ class Purpose(str, Enum):
     """What tokens were computed for.
 
     `rejected` is what a rule turned down, as a draft that the target wrote anew: its price is known beforehand.
-    `discarded` was decoded in vain, beyond where a decision ended it.
+    `discarded` was decoded in vain, beyond where a decision ended it. `overhead` is what an engine computed to find out
+    how to serve the request.
     """
 
     PROMPT = "prompt"
@@ -38,6 +39,7 @@ class Purpose(str, Enum):
     VERIFY = "verify"
     REJECTED = "rejected"
     DISCARDED = "discarded"
+    OVERHEAD = "overhead"
 
     def __str__(self) -> str:
         return self.value

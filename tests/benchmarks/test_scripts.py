@@ -48,6 +48,7 @@ EXTRA = {
     "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
     "studies.stopping": ("--num_problems", "12", "--num_live", "4", "--model", "tinylm/draft"),
     "studies.scheduling": ("--num_programs", "200", "--num_rate_programs", "80", "--model", "tinylm/draft"),
+    "studies.sharing_probe": ("--model", "tinylm/draft"),
     "studies.tinylm": ("--num_problems", "12", "--num_vote_problems", "2", "--target", "tinylm/draft"),
 }
 

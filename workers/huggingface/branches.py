@@ -10,11 +10,12 @@ import numpy as np
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.lowering import lower_branch, prefixes_of, write_back_branch
 from scaffolding_ext.maths.kv_sharing.similarity import layer_weighted_similarity
-from scaffolding_ext.program import record
+from scaffolding_ext.program import count, record
 from scaffolding_ext.protocol import Task
-from scaffolding_ext.tasks import BranchTask, TokenCounts, VerifyTask, set_token_counts, token_counts_of
+from scaffolding_ext.tasks import BranchTask, Purpose, TokenCounts, VerifyTask, set_token_counts, token_counts_of
 from scaffolding_ext.workers.branch_blocks import block_scores
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, probability_of_first
+from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, SharingProbe
 from scaffolding_ext.workers.huggingface.waiter import Waiter
 from scaffolding_ext.workers.pieces import run_pieces
 from scaffolding_ext.workers.streaming import NEVER
@@ -32,6 +33,7 @@ async def write_branches(
     builder: RequestBuilder,
     tokens_per_block: int,
     generate: Callable[..., Coroutine[Any, Any, Any]],
+    probe: SharingProbe | None = None,
 ) -> None:
     """A request a branch: they hold the blocks of the prefix together, and copy what they share of the next one.
 
@@ -41,6 +43,7 @@ async def write_branches(
         builder: Makes those that only read.
         tokens_per_block: Of the engine.
         generate: Serves a generation task, with what else its request is told.
+        probe: Says whether branches on one prefix share it; None: they do.
 
     Raises:
         InvalidTaskError: The task is unusable.
@@ -50,9 +53,16 @@ async def write_branches(
     if task.least_similarity is not None:
         on_prefix = await _gate(task, engine, builder)
         probed = token_counts_of(task)
+    shares = True
+    if probe is not None and task.phrasings is None and task.prefix_tokens:
+        reads = EngineReads(task, engine, builder, tokens_per_block)
+        try:
+            shares = await probe.pays(len(task.suffixes), len(task.prefix_tokens), reads)
+        finally:
+            count(Purpose.OVERHEAD, reads.counts)
     lowered = lower_branch(task, on_prefix)
     runs = [
-        generate(piece, worth=_worth(len(prefix) // tokens_per_block, own))
+        generate(piece, reuses=shares, worth=_worth(len(prefix) // tokens_per_block, own))
         for piece, prefix, own in zip(lowered, prefixes_of(task, on_prefix), scores, strict=True)
     ]
     await run_pieces(task, lowered, runs, before=probed)
@@ -60,6 +70,7 @@ async def write_branches(
     counts = [token_counts_of(piece) or TokenCounts() for piece in lowered]
     record(
         "branch_kv",
+        shares=shares,
         reused=[each.reused for each in counts],
         prefilled=[each.prefilled for each in counts],
         evicted_blocks=engine.metrics.num_evicted - num_evicted,
@@ -93,7 +104,7 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
     if own:
         read = [task.prefix_tokens, *(task.prefix_tokens + task.suffixes[branch] for branch in own)]
         waiters = [Waiter() for _ in read]
-        requests = builder.hidden_states(task, read, [waiter.notify for waiter in waiters])
+        requests = builder.reads(task, read, [waiter.notify for waiter in waiters], wants_states=True)
         await _read(task, engine, requests, waiters)
         root, *states = [np.asarray(request.hidden_states) for request in requests]
         for branch, similarity in zip(own, layer_weighted_similarity(states, root).tolist(), strict=True):

@@ -70,6 +70,7 @@ class EngineRequest:
         urgent: Whether others wait for what it gives: a probe, a forced answer, a score, a verdict.
         priority: Its place among those that wait with it: the lower, the sooner.
         worth: What a block of it is worth in the cache, by its number; what is worth less leaves sooner.
+        reuses: Whether it takes the KV of a prefix that others have computed.
         notify: Called on the engine's thread when the request has ended or has `wanted` tokens.
 
     Attributes:
@@ -103,6 +104,7 @@ class EngineRequest:
         urgent: bool = False,
         priority: float = 0.0,
         worth: Worth = all_alike,
+        reuses: bool = True,
         notify: Callable[[EngineRequest], None],
     ) -> None:
         self.sequence = TokenSequence(list(prompt))
@@ -122,6 +124,7 @@ class EngineRequest:
         self.urgent = urgent
         self.priority = priority
         self.worth = worth
+        self.reuses = reuses
         self.notify = notify
         self.wanted = max_tokens + 1
         self.awaited = True

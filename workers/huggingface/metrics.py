@@ -28,6 +28,8 @@ class EngineMetrics(NamedTuple):
         num_evicted: Blocks that left the cache for others.
         busy_s: Seconds spent in steps since the start; the engine idles the rest.
         num_steps: Steps begun since the start.
+        num_probed: Lengths of prefixes, in 64s, for which it was timed whether sharing pays.
+        probes_s: Seconds that these timings took.
     """
 
     num_running: int
@@ -48,6 +50,8 @@ class EngineMetrics(NamedTuple):
     num_evicted: int
     busy_s: float
     num_steps: int
+    num_probed: int = 0
+    probes_s: float = 0.0
 
     @property
     def num_computed(self) -> int:

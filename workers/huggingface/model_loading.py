@@ -57,6 +57,8 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         raise ConfigError(f"is {block_len}; it must be a power of two", "tokens_per_block")
     if "dtype" in given:
         require.one_of("dtype", given["dtype"], _DTYPES)
+    if given.get("probes_sharing") and not given.get("enable_block_reuse", True):
+        raise ConfigError("is true, but enable_block_reuse is false: there is nothing to share", "probes_sharing")
     device = given.get("device", "cpu")
     if device != "cpu":
         _check_kind(device)

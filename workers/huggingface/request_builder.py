@@ -141,15 +141,22 @@ class RequestBuilder:
             for prompt, word in zip(branches, notify, strict=True)
         ]
 
-    def hidden_states(
-        self, task: BranchTask, prompts: Sequence[list[int]], notify: Sequence[Callable[[EngineRequest], None]]
+    def reads(
+        self,
+        task: BranchTask,
+        prompts: Sequence[list[int]],
+        notify: Sequence[Callable[[EngineRequest], None]],
+        max_tokens: int = 0,
+        **options: Any,
     ) -> list[EngineRequest]:
-        """Requests that read prompts of a branch task, for the hidden states of the last token of each.
+        """Requests that read prompts of a branch task, for what is found out before its branches are written.
 
         Args:
             task: The task.
             prompts: What they read.
             notify: What each of them calls.
+            max_tokens: What each of them generates behind it at most.
+            options: What else they are told.
 
         Raises:
             InvalidTaskError: A prompt is empty or too long, or has ids that are not the model's.
@@ -161,7 +168,7 @@ class RequestBuilder:
             self._reader.check_len(len(ids), "prefix and suffix have")
         urgent, priority = is_urgent(task), priority_of(task)
         return [
-            EngineRequest(ids, 0, GREEDY, wants_states=True, urgent=urgent, priority=priority, notify=word)
+            EngineRequest(ids, max_tokens, GREEDY, urgent=urgent, priority=priority, notify=word, **options)
             for ids, word in zip(read, notify, strict=True)
         ]
 

@@ -15,7 +15,7 @@ from scaffolding_ext.waiting_line import WaitingLine
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.model_runner import Work
-from scaffolding_ext.workers.huggingface.prefix_index import Match, PrefixIndex
+from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, Match, PrefixIndex
 
 _PATIENCE = 512  # urgent requests that are let in before a chain that waits
 _OVERDUE = 16  # steps without a place, after which a request computes before others
@@ -208,6 +208,8 @@ class RequestScheduler:
 
     def _match(self, request: EngineRequest) -> Match | None:
         """What is there of a request's tokens; None where others are about to compute more of them."""
+        if not request.reuses:
+            return NO_MATCH
         sequence = request.sequence
         limit = len(sequence.token_ids) - 1  # the last token is computed in any case: its logits are needed
         if request.score_from is not None:
@@ -219,7 +221,7 @@ class RequestScheduler:
 
     def _begin(self, request: EngineRequest, match: Match) -> None:
         self._index.begin(request.sequence, match, may_adopt=request.keep)
-        if not request.num_put_back:
+        if request.reuses and not request.num_put_back:
             request.num_reused += match.num_tokens
             self.num_reused += match.num_tokens
             request.num_reread = self._index.num_reread(request.sequence, match)

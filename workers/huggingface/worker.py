@@ -15,6 +15,7 @@ from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.huggingface.branches import verify_branches, write_branches
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill
+from scaffolding_ext.workers.huggingface.sharing_probe import SharingProbe
 from scaffolding_ext.workers.huggingface.waiter import Waiter
 from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
 
@@ -55,6 +56,8 @@ class HuggingFaceWorker(ChatWorker):
         prefix_cache_bytes: What of `kv_cache_bytes` the KV of ended requests may take, which later ones reuse.
         enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.
         enable_partial_reuse: Whether it copies what others have of its next block, too; else whole blocks alone.
+        probes_sharing: Whether it is timed, once for every 64 tokens of length, from how many branches on a prefix is
+            shared; fewer are computed each on its own. It costs six readings of the prefix; without it, all share.
         kv_cache_bytes: Memory for keys and values, in blocks: requests take it as they grow, and on a CPU it is had
             from the system only then. Where no block is left, the youngest request is put back and computed anew. None
             is 4 GiB, or on a CUDA device 80 % of what is free once the model is loaded.
@@ -88,6 +91,7 @@ class HuggingFaceWorker(ChatWorker):
         prefix_cache_bytes: int = 256 * 2**20,
         enable_block_reuse: bool = True,
         enable_partial_reuse: bool = True,
+        probes_sharing: bool = False,
         kv_cache_bytes: int | None = None,
         tokens_per_block: int = 32,
         seed: int | None = None,
@@ -107,6 +111,8 @@ class HuggingFaceWorker(ChatWorker):
             tokens_per_block=tokens_per_block,
             seed=seed,
             trust_remote_code=trust_remote_code,
+            enable_block_reuse=enable_block_reuse,
+            probes_sharing=probes_sharing,
         )
         network, tokenizer, chat_template, end_ids, attends_to_blocks = load_model(
             model, dtype, device, attn_implementation, trust_remote_code
@@ -152,6 +158,7 @@ class HuggingFaceWorker(ChatWorker):
             enable_partial_reuse=enable_partial_reuse,
             threads=threads,
         )
+        self._probe = SharingProbe() if probes_sharing else None
         weakref.finalize(self, self._engine.close).atexit = False  # at the exit the engine sees to itself
 
     @staticmethod
@@ -171,7 +178,8 @@ class HuggingFaceWorker(ChatWorker):
     @property
     def metrics(self) -> EngineMetrics:
         """A snapshot of the engine."""
-        return self._engine.metrics
+        metrics, probe = self._engine.metrics, self._probe
+        return metrics if probe is None else metrics._replace(num_probed=probe.num_buckets, probes_s=probe.seconds)
 
     def shutdown(self) -> None:
         """Stop the engine; tasks in flight fail with an EngineError."""
@@ -246,7 +254,9 @@ class HuggingFaceWorker(ChatWorker):
     async def _branch(self, task: BranchTask) -> TaskStatus:
         if task.least_similarity is not None and SIMILARITY_GATE in self.refused:
             raise InvalidTaskError(f"least_similarity is {task.least_similarity}, but {self.refused[SIMILARITY_GATE]}")
-        await write_branches(task, self._engine, self._builder, self._tokens_per_block, self._generate_with)
+        await write_branches(
+            task, self._engine, self._builder, self._tokens_per_block, self._generate_with, self._probe
+        )
         return TaskStatus.SUCCESS
 
     async def _score(self, task: ScoreTask) -> TaskStatus:

@@ -1,0 +1,176 @@
+"""Whether branches pay for sharing the KV of their prefix, found out by timing it (RKSC's KV probe)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from scaffolding_ext.maths.kv_sharing.latency import break_even_branches
+from scaffolding_ext.program import record
+from scaffolding_ext.tasks import BranchTask, TokenCounts
+from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
+from scaffolding_ext.workers.huggingface.waiter import Waiter
+from scaffolding_ext.workers.streaming import NEVER
+
+if TYPE_CHECKING:
+    from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+    from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
+
+BUCKET_LEN = 64  # tokens
+NUM_TIMINGS = 3
+
+
+class Reads(Protocol):
+    """What a probe times, in this order; nothing of it stays."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is memory for it that nobody uses."""
+
+    async def whole(self) -> None:
+        """Read a prefix and a suffix, and take no KV that is there."""
+
+    async def prefix(self) -> None:
+        """Read the prefix in the same way, and hold its KV."""
+
+    async def suffix(self) -> None:
+        """Read the suffix behind it."""
+
+    async def give_back(self) -> None:
+        """Let go of the prefix's KV."""
+
+
+class SharingProbe:
+    """From how many branches on sharing pays, timed once for every 64 tokens that a prefix may be longer.
+
+    The first branches on a prefix of a length wait for the timings; those that come meanwhile share.
+
+    Args:
+        clock: Tells seconds.
+
+    Attributes:
+        seconds: What all timings took.
+
+    Reference:
+        RKSC, the probe of table 9, and equation 10 for B*.
+
+    Deviation: One branch is timed, not a batch of them, so that what is remembered holds for any number.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds = 0.0
+        self._clock = clock
+        self._break_even: dict[int, float] = {}
+
+    @property
+    def num_buckets(self) -> int:
+        """Lengths that were timed, or are."""
+        return len(self._break_even)
+
+    async def pays(self, num_branches: int, prefix_len: int, reads: Reads) -> bool:
+        """Whether so many branches had better share a prefix of that length; where nothing can be timed, they do."""
+        bucket = prefix_len // BUCKET_LEN
+        if bucket not in self._break_even:
+            if not reads.fits:
+                return True
+            self._break_even[bucket] = 0.0
+            try:
+                whole, prefix, suffix = await self._time(reads)
+            except BaseException:
+                del self._break_even[bucket]
+                raise
+            least = self._break_even[bucket] = break_even_branches(whole, prefix, suffix)
+            record(
+                "sharing_probe",
+                prefix_len=[bucket * BUCKET_LEN, (bucket + 1) * BUCKET_LEN - 1],
+                whole_s=whole,
+                prefix_s=prefix,
+                suffix_s=suffix,
+                break_even=None if math.isinf(least) else least,
+                shares=num_branches > least,
+            )
+        return num_branches > self._break_even[bucket]
+
+    async def _time(self, reads: Reads) -> tuple[float, ...]:
+        """Seconds of the whole, of the prefix and of the suffix: the shortest of three timings each."""
+        timings = []
+        for _ in range(NUM_TIMINGS):
+            ticks = [self._clock()]
+            try:
+                for read in (reads.whole, reads.prefix, reads.suffix):
+                    await read()
+                    ticks.append(self._clock())
+            finally:
+                await reads.give_back()
+            timings.append([end - start for start, end in pairwise(ticks)])
+            self.seconds += ticks[-1] - ticks[0]
+        return tuple(map(min, zip(*timings, strict=True)))
+
+
+class _Sent(NamedTuple):
+    request: EngineRequest
+    waiter: Waiter
+
+
+class EngineReads:
+    """The prefix of a branch task and the longest of its suffixes, read by the generation engine.
+
+    Args:
+        task: The task.
+        engine: Serves the requests.
+        builder: Makes them.
+        tokens_per_block: Of the engine.
+    """
+
+    def __init__(
+        self, task: BranchTask, engine: GenerationEngine, builder: RequestBuilder, tokens_per_block: int
+    ) -> None:
+        self._task = task
+        self._engine = engine
+        self._builder = builder
+        self._whole = task.prefix_tokens + max(task.suffixes, key=len)
+        self._num_blocks = 2 * (len(self._whole) // tokens_per_block + 1)  # those who hold the prefix, who reads on
+        self._sent: list[_Sent] = []
+
+    @property
+    def counts(self) -> TokenCounts:
+        """What all of it has cost."""
+        return TokenCounts(*map(sum, zip(TokenCounts(), *(sent.request.counts for sent in self._sent), strict=True)))
+
+    @property
+    def fits(self) -> bool:
+        """Whether there are so many free blocks."""
+        return self._engine.metrics.num_free_blocks >= self._num_blocks
+
+    async def whole(self) -> None:
+        """Read both."""
+        await self._read(self._whole, reuses=False)
+
+    async def prefix(self) -> None:
+        """Read the prefix; its request pauses behind it, so that it holds its blocks."""
+        await self._read(self._task.prefix_tokens, 1, reuses=False, max_tokens=2, ignore_end=True)
+
+    async def suffix(self) -> None:
+        """Read both, where the prefix is there."""
+        await self._read(self._whole)
+
+    async def give_back(self) -> None:
+        """End what has not ended."""
+        for request, waiter in self._sent:
+            if not request.ended:
+                self._engine.cancel(request)
+                await waiter.wait(request, NEVER)
+
+    async def _read(self, prompt: list[int], num_tokens: int = NEVER, **options: Any) -> None:
+        """Until a request has generated so many tokens, behind which it pauses, or has ended."""
+        waiter = Waiter()
+        (request,) = self._builder.reads(self._task, [prompt], [waiter.notify], keep=False, **options)
+        request.may_run_to = num_tokens
+        self._engine.submit(request)
+        self._sent.append(_Sent(request, waiter))
+        await waiter.wait(request, num_tokens)
+        if request.error is not None:
+            raise request.error
