@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks._lib.store import kept
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompting import Prompting
 from scaffolding_ext.protocol import Controller, Task, Worker
@@ -53,16 +53,7 @@ class Lab:
 
     def stored(self, name: str, find: Callable[[], _V]) -> _V:
         """What `find` returns, as JSON gives it back; from the store where it was found before."""
-        path = None if self.store is None else self.store / f"{name}.json"
-        if path is None:
-            return find()
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(".part")
-            part.write_text(json.dumps(find()), encoding="utf-8")
-            part.replace(path)
-        found: _V = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        return kept(self.store, name, find)
 
     def answers(
         self,

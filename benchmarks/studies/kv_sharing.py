@@ -1,6 +1,6 @@
 """What sharing a prefix's KV saves, and what verdicts that are skipped or read early save on top of it.
 
-    python -m benchmarks.studies.kv_sharing --plot_path runs/kv_sharing.png
+    python -m benchmarks.studies.kv_sharing --store runs/kv_sharing --plot_path runs/kv_sharing.png
 
 Branches are written on one prefix and judged, by switches of the same worker:
 
@@ -21,145 +21,41 @@ confidences and verdicts mean nothing. On a GPU: `--device cuda --shape 7b`, wit
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import click
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import bootstrap
 
-from benchmarks._lib.command import benchmark, plotted, size, track
+from benchmarks._lib.branch_cell import (
+    BLOCKS,
+    CEILING,
+    GATES,
+    NO_KV,
+    NUM_BRANCHES,
+    SHARED,
+    WHOLE,
+    Cell,
+    Round,
+    run_cell,
+)
+from benchmarks._lib.command import benchmark, plotted, size, stored, track
 from benchmarks._lib.drawing import bars_of, drawing
 from benchmarks._lib.report import Report
+from benchmarks._lib.store import kept
 from benchmarks.engines.huggingface_bandwidth import SHAPES, random_model
 from scaffolding_ext.evaluation.datasets import embedded_problems
-from scaffolding_ext.lowering import lower_branch, write_back_branch
-from scaffolding_ext.maths.kv_sharing.confidence import ConfidenceGate, fit_gate
-from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit, fit_layer_exit
 from scaffolding_ext.maths.statistics import Estimate
 from scaffolding_ext.prompting import load_tokenizer
-from scaffolding_ext.tasks import BranchTask, VerifyTask
-from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
-from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
-NUM_BRANCHES = 8
-NO_KV, SHARED, BLOCKS, WHOLE = "no KV", "shared prefix", "cached blocks", "whole blocks"
-GATES, CEILING = "gates", "no verdicts"
-REUSE = {NO_KV: {"enable_block_reuse": False}, WHOLE: {"enable_partial_reuse": False}}  # the workers of the others: all
 PUBLISHED = {NO_KV: 3.0, SHARED: 1.66}  # what the paper saves against these
+Floats = npt.NDArray[np.float64]
 LEAST_CLOSED, LEAST_SKIPPED, LEAST_EXITS, MOST_CHANGED = 0.6, 0.4, 0.5, 0.005
-
-
-class Gates(NamedTuple):
-    """What was fitted to prefixes of a cell.
-
-    Attributes:
-        skip: When no verdict is asked for.
-        leave: When a verdict is read early; None where no rule leaves enough choices as they are.
-        num_layers: Of the model.
-    """
-
-    skip: ConfidenceGate
-    leave: LayerExit | None
-    num_layers: int
-
-
-class Round(NamedTuple):
-    """What one switch gave on one prefix, and took.
-
-    Attributes:
-        choice: The branch that is selected: by score times the square root of its confidence, or by the gate.
-        skipped: Whether no verdict was asked for.
-        exits: Share of the verdicts that were read before the last layer.
-        cpu_s: CPU seconds of this process.
-        wall_s: Seconds.
-    """
-
-    choice: int
-    skipped: bool
-    exits: float
-    cpu_s: float
-    wall_s: float
-
-
-class Cell:
-    """Branches of `num_tokens` tokens on prefixes of one length.
-
-    Args:
-        options: Of the workers; every switch of every round gets workers that have seen nothing.
-        question: Token ids that ask for a verdict.
-        verdicts: Ids of the two verdicts.
-        num_tokens: Tokens of a branch.
-    """
-
-    def __init__(
-        self, options: dict[str, Any], question: list[int], verdicts: tuple[int, int], num_tokens: int
-    ) -> None:
-        self._options = options
-        self._question, self._verdicts = question, verdicts
-        self._num_tokens = num_tokens
-
-    def fitted(self, prefixes: Sequence[list[int]]) -> Gates:
-        """Gates for prefixes like these."""
-        lens = LayerLens(self._options["model"], self._options["dtype"], self._options["device"])
-        confidences, curves = [], []
-        with self._worker(BLOCKS) as worker:
-            for seed, prefix in enumerate(prefixes):
-                task = asyncio.run(self._written(worker, prefix, seed))
-                confidences.append(task.confidences or [])
-                curves += [lens.curve(branch, *self._verdicts) for branch in self._questioned(task)]
-        weights = np.sqrt([value for each in confidences for value in each])[:, None]
-        entropies, scores = (np.stack(values) for values in zip(*curves, strict=True))
-        groups = np.repeat(np.arange(len(prefixes)), NUM_BRANCHES)
-        rule = fit_layer_exit(entropies, scores * weights, groups).rule
-        return Gates(fit_gate(confidences), rule, entropies.shape[1])
-
-    def run(self, switch: str, prefix: list[int], seed: int, gates: Gates | None) -> Round:
-        """Write branches and judge them, by one of the switches; without gates there is nothing to skip."""
-        own = gates if switch == GATES else None
-        with self._worker(switch) as writer, self._judge(switch, writer) as judge:
-            wall, cpu = time.perf_counter(), time.process_time()
-            task = asyncio.run(self._written(writer, prefix, seed))
-            confidences = task.confidences or []
-            leader = own.skip.leader(confidences) if own else None
-            yes, no = self._verdicts
-            verify = VerifyTask(branches=self._questioned(task), yes_token=yes, no_token=no)
-            verify.layer_exit = own.leave if own else None
-            if leader is None and switch != CEILING:
-                asyncio.run(judge.run_task(verify))
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        if verify.scores is None:
-            return Round(leader or 0, leader is not None, 0.0, cpu, wall)
-        choice = int(np.argmax(np.array(verify.scores) * np.sqrt(confidences)))
-        early = [layer < own.num_layers for layer in verify.exit_layers or ()] if own else []
-        return Round(choice, False, float(np.mean(early or [False])), cpu, wall)
-
-    def _worker(self, switch: str) -> HuggingFaceWorker:
-        return HuggingFaceWorker(**self._options, **REUSE.get(switch, {}))
-
-    def _judge(self, switch: str, writer: HuggingFaceWorker) -> Any:
-        return self._worker(NO_KV) if switch == SHARED else nullcontext(writer)
-
-    def _questioned(self, task: BranchTask) -> list[list[int]]:
-        return [[*task.prefix_tokens, *ids, *self._question] for ids in task.output_tokens or ()]
-
-    async def _written(self, worker: HuggingFaceWorker, prefix: list[int], seed: int) -> BranchTask:
-        seeds = [seed * NUM_BRANCHES + number for number in range(NUM_BRANCHES)]
-        suffixes: list[list[int]] = [[] for _ in seeds]
-        task = BranchTask(prefix_tokens=prefix, suffixes=suffixes, max_tokens=self._num_tokens, seeds=seeds)
-        task.temperature = 0.7
-        if BranchTask in worker.task_handlers:
-            await worker.run_task(task)
-        else:
-            lowered = lower_branch(task)
-            await asyncio.gather(*[worker.run_task(each) for each in lowered])
-            write_back_branch(task, lowered)
-        return task
 
 
 def prefixes_of(model: str, num: int, length: int, seed: int) -> list[list[int]]:
@@ -195,7 +91,7 @@ def median(name: str, values: Sequence[float], report: Report) -> Estimate:
     return Estimate(middle, float(found.low), float(found.high))
 
 
-@benchmark("studies.kv_sharing --plot_path runs/kv_sharing.png")
+@benchmark("studies.kv_sharing --store runs/kv_sharing --plot_path runs/kv_sharing.png")
 @click.option("--model", default="tinylm/target", show_default=True, help="The model.")
 @click.option("--shape", type=click.Choice(list(SHAPES)), help="A random model of this size in its place.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")
@@ -205,6 +101,7 @@ def median(name: str, values: Sequence[float], report: Report) -> Estimate:
 @click.option("--num_tokens", "sizes", type=int, multiple=True, help="Tokens of a branch.  [default: 8, 32, 128, 256]")
 @size("--num_prefixes", 12, quick=2, help="Prefixes of a cell, a round each.", least=2)
 @size("--num_fitted", 16, quick=2, help="Further prefixes that the gates are fitted to.")
+@stored
 @plotted
 def main(
     report: Report,
@@ -215,6 +112,7 @@ def main(
     sizes: tuple[int, ...],
     num_prefixes: int,
     num_fitted: int,
+    store: Path | None,
     plot_path: Path | None,
 ) -> None:
     """CPU seconds of branches and their verdicts: without KV, with shared prefixes, with cached blocks, with gates."""
@@ -232,14 +130,9 @@ def main(
         for length, num_tokens in track([(n, t) for n in lengths for t in sizes], "cells"):
             cell = Cell(options, question, (verdicts[0], verdicts[1]), num_tokens)
             prefixes = prefixes_of(folder, num_prefixes + num_fitted, length, report.seed)
-            gates = None if shape else cell.fitted(prefixes[num_prefixes:])
-            cell.run(BLOCKS, prefixes[-1], 0, None)  # the first run of a shape is slow
-            done: dict[str, list[Round]] = {switch: [] for switch in switches}
-            for number, prefix in enumerate(prefixes[:num_prefixes]):
-                turn = number % len(switches)
-                for switch in switches[turn:] + switches[:turn]:
-                    done[switch].append(cell.run(switch, prefix, 1000 + number, gates))
-            rounds[length, num_tokens] = done
+            run = partial(run_cell, cell, prefixes[:num_prefixes], prefixes[num_prefixes:], switches)
+            found = kept(store, f"{shape or 'trained'}_{length}_{num_tokens}", run)
+            rounds[length, num_tokens] = {switch: [Round(*row) for row in rows] for switch, rows in found.items()}
     _figures(report, rounds, plot_path)
 
 
@@ -264,6 +157,19 @@ def _figures(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]
         _plot(ratios, plot_path)
 
 
+def gap_closed(name: str, gained: Floats, gap: Floats, report: Report) -> Estimate:
+    """Add the share of a gap that is closed; it has no interval where the gap is not above the noise of the times."""
+    draws = report.rng.integers(len(gap), size=(2000, len(gap)))
+    gained_of, gap_of = gained[draws].sum(1), gap[draws].sum(1)
+    value = float(gained.sum() / gap.sum())
+    if gap_of.min() <= 0:
+        report.figure(name, value)
+        return Estimate(value, -np.inf, np.inf)
+    low, high = np.percentile(gained_of / gap_of, (2.5, 97.5)).tolist()
+    report.figure(name, value, low, high)
+    return Estimate(value, low, high)
+
+
 def _gates(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]]]) -> None:
     """What skip gate and layer exit close of the gap between cached blocks and the ceiling, and at what price."""
     for chosen in [None, *rounds]:
@@ -272,7 +178,7 @@ def _gates(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]]]
         base, gated, free = (
             np.array([each.cpu_s for done in cells for each in done[switch]]) for switch in (BLOCKS, GATES, CEILING)
         )
-        closed = report.ratio(f"{name}share of the gap closed", base - gated, base - free)
+        closed = gap_closed(f"{name}share of the gap closed", base - gated, base - free, report)
         taken = [each for done in cells for each in done[GATES]]
         asked = [each.exits for each in taken if not each.skipped]
         changed = [
@@ -282,6 +188,8 @@ def _gates(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]]]
         exit_rate = float(np.mean(asked)) if asked else 0.0
         report.figure(f"{name}exit rate of the verdicts asked for", exit_rate)
         share = report.share(f"{name}choices changed", sum(changed), len(changed))
+        unlike = [each.surest != each.choice for done in cells for each in done[BLOCKS]]
+        report.figure(f"{name}choices changed by a skip at random, as often", skip_rate * float(np.mean(unlike)))
         if chosen is None:
             report.bar("gap closed", closed.value, ">=", LEAST_CLOSED)
             report.bar("lower end of its interval", closed.low, ">", 0.0)

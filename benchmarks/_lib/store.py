@@ -1,0 +1,24 @@
+"""What was run before is not run again: results as JSON files in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+_V = TypeVar("_V")
+
+
+def kept(store: Path | None, name: str, find: Callable[[], _V]) -> _V:
+    """What `find` returns, as JSON gives it back; from the folder where it was found before."""
+    if store is None:
+        return find()
+    path = store / f"{name}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(find()), encoding="utf-8")
+        part.replace(path)
+    found: _V = json.loads(path.read_text(encoding="utf-8"))
+    return found
