@@ -81,7 +81,9 @@ def test_cancelling_a_branch_task_ends_its_requests_and_frees_their_blocks(worke
     check_nothing_is_left(worker, requests)
     assert {request.finish_reason for request in requests[:NUM_BRANCHES]} == {"cancelled"}
     assert task.outputs is None
-    prefilled = token_counts_of(task).prefilled  # what it had cost is told: 64 tokens a pass, as far as passes had ended
+    prefilled = token_counts_of(
+        task
+    ).prefilled  # what it had cost is told: 64 tokens a pass, as far as passes had ended
     assert min(64 * (num_passes - 1), len(PREFIX)) <= prefilled <= len(PREFIX) + NUM_BRANCHES
 
 
