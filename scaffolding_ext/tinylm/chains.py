@@ -21,7 +21,7 @@ MIN_NUM_LINES, MAX_NUM_LINES = 25, 37  # steps, musings and openings of checks i
 SLIP_RATE, CHECK_SLIP_RATE = 0.11, 0.05  # a line; sampling at temperature 0.7 makes 0.043 and 0.014 of them
 
 _MUSING_SHARE, _PARTIAL_SHARE = 0.3, 0.3  # of the doubts; the others start over
-_OPENINGS = ("Okay, let me work step by step.\n", "Let me work through this.\n", "First I go step by step.\n")
+OPENINGS = ("Okay, let me work step by step.\n", "Let me work through this.\n", "First I go step by step.\n")
 _CONCLUSIONS = ("So the answer looks like {}.\n", "So I get {}.\n", "That gives {}.\n")
 _MUSINGS = ("Hmm, is {0} right? I think {0} is right.\n", "Wait, is it really {0}? Yes, {0} seems fine.\n")
 _PARTIAL_CHECKS = ("Hmm, let me check the last part.\n", "Wait, check the second half.\n")
@@ -62,7 +62,7 @@ def sample_chain(problem: Problem, rng: random.Random, num_lines: int | None = N
         num_lines: Steps, musings and openings of checks after which the chain ends; drawn where None.
     """
     num_lines = rng.randint(MIN_NUM_LINES, MAX_NUM_LINES) if num_lines is None else num_lines
-    segments = [Segment(rng.choice(_OPENINGS), None)]
+    segments = [Segment(rng.choice(OPENINGS), None)]
     states = _derive(problem, rng, SLIP_RATE, segments)
     belief = str(states[-1] if _finds(problem, states) else rng.choice(problem.operations)[1:])  # or a guess
     segments.append(Segment(rng.choice(_CONCLUSIONS).format(belief), belief))

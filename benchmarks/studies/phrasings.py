@@ -1,0 +1,289 @@
+"""Branches that are phrased differently: may they stay on the KV of the question as it stood, and who can tell?
+
+    python -m benchmarks.studies.phrasings --store runs/phrasings --plot_path runs/phrasings.png
+
+Every question is put in 8 ways, two at each of 4 levels of divergence; the last level changes what is asked, so that
+reuse is wrong there. Each branch is answered greedily on the KV of the question as it stood and, exactly, on its own
+phrasing; reuse is good where the two answers agree. Signals that might tell so beforehand: the similarity gate's figure
+(RKSC, equation 2), which sees of a branch its opening on the root's KV alone; the same figure of phrasings that were
+read after all, which saves nothing; the cosine of mean input embeddings and the share of tokens in common, which are
+free. A threshold is chosen on the first half of the questions (the largest reuse with at least 99 % agreement) and
+judged on the second. Intervals are 95 %, from resampling whole questions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks._lib.command import benchmark, plotted, size, stored, track
+from benchmarks._lib.drawing import drawing
+from benchmarks._lib.lab import Lab
+from benchmarks._lib.phrasings import CHANGES_MEANING, GATE, LEVELS, SIGNALS, TEMPLATES, WORKER, Phraser, Row, shuffled
+from benchmarks._lib.provenance import DATA
+from benchmarks._lib.report import Report
+from benchmarks._lib.separation import auc_over_all, auc_within, resampled_groups
+from scaffolding_ext.calibration.branching_run import same_answer
+from scaffolding_ext.controllers.branch.hints import hints_of
+from scaffolding_ext.evaluation.datasets import Sample, load_dataset
+from scaffolding_ext.maths.statistics import Estimate
+from scaffolding_ext.tinylm.chains import OPENINGS
+
+BLOCK = 20  # questions that are run and stored together
+LEAST = 0.99  # share of the branches that stay whose answers must agree
+NUM_OPENINGS = 3
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+
+
+class Outcome(NamedTuple):
+    """Every branch, in columns of shape (branches,).
+
+    Attributes:
+        questions: Numbers of the questions, in order of appearance.
+        templates: Indices of `TEMPLATES`.
+        agrees: Whether the answer on the root's KV is that on the branch's own phrasing.
+        is_right: Whether the latter is the question's own.
+        root_is_right: Whether the former is.
+        scores: Of each signal, shape (signals, branches).
+        phrasing_len: Tokens that a branch reads on its own phrasing beside its opening.
+        opening_len: Tokens of its opening.
+        num_decoded: Tokens that it writes.
+    """
+
+    questions: Integers
+    templates: Integers
+    agrees: Bools
+    is_right: Bools
+    root_is_right: Bools
+    scores: Floats
+    phrasing_len: Integers
+    opening_len: Integers
+    num_decoded: Integers
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Outcome:
+        """Rows in columns."""
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(row.question for row in rows))}
+        return cls(
+            np.array([numbers[row.question] for row in rows]),
+            np.array([row.template for row in rows]),
+            np.array([same_answer(row.on_root, row.on_phrasing) for row in rows]),
+            np.array([same_answer(row.on_phrasing, row.target) for row in rows]),
+            np.array([same_answer(row.on_root, row.target) for row in rows]),
+            np.array([row.signals for row in rows]).T,
+            np.array([row.phrasing_len for row in rows]),
+            np.array([row.opening_len for row in rows]),
+            np.array([row.num_decoded for row in rows]),
+        )
+
+    def where(self, rows: Bools) -> Outcome:
+        """Some of the branches."""
+        columns: tuple[Any, ...] = self
+        return Outcome(*(column[..., rows] for column in columns))
+
+    @property
+    def levels(self) -> Integers:
+        """Levels of divergence of the templates."""
+        return np.array([template.level for template in TEMPLATES])[self.templates]
+
+    def halves(self) -> tuple[Outcome, Outcome]:
+        """The branches of the first half of the questions, and those of the second."""
+        is_first = self.questions < (self.questions.max() + 1) / 2
+        return self.where(is_first), self.where(~is_first)
+
+
+class Curve(NamedTuple):
+    """What thresholds give, from the strictest on: shape (thresholds,) each."""
+
+    thresholds: Floats
+    reused: Floats
+    agreeing: Floats
+
+
+def curve(scores: Floats, agrees: Bools) -> Curve:
+    """Share of the branches that stay, and of these share whose answers agree, at every threshold."""
+    order = np.argsort(-scores, kind="stable")
+    last = np.flatnonzero(np.diff(scores[order], append=-np.inf) < 0)  # of equal scores
+    return Curve(scores[order][last], (last + 1) / len(scores), agrees[order].cumsum()[last] / (last + 1))
+
+
+def recommended(scores: Floats, agrees: Bools, least: float = LEAST) -> float | None:
+    """The threshold with the largest reuse of those with so much agreement; None where there is none."""
+    found = curve(scores, agrees)
+    enough = np.flatnonzero(found.agreeing >= least)
+    return float(found.thresholds[enough[-1]]) if len(enough) else None
+
+
+def prefilled(outcome: Outcome, stays: Bools, asks: bool) -> int:
+    """Tokens that branches read.
+
+    Args:
+        outcome: The branches.
+        stays: Which of them stay on the root's KV.
+        asks: Whether each opening is read there first, as by the gate; a branch that stays goes on for one token then.
+    """
+    on_root = np.ones_like(outcome.opening_len) if asks else outcome.opening_len
+    read = np.where(stays, on_root, outcome.phrasing_len + outcome.opening_len)
+    return int((read + outcome.opening_len if asks else read).sum())
+
+
+def gain(outcome: Outcome, scores: Floats) -> Estimate:
+    """Agreement of the half with the higher scores over that of all, which is what a random half has."""
+    stays = scores >= np.median(scores)
+
+    def figure(rows: Integers) -> float:
+        kept = outcome.agrees[rows][stays[rows]]
+        return float(kept.mean() - outcome.agrees[rows].mean()) if len(kept) else 0.0
+
+    return resampled_groups(figure, outcome.questions)
+
+
+def add_share(report: Report, name: str, of: Bools, questions: Integers) -> None:
+    """Add a share in percent; of fewer than two questions it has no interval, of none there is none."""
+    if len(np.unique(questions)) > 1:
+        report.difference(f"{name}, %", of, questions=questions, scale=100)
+    elif len(of):
+        report.figure(f"{name}, %", 100 * float(of.mean()))
+
+
+def add_levels(report: Report, outcome: Outcome) -> None:
+    """Accuracy on each phrasing and agreement, by level and by template."""
+    first = outcome.where(outcome.templates == 0)
+    add_share(report, "accuracy on the root", first.root_is_right, first.questions)
+    for level, name in enumerate(LEVELS):
+        own = outcome.where(outcome.levels == level)
+        if level < CHANGES_MEANING:
+            add_share(report, f"level {level}, {name}: accuracy on the phrasing", own.is_right, own.questions)
+        add_share(report, f"level {level}, {name}: answers agree", own.agrees, own.questions)
+    for number, template in enumerate(TEMPLATES):
+        own = outcome.where(outcome.templates == number)
+        add_share(report, f"{template.name}: answers agree", own.agrees, own.questions)
+        for signal, scores in zip(SIGNALS, own.scores, strict=True):
+            report.figure(f"{template.name}: {signal}", float(scores.mean()))
+
+
+def add_signal(report: Report, outcome: Outcome, number: int) -> None:
+    """How well a signal tells agreement, and what its best threshold on one half is worth on the other."""
+    signal, scores = SIGNALS[number], outcome.scores[number]
+    means_the_same = outcome.levels < CHANGES_MEANING
+    told = auc_over_all(scores, outcome.agrees, outcome.questions)
+    report.figure(f"{signal}: AUC of agreement", *told)
+    report.figure(f"{signal}: AUC within a question", *auc_within(scores, outcome.agrees, outcome.questions))
+    meant = auc_over_all(scores, means_the_same, outcome.questions)
+    report.figure(f"{signal}: AUC of an unchanged meaning", *meant)
+    better = gain(outcome, scores)
+    report.figure(f"{signal}: its upper half over a random one, points", *(100 * value for value in better))
+    fit, test = outcome.halves()
+    tau = recommended(fit.scores[number], fit.agrees)
+    stays = np.zeros_like(test.agrees) if tau is None else test.scores[number] >= tau
+    if tau is not None:
+        report.figure(f"{signal}: threshold of the first half", tau)
+    add_share(report, f"{signal}: branches of the second half that stay", stays, test.questions)
+    add_share(report, f"{signal}: of these agree", test.agrees[stays], test.questions[stays])
+    for level in range(len(LEVELS)):
+        own = test.levels == level
+        add_share(report, f"{signal}: stay at level {level}", stays[own], test.questions[own])
+    exact = prefilled(test, np.zeros_like(stays), asks=False)
+    saved = 1 - prefilled(test, stays, asks=signal == GATE) / exact
+    report.figure(f"{signal}: prefilled tokens saved, %", 100 * saved)
+    if signal == GATE:
+        report.bar(f"{GATE}: AUC of agreement, lower end", told.low, ">", 0.5)
+        report.bar(f"{GATE}: branches that stay at a threshold with {LEAST:.0%} agreement", stays.mean(), ">", 0.0)
+
+
+def add_prize(report: Report, outcome: Outcome) -> None:
+    """What reuse could save at most: if every branch stayed, and nobody had to ask."""
+    nobody = np.zeros_like(outcome.agrees)
+    exact = prefilled(outcome, nobody, asks=False)
+    saved = exact - prefilled(outcome, ~nobody, asks=False)
+    report.figure("every branch stays: prefilled tokens saved, %", 100 * saved / exact)
+    report.figure(
+        "every branch stays: computed tokens saved, %", 100 * saved / (exact + int(outcome.num_decoded.sum()))
+    )
+
+
+def plot(outcome: Outcome, path: Path) -> None:
+    """Draw reuse and agreement against tau by level, and agreement against reuse of every signal."""
+    scores = outcome.scores[SIGNALS.index(GATE)]
+    taus = np.quantile(scores, np.linspace(0, 1, 101))
+    with drawing(path, 1, 3, figsize=(14, 4.4)) as (_, (left, middle, right)):
+        for level, name in enumerate(LEVELS):
+            own = outcome.levels == level
+            stays = [scores[own] >= tau for tau in taus]
+            left.plot(taus, [100 * each.mean() for each in stays], label=f"{level}: {name}")
+            middle.plot(taus, [100 * outcome.agrees[own][each].mean() if each.any() else np.nan for each in stays])
+        left.set(xlabel=f"tau ({GATE})", ylabel="branches that stay, %")
+        left.legend(fontsize=8)
+        middle.set(xlabel=f"tau ({GATE})", ylabel="answers that agree, of branches that stay, %", ylim=(0, 102))
+        for signal, own in zip(SIGNALS, outcome.scores, strict=True):
+            found = curve(own, outcome.agrees)
+            right.plot(100 * found.reused, 100 * found.agreeing, label=signal)
+        chance = resampled_groups(lambda rows: float(outcome.agrees[rows].mean()), outcome.questions)
+        right.axhline(100 * chance.value, linestyle="--", color="grey", label="random")
+        right.axhspan(100 * chance.low, 100 * chance.high, color="grey", alpha=0.2)
+        right.axhline(100 * LEAST, linewidth=0.8, color="black")
+        right.set(xlabel="branches that stay, %", ylabel="answers that agree, %", ylim=(0, 102))
+        right.legend(fontsize=8)
+
+
+def measured(lab: Lab, phraser: Phraser, samples: Sequence[Sample]) -> list[Row]:
+    """Every question in every phrasing, in blocks that are kept."""
+    rows: list[Row] = []
+    for start in track(range(0, len(samples), BLOCK), "blocks"):
+        block = samples[start : start + BLOCK]
+        name = f"seed{lab.seed}_{start}_{len(block)}"
+        found: list[Any] = lab.stored(name, functools.partial(phraser.rows, block, start))
+        rows += [Row(*row) for row in found]
+    return rows
+
+
+@benchmark("studies.phrasings --store runs/phrasings --plot_path runs/phrasings.png")
+@size("--num_questions", 240, quick=4, help="Questions.", least=4)
+@size("--max_tokens", 700, quick=60, help="Budget of a branch.")
+@click.option("--model", default="tinylm/target", show_default=True, help="Embedded model or folder.")
+@click.option("--dataset", type=DATA, help="Questions, as JSON lines; none: held-out problems of the embedded models.")
+@click.option("--format", "kind", default="math500", show_default=True, help="How the dataset's rows are written.")
+@click.option("--ending", help="Asks every branch for its answer, up to `$` or the line's end; none: it is extracted.")
+@stored
+@plotted
+def main(
+    report: Report,
+    num_questions: int,
+    max_tokens: int,
+    model: str,
+    dataset: Path | None,
+    kind: str,
+    ending: str | None,
+    store: Path | None,
+    plot_path: Path | None,
+) -> None:
+    """Branches with other phrasings: answers on the root's KV against exact ones, and what foretells agreement."""
+    if dataset is None:
+        samples = load_dataset("tinylm:held_out", num_samples=num_questions, seed=report.seed)
+        openings: Sequence[str] = OPENINGS
+    else:
+        samples = shuffled(load_dataset(str(dataset), format=kind), num_questions, report.seed)
+        openings = hints_of("mathematics")
+    with Lab({WORKER: model}, seed=report.seed, store=store) as lab:
+        outcome = Outcome.of(measured(lab, Phraser(lab, model, openings[:NUM_OPENINGS], max_tokens, ending), samples))
+    report.figure("questions", len(samples))
+    add_levels(report, outcome)
+    add_share(report, "every branch stays: answers agree", outcome.agrees, outcome.questions)
+    for number in range(len(SIGNALS)):
+        add_signal(report, outcome, number)
+    add_prize(report, outcome)
+    if plot_path is not None:
+        plot(outcome, plot_path)
+
+
+if __name__ == "__main__":
+    main()
