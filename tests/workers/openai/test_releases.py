@@ -14,6 +14,7 @@ pytest.importorskip("openai")
 pytest.importorskip("torch")
 
 from scaffolding_ext.controllers.deepconf import DeepConfController, _token_confidence
+from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
 from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
@@ -181,6 +182,17 @@ def test_vllm_tells_the_probability_of_yes_exactly_where_its_release_can(model: 
         assert exact != pytest.approx(0.5, abs=0.1)
         with pytest.raises(InvalidTaskError, match="layer_exit is LayerExit"):
             run(worker, VerifyTask(branches=branches, yes_token=yes, no_token=no, layer_exit=LayerExit(1.0, 1.0)))
+
+
+def test_a_similarity_gate_is_refused_where_a_server_gives_no_hidden_states(model: Any) -> None:
+    gated, plain = (
+        KVShareBranchingController(2, ["A", "B"], phrasings=["{question}", "So {question}"], least_similarity=least)
+        for least in (0.9, None)
+    )
+    with serving(model, "sglang") as (_, worker):
+        plain.bind({"generation": worker})
+        with pytest.raises(ConfigError, match=r"OpenAIWorker cannot compare hidden states.*a server gives no hidden"):
+            gated.bind({"generation": worker})
 
 
 def test_verdicts_of_other_servers_are_lowered_as_before(model: Any) -> None:

@@ -363,7 +363,10 @@ def test_a_layer_exit_is_refused_where_an_engine_gives_its_last_layer_alone() ->
 
 def test_branches_with_phrasings_of_their_own_are_requests_on_these_and_a_gate_is_refused() -> None:
     task = BranchTask(prefix_tokens=[5, 6], phrasings=[[5, 6], [7, 8, 9]], suffixes=[[10], [10]], max_tokens=2)
+    gated = KVShareBranchingController(2, ["A", "B"], phrasings=["So {question}"], least_similarity=0.9)
     with TRTLLMWorker(MODEL, self_test=False) as worker:
+        with pytest.raises(ConfigError, match=r"TRTLLMWorker cannot compare hidden states.*an engine gives no hidden"):
+            gated.bind({"generation": worker})
         run(worker, task)
         ranges = [each["retention"].token_range_retention_configs[0] for each in llm_of(worker).requests]
         assert "hidden states" in worker.refused[SIMILARITY_GATE]
