@@ -45,18 +45,26 @@ _OTHER_WORDS = (
 )
 
 
+def remarked(question: str) -> str:
+    """Without the mark at its end; with one where it has none."""
+    return question[:-1] if question.endswith((".", "?")) else f"{question}."
+
+
 def reworded(question: str) -> str:
-    """The first of some common words that occurs, and the second, in others."""
+    """The first of some common words that occurs, and the second, in others; a request where none does."""
     found = [pair for pair in _OTHER_WORDS if pair[0] in question][:2]
     for old, new in found:
         question = question.replace(old, new, 1)
-    return question
+    return question if found else f"Determine what is asked for. {question}"
 
 
 def reordered(question: str) -> str:
-    """The last sentence, or what follows a colon, first."""
-    *others, last = re.split(r"(?<=[.?!:])\s+", question)
-    return " ".join((last, *others))
+    """The last sentence, or what follows a colon or the last comma, first; a sentence behind it where there is none."""
+    for border in (r"(?<=[.?!:])\s+", r",\s+"):
+        *others, last = re.split(border, question)
+        if others:
+            return " ".join((last, *others))
+    return f"{question} That is the question."
 
 
 def changed(question: str, which: int) -> str:
@@ -78,7 +86,7 @@ class Template(NamedTuple):
 
 
 TEMPLATES = (
-    Template("no last mark", 0, lambda question: question.rstrip(".?")),
+    Template("no last mark", 0, remarked),
     Template("a word in front", 0, lambda question: f"Okay. {question}"),
     Template("other verbs", 1, reworded),
     Template("a request in front", 1, lambda question: f"Please work this out. {question}"),
@@ -151,10 +159,7 @@ class Phraser:
         phrasings = [[self._prompt(text) for text in own] for own in texts]
         turns = [[(first + n + t) % len(self._openings) for t in range(len(TEMPLATES))] for n in range(len(samples))]
         # A branch that stays on the root is the same whatever its phrasing: one of each opening is enough.
-        on_root = [
-            self._task(root, [own[0]] * len(self._openings), self._openings, -1.0)
-            for root, own in zip(roots, phrasings, strict=True)
-        ]
+        on_root = [self._task(root, [[*root, root[-1]]] * len(self._openings), self._openings, -1.0) for root in roots]
         exact = [
             self._task(root, own, [self._openings[opening] for opening in turn])
             for root, own, turn in zip(roots, phrasings, turns, strict=True)
@@ -211,7 +216,9 @@ class Phraser:
         ending = self._lab.prompting.encode(self._ending)
         asked = [
             [
-                GenerationTask(input_tokens=[*prefix, *suffix, *ids, *ending], max_tokens=ANSWER_LEN, temperature=0.0)
+                GenerationTask(
+                    input_tokens=[*prefix, *suffix, *self._open(ids), *ending], max_tokens=ANSWER_LEN, temperature=0.0
+                )
                 for prefix, suffix, ids in zip(
                     prefixes_of(task, task.on_prefix), task.suffixes, task.output_tokens or [], strict=True
                 )
@@ -220,6 +227,11 @@ class Phraser:
         ]
         self._lab.ask(WORKER, [branch for own in asked for branch in own])
         return [[re.split(r"[$\n]", branch.output_str or "")[0].strip(" .,") for branch in own] for own in asked]
+
+    def _open(self, token_ids: list[int]) -> list[int]:
+        """What was written, without the token that ended it."""
+        is_ended = token_ids and not self._lab.prompting.decode(token_ids[-1:])
+        return token_ids[:-1] if is_ended else token_ids
 
     def _last_states(self, token_ids: list[int]) -> npt.NDArray[np.float64]:
         """Of the last token after each layer, shape (layers, width)."""

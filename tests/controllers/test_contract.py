@@ -67,6 +67,7 @@ CONTROLLERS = {
         coverage="conditional", alpha=0.4, draft_tokens=40, target_tokens=40, num_chains=2, on_reject="continue"
     ),
     "branching": lambda: branching(3),
+    "branching_in_other_words": lambda: branching(3, phrasings=["{question}", "Well, {question}"]),
     "branching_deep": lambda: branching(4, max_depth=3, step_tokens=30),
     "branching_over_chains": lambda: branching(3, generation_controller=DynasorCoTController(chunk_size=24)),
     "budget_cut": lambda: BudgetForcingController(40),

@@ -40,7 +40,10 @@ def test_templates_keep_what_is_asked_but_for_the_last_level():
     assert [template.level for template in TEMPLATES] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert reworded(LARGEST) == "Which is the largest number: v36,w17."
     assert reordered(LARGEST) == "v36,w17. Find the largest number:"
-    assert changed("Why?", 0) == "Not Why?"  # without a number
+    bare = "Solve $x$"  # no mark, no common word, no second sentence, no number
+    assert all(template.rewrite(bare) != bare for template in TEMPLATES)
+    assert reordered("If x is 1, what is y?") == "what is y? If x is 1"
+    assert changed(bare, 0) == "Not Solve $x$"
 
 
 def test_the_largest_reuse_with_enough_agreement_is_chosen():
