@@ -4,7 +4,7 @@
 
 Eight branches are written on a prefix of random tokens by three workers that know none of it: one that probes, one that
 shares unasked, and one that computes each branch on its own. A figure is the median over rounds, in CPU seconds of this
-process; intervals are 95 %, by bootstrap.
+process; intervals are 95 %, by bootstrap. What the probe itself finds is wall-clock.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ EXTRA = {
 # Their quick runs take 20 to 40 seconds of a slow core.
 SLOW = (
     "studies.kv_sharing",
+    "studies.sharing_probe",
     "studies.answers",
     "studies.branching",
     "studies.budgets",

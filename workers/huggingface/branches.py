@@ -54,7 +54,7 @@ async def write_branches(
         on_prefix = await _gate(task, engine, builder)
         probed = token_counts_of(task)
     shares = True
-    if probe is not None and task.phrasings is None and task.prefix_tokens:
+    if probe is not None and task.phrasings is None and task.prefix_tokens and len(task.suffixes) > 1:
         reads = EngineReads(task, engine, builder, tokens_per_block)
         try:
             shares = await probe.pays(len(task.suffixes), len(task.prefix_tokens), reads)

@@ -240,6 +240,13 @@ def test_branches_without_a_prefix_are_refused_as_ever(probed):
         asyncio.run(probed.run_task(branches(prefix_tokens=[], suffixes=[[], [7], [8]])))
 
 
+def test_one_branch_alone_is_a_request_like_any_other():
+    with HuggingFaceWorker(MODEL, max_seq_len=512, probes_sharing=True) as worker:
+        first, second = (run(worker, branches(suffixes=[[7]], seeds=[1])) for _ in range(2))
+        assert kv_of(first) + kv_of(second) == [(True, [0]), (True, [100])]
+        assert worker.metrics.num_probed == 0
+
+
 def test_there_must_be_something_to_share():
     with pytest.raises(ConfigError, match="probes_sharing: is true, but enable_block_reuse is false"):
         HuggingFaceWorker(MODEL, probes_sharing=True, enable_block_reuse=False)
