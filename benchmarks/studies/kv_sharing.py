@@ -157,14 +157,15 @@ def _figures(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]
         _plot(ratios, plot_path)
 
 
-def gap_closed(name: str, gained: Floats, gap: Floats, report: Report) -> Estimate:
-    """Add the share of a gap that is closed; it has no interval where the gap is not above the noise of the times."""
+def gap_closed(name: str, gained: Floats, gap: Floats, report: Report) -> Estimate | None:
+    """Add the share of a gap that is closed; None, and no interval, where the gap is within the noise of the times."""
     draws = report.rng.integers(len(gap), size=(2000, len(gap)))
     gained_of, gap_of = gained[draws].sum(1), gap[draws].sum(1)
     value = float(gained.sum() / gap.sum())
+    report.figure(f"{name}: resamples with a gap", float((gap_of > 0).mean()))
     if gap_of.min() <= 0:
         report.figure(name, value)
-        return Estimate(value, -np.inf, np.inf)
+        return None
     low, high = np.percentile(gained_of / gap_of, (2.5, 97.5)).tolist()
     report.figure(name, value, low, high)
     return Estimate(value, low, high)
@@ -191,8 +192,10 @@ def _gates(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]]]
         unlike = [each.surest != each.choice for done in cells for each in done[BLOCKS]]
         report.figure(f"{name}choices changed by a skip at random, as often", skip_rate * float(np.mean(unlike)))
         if chosen is None:
-            report.bar("gap closed", closed.value, ">=", LEAST_CLOSED)
-            report.bar("lower end of its interval", closed.low, ">", 0.0)
+            report.bar("is there a gap", float(closed is not None), ">=", 1.0)
+            if closed is not None:
+                report.bar("gap closed", closed.value, ">=", LEAST_CLOSED)
+                report.bar("lower end of its interval", closed.low, ">", 0.0)
             report.bar("skip rate", skip_rate, ">=", LEAST_SKIPPED)
             report.bar("exit rate", exit_rate, ">=", LEAST_EXITS)
             report.bar("choices changed", share, "<=", MOST_CHANGED)
@@ -200,12 +203,12 @@ def _gates(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]]]
 
 def _plot(ratios: dict[str, dict[tuple[int, int], Estimate]], path: Path) -> None:
     with drawing(path, figsize=(9, 4.5)) as (_, axes):
-        for switch, cells in ratios.items():
-            places = np.arange(len(cells))
+        for number, (switch, cells) in enumerate(ratios.items()):
+            places = np.arange(len(cells)) + 0.1 * (number - len(ratios) // 2)  # side by side
             estimates = list(cells.values())
             axes.errorbar(places, [e.value for e in estimates], yerr=bars_of(estimates), fmt="o", label=switch)
         axes.axhline(1.0, color="gray", linewidth=0.8)
-        axes.set_xticks(places, [f"{n}\n{t}" for n, t in cells])
+        axes.set_xticks(np.arange(len(cells)), [f"{n}\n{t}" for n, t in cells])
         axes.set_yscale("log")
         axes.set_xlabel("tokens of the prefix, and of a branch")
         axes.set_ylabel(f"CPU seconds, those of {BLOCKS} = 1")
