@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import scaffolding_ext.worker_tags
 from scaffolding_ext.completion import Completion
-from scaffolding_ext.controllers.capabilities import UNBOUND, Capabilities, Requests, joined
+from scaffolding_ext.controllers.capabilities import UNBOUND, Capabilities, Requests, check_worker, joined
+from scaffolding_ext.controllers.sub_controllers import cloned_subs, sub_controllers
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.opened_program import in_program
 from scaffolding_ext.program import Program, current_program, record
-from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, Turn, family_named
+from scaffolding_ext.prompting import Prompting, Turn
 from scaffolding_ext.protocol import (
     Controller,
     ControllerGenerator,
@@ -29,7 +30,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.relay import relay
-from scaffolding_ext.tasks import CONTINUED_TURNS, TokenCounts
+from scaffolding_ext.tasks import TokenCounts
 from scaffolding_ext.thinking import ServerBudget
 from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 
@@ -37,8 +38,6 @@ from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_f
 ONE_GENERATION = frozenset({"n", "best_of", "num_logprobs", "stop", "seed", "echo"})
 # What a chain honours in every piece of it; penalties would begin anew with each.
 CHAIN_FIELDS = frozenset({"temperature", "top_p", "top_k", "max_tokens"})
-_CONTAINERS = frozenset({tuple, list, dict})
-_PLAIN_TYPES = frozenset({type(None), bool, int, float, str})  # skips a slower isinstance in clone()
 
 
 class Told:
@@ -97,14 +96,7 @@ class BaseController(Controller):
     def clone(self) -> BaseController:
         """A copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
         twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        for name, value in self.__dict__.items():
-            kind = type(value)
-            if kind in _CONTAINERS:
-                if any(isinstance(item, Controller) for item in _items(value)):
-                    twin.__dict__[name] = _cloned(value)
-            elif kind not in _PLAIN_TYPES and isinstance(value, Controller):
-                twin.__dict__[name] = value.clone()
+        twin.__dict__.update(self.__dict__, **cloned_subs(self))
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
 
@@ -154,12 +146,8 @@ class BaseController(Controller):
         capabilities = {}
         for tag, sent in self.own_requests().items():
             worker: Any = worker_for(workers, tag)
-            capabilities[tag.value] = served = Capabilities.of(worker)
-            for name in sorted(task_type.__name__ for task_type in sent.required - served.tasks):
-                self._refuse(worker, tag, f"serve {name}", name)
-            _check_num_logprobs(worker, tag, sent.num_logprobs)
-            if self.continues_answers and CONTINUED_TURNS in getattr(worker, "refused", ()):
-                self._refuse(worker, tag, "go on with an unfinished answer", CONTINUED_TURNS)
+            check_worker(worker, tag, sent, self.continues_answers, type(self).__name__)
+            capabilities[tag.value] = Capabilities.of(worker)
         compare = worker_for(workers, WorkerTag.COMPARE)
         if compare is not None:
             capabilities[WorkerTag.COMPARE.value] = Capabilities.of(compare)
@@ -169,13 +157,6 @@ class BaseController(Controller):
             bind = getattr(sub, "bind", None)
             if bind is not None:
                 bind(workers)
-
-    def _refuse(self, worker: Worker, tag: WorkerTag, what: str, name: str) -> NoReturn:
-        why = getattr(worker, "refused", {}).get(name)
-        raise ConfigError(
-            f"{type(worker).__name__} cannot {what}, which {type(self).__name__} needs{f': {why}' if why else ''}",
-            f"workers.{tag.value}",
-        )
 
     def can_serve(self, tag: WorkerTag, task_type: type[Task]) -> bool:
         """Whether the worker of that tag serves the task type natively; unbound, plain generation alone is assumed."""
@@ -275,35 +256,6 @@ class BaseController(Controller):
         raise TypeError(f"{type(self).__name__} must implement run() or process()")
 
 
-def _check_num_logprobs(worker: Worker, tag: WorkerTag, wanted: int) -> None:
-    """Refuse a worker that reports fewer log-probabilities; one that does not say is believed to give them."""
-    most = getattr(worker, "max_num_logprobs", None)
-    if most is not None and most < wanted:
-        raise ConfigError(
-            f"{type(worker).__name__} reports the log-probabilities of at most {most} tokens a position, and {wanted} "
-            "are read: take another worker" + (f", or top_k={most}" if most else ""),
-            f"workers.{tag.value}",
-        )
-
-
-def sub_controllers(controller: Controller) -> Iterator[Controller]:
-    """The controllers that are attributes of one, or stand in a list, a tuple or a dict that is."""
-    for value in vars(controller).values():
-        items = _items(value) if type(value) in _CONTAINERS else (value,)
-        yield from (item for item in items if isinstance(item, Controller))
-
-
-def _items(container: Any) -> Iterable[Any]:
-    return container.values() if type(container) is dict else container
-
-
-def _cloned(container: Any) -> Any:
-    """The container with a clone of each controller in it."""
-    if type(container) is dict:
-        return dict(zip(container, _cloned(tuple(container.values())), strict=True))
-    return type(container)(item.clone() if isinstance(item, Controller) else item for item in container)
-
-
 def _addressed(work: Iterable[Any], keys: Mapping[str, Any]) -> ControllerGenerator:
     """The same work, each task with the very key of its worker: upstream's host looks for nothing else."""
 
@@ -337,43 +289,3 @@ def show(task: GenerationTask, text: str, token_ids: list[int] | None) -> None:
 def honoured_by(controller: Controller) -> frozenset[str]:
     """What a request may ask of a controller (see `BaseController.honours`); of a foreign one, nothing."""
     return controller.honours() if isinstance(controller, BaseController) else frozenset()
-
-
-def prompt_family() -> PromptFamily:
-    """The prompt family of the running request: its prompting's, else the default."""
-    program = current_program()
-    prompting: Prompting | None = program.prompting if program is not None else None
-    return family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
-
-
-def next_turn(task: GenerationTask, prompt: str) -> GenerationTask:
-    """A task that asks again in the conversation of a task that has its output (see `Prompting.next_turn`).
-
-    Raises:
-        ConfigError: The running request has no prompting, so that nothing says how a turn of the user looks.
-        NoOutputError: The task has no output.
-    """
-    program = current_program()
-    prompting: Prompting | None = program.prompting if program is not None else None
-    if prompting is None:
-        raise ConfigError("there is none, and a further turn is written by it: set controller.prompting", "prompting")
-    return prompting.next_turn(task, prompt)
-
-
-def encode(text: str) -> list[int] | None:
-    """Token ids of a piece of text by the running request's prompting; None where it has none (then text is sent)."""
-    program = current_program()
-    prompting: Prompting | None = program.prompting if program is not None else None
-    return None if prompting is None else prompting.encode(text)
-
-
-def decode(token_ids: list[int]) -> str | None:
-    """The text of token ids by the running request's prompting; None where it has none."""
-    program = current_program()
-    prompting: Prompting | None = program.prompting if program is not None else None
-    return None if prompting is None else prompting.decode(token_ids)
-
-
-def longest_len(*texts: str) -> int:
-    """Tokens of the longest of some texts; where the running request has no prompting, at most its UTF-8 bytes."""
-    return max(len(text.encode()) if (ids := encode(text)) is None else len(ids) for text in texts)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, longest_len, prompt_family, show
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, show
 from scaffolding_ext.controllers.chain import ChunkChain, ControlledChain, conclude
 from scaffolding_ext.controllers.chain.thinking import grow_exactly, grow_within, record_thinking
+from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import family_named

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask, Task, Worker
+from scaffolding_ext.tasks import CONTINUED_TURNS
 from scaffolding_ext.thinking import ServerBudget
+from scaffolding_ext.worker_tags import WorkerTag
 
 
 class Capabilities(NamedTuple):
@@ -65,3 +68,37 @@ def _asks_for_a_queue(task_type: type[Any], handler: Any) -> bool:
     """Whether streaming to the caller fails: upstream's handler of streams reads a field that its task lacks."""
     field = "streaming_output_queue"
     return field in getattr(getattr(handler, "__code__", None), "co_names", ()) and not hasattr(task_type(), field)
+
+
+def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answers: bool, controller: str) -> None:
+    """Refuse a worker that cannot do what it is sent.
+
+    Args:
+        worker: One that does not say how many log-probabilities it reports is believed to give them.
+        tag: Its role.
+        sent: What the controller sends it.
+        continues_answers: Whether the controller has it go on with an unfinished answer.
+        controller: The controller's name.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    for name in sorted(task_type.__name__ for task_type in sent.required - Capabilities.of(worker).tasks):
+        _refuse(worker, tag, f"serve {name}", name, controller)
+    most = getattr(worker, "max_num_logprobs", None)
+    if most is not None and most < sent.num_logprobs:
+        raise ConfigError(
+            f"{type(worker).__name__} reports the log-probabilities of at most {most} tokens a position, and "
+            f"{sent.num_logprobs} are read: take another worker" + (f", or top_k={most}" if most else ""),
+            f"workers.{tag.value}",
+        )
+    if continues_answers and CONTINUED_TURNS in getattr(worker, "refused", ()):
+        _refuse(worker, tag, "go on with an unfinished answer", CONTINUED_TURNS, controller)
+
+
+def _refuse(worker: Worker, tag: WorkerTag, what: str, name: str, controller: str) -> NoReturn:
+    why = getattr(worker, "refused", {}).get(name)
+    raise ConfigError(
+        f"{type(worker).__name__} cannot {what}, which {controller} needs{f': {why}' if why else ''}",
+        f"workers.{tag.value}",
+    )

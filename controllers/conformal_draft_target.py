@@ -21,7 +21,7 @@ from scaffolding_ext import require
 from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting, OnReject
 from scaffolding_ext.calibration.files import CalibrationWarning
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, longest_len, prompt_family
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
 from scaffolding_ext.controllers.capabilities import Requests
 from scaffolding_ext.controllers.draft_target.aggregators import aggregator_from
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
@@ -29,6 +29,7 @@ from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRul
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule, take_over_rule
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.on_worker import OnWorker
+from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.vote.variety import Variety, check_variety
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.nonconformity import SCORES

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, prompt_family
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
 from scaffolding_ext.controllers.chain import Chain, conclude, start_chain
+from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.maths.deepconf import RunningGroupConfidence, warm_up_threshold

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, prompt_family, show
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, show
 from scaffolding_ext.controllers.chain import (
     AnswerProbe,
     Asked,
@@ -26,6 +26,7 @@ from scaffolding_ext.controllers.chain import (
     conclude,
     start_chain,
 )
+from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.stopping import Rule, Stop, StoppingRule, certaindex_of, decide, make_rule, needs_of
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.program import publish, record

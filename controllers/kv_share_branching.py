@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from scaffolding_ext import require
 from scaffolding_ext.calibration.branching import BranchingCalibration
-from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, longest_len, prompt_family
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
 from scaffolding_ext.controllers.branch.branch import Branch
 from scaffolding_ext.controllers.branch.expand import ControllerExpander, Expander, WorkerExpander
 from scaffolding_ext.controllers.branch.gates import DecodeExit, Reward, gate_from
@@ -21,6 +21,7 @@ from scaffolding_ext.controllers.branch.hints import PACKAGED_HINTS, hints_of, i
 from scaffolding_ext.controllers.branch.phrasings import least_similarity_of, phrased, templates_of
 from scaffolding_ext.controllers.branch.score import ControllerScorer, LogprobScorer, Scorer, VerdictScorer
 from scaffolding_ext.controllers.branch.select import best, value_of
+from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.vote.variety import Variety, check_variety
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.kv_sharing.confidence import ConfidenceGate

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.base import decode
+from scaffolding_ext.controllers.prompting import decode
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.vote.weights import logprobs_of
 from scaffolding_ext.errors import ConfigError

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, encode, prompt_family
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController
 from scaffolding_ext.controllers.chain import (
     Looker,
     Needs,
@@ -20,6 +20,7 @@ from scaffolding_ext.controllers.chain import (
     start_chain,
 )
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.entropy import token_entropy
 from scaffolding_ext.program import record

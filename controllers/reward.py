@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.base import BaseController, encode, prompt_family
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.controllers.verdicts import ask_verdicts, first_tokens
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.program import record

@@ -12,8 +12,9 @@ pytest.importorskip("transformers")
 from transformers import PreTrainedTokenizerFast
 
 from scaffolding_ext import HuggingFaceWorker, NativeGenerationController, ScaffoldingLlm
-from scaffolding_ext.controllers.base import BaseController, finish, next_turn
+from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.prompting import next_turn
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompting import Prompting, family_named, load_tokenizer, model_folder
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import encode
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
+from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.seeds import derive_seed

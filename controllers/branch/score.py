@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from scaffolding_ext.controllers.base import BaseController, encode, prompt_family
+from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.branch.branch import Branch
 from scaffolding_ext.controllers.chain.chunk_text import without_end_token
+from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.controllers.reward import score
 from scaffolding_ext.controllers.verdicts import ask_verdicts, first_tokens
 from scaffolding_ext.errors import ConfigError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaffolding_ext.controllers.base import decode
+from scaffolding_ext.controllers.prompting import decode
 
 _SPLIT = "\ufffd"  # what a decoder writes for a part of a character
 

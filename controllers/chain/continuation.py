@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scaffolding_ext.controllers.base import encode
 from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.tasks import notes_of, set_notes, set_turn_start
 from scaffolding_ext.worker_tags import WorkerTag

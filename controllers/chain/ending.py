@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import decode, encode, finish
+from scaffolding_ext.controllers.base import finish
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_text import without_end_token
+from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.answers import up_to_brace
-from scaffolding_ext.controllers.base import decode
 from scaffolding_ext.controllers.chain.asking import asking
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
+from scaffolding_ext.controllers.prompting import decode
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.maths.entropy import Entropy, token_entropy
 from scaffolding_ext.prompting import PromptFamily

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from scaffolding_ext.controllers.base import BaseController, longest_len
+from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.chain.chain import Chain
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
+from scaffolding_ext.controllers.prompting import longest_len
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask

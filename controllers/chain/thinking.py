@@ -8,10 +8,10 @@ from __future__ import annotations
 import bisect
 from typing import NamedTuple
 
-from scaffolding_ext.controllers.base import decode, encode
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.chain.chunk_text import without_end_token
+from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.base import encode
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
+from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask

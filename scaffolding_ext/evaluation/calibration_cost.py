@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scaffolding_ext.controllers.base import BaseController, sub_controllers
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.sub_controllers import sub_controllers
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.tasks import TokenCounts
 

@@ -1,0 +1,49 @@
+"""The running request's prompting, as a controller uses it: its texts, its token ids, and a further turn."""
+
+from __future__ import annotations
+
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.program import current_program
+from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, family_named
+from scaffolding_ext.protocol import GenerationTask
+
+
+def prompt_family() -> PromptFamily:
+    """The prompt family of the running request: its prompting's, else the default."""
+    prompting = _prompting()
+    return family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
+
+
+def next_turn(task: GenerationTask, prompt: str) -> GenerationTask:
+    """A task that asks again in the conversation of a task that has its output (see `Prompting.next_turn`).
+
+    Raises:
+        ConfigError: The running request has no prompting, so that nothing says how a turn of the user looks.
+        NoOutputError: The task has no output.
+    """
+    prompting = _prompting()
+    if prompting is None:
+        raise ConfigError("there is none, and a further turn is written by it: set controller.prompting", "prompting")
+    return prompting.next_turn(task, prompt)
+
+
+def encode(text: str) -> list[int] | None:
+    """Token ids of a piece of text by the running request's prompting; None where it has none (then text is sent)."""
+    prompting = _prompting()
+    return None if prompting is None else prompting.encode(text)
+
+
+def decode(token_ids: list[int]) -> str | None:
+    """The text of token ids by the running request's prompting; None where it has none."""
+    prompting = _prompting()
+    return None if prompting is None else prompting.decode(token_ids)
+
+
+def longest_len(*texts: str) -> int:
+    """Tokens of the longest of some texts; where the running request has no prompting, at most its UTF-8 bytes."""
+    return max(len(text.encode()) if (ids := encode(text)) is None else len(ids) for text in texts)
+
+
+def _prompting() -> Prompting | None:
+    program = current_program()
+    return None if program is None else program.prompting

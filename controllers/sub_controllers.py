@@ -1,0 +1,42 @@
+"""The controllers within one: attributes of it, or what stands in an attribute that is a list, a tuple or a dict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from scaffolding_ext.protocol import Controller
+
+_CONTAINERS = frozenset({tuple, list, dict})
+_PLAIN_TYPES = frozenset({type(None), bool, int, float, str})  # skips a slower isinstance in every clone
+
+
+def sub_controllers(controller: Controller) -> Iterator[Controller]:
+    """The controllers within one, in the order of its attributes."""
+    for value in vars(controller).values():
+        items = _items(value) if type(value) in _CONTAINERS else (value,)
+        yield from (item for item in items if isinstance(item, Controller))
+
+
+def cloned_subs(controller: Controller) -> dict[str, Any]:
+    """Each attribute that holds sub-controllers, by its name, with a clone in the place of each of them."""
+    cloned: dict[str, Any] = {}
+    for name, value in vars(controller).items():
+        kind = type(value)
+        if kind in _CONTAINERS:
+            if any(isinstance(item, Controller) for item in _items(value)):
+                cloned[name] = _cloned(value)
+        elif kind not in _PLAIN_TYPES and isinstance(value, Controller):
+            cloned[name] = value.clone()
+    return cloned
+
+
+def _items(container: Any) -> Iterable[Any]:
+    return container.values() if type(container) is dict else container
+
+
+def _cloned(container: Any) -> Any:
+    """The container with a clone of each controller in it."""
+    if type(container) is dict:
+        return dict(zip(container, _cloned(tuple(container.values())), strict=True))
+    return type(container)(item.clone() if isinstance(item, Controller) else item for item in container)
