@@ -36,6 +36,12 @@ class Capabilities(NamedTuple):
         return cls(frozenset(handlers), *told)
 
 
+def _asks_for_a_queue(task_type: type[Any], handler: Any) -> bool:
+    """Whether streaming to the caller fails: upstream's handler of streams reads a field that its task lacks."""
+    field = "streaming_output_queue"
+    return field in getattr(getattr(handler, "__code__", None), "co_names", ()) and not hasattr(task_type(), field)
+
+
 UNBOUND = Capabilities(frozenset({GenerationTask}), None, frozenset({GenerationTask}))
 
 
@@ -64,12 +70,6 @@ def joined(sent: Iterable[Mapping[str, Requests]]) -> dict[str, Requests]:
     return found
 
 
-def _asks_for_a_queue(task_type: type[Any], handler: Any) -> bool:
-    """Whether streaming to the caller fails: upstream's handler of streams reads a field that its task lacks."""
-    field = "streaming_output_queue"
-    return field in getattr(getattr(handler, "__code__", None), "co_names", ()) and not hasattr(task_type(), field)
-
-
 def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answers: bool, controller: str) -> None:
     """Refuse a worker that cannot do what it is sent.
 
@@ -84,7 +84,7 @@ def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answe
         ConfigError: It cannot.
     """
     for name in sorted(task_type.__name__ for task_type in sent.required - Capabilities.of(worker).tasks):
-        _refuse(worker, tag, f"serve {name}", name, controller)
+        refuse_worker(worker, tag, f"serve {name}", name, controller)
     most = getattr(worker, "max_num_logprobs", None)
     if most is not None and most < sent.num_logprobs:
         raise ConfigError(
@@ -93,10 +93,15 @@ def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answe
             f"workers.{tag.value}",
         )
     if continues_answers and CONTINUED_TURNS in getattr(worker, "refused", ()):
-        _refuse(worker, tag, "go on with an unfinished answer", CONTINUED_TURNS, controller)
+        refuse_worker(worker, tag, "go on with an unfinished answer", CONTINUED_TURNS, controller)
 
 
-def _refuse(worker: Worker, tag: WorkerTag, what: str, name: str, controller: str) -> NoReturn:
+def refuse_worker(worker: Worker, tag: WorkerTag, what: str, name: str, controller: str) -> NoReturn:
+    """Say what a worker cannot do, and why, where it names `name` among what it refuses.
+
+    Raises:
+        ConfigError: Always.
+    """
     why = getattr(worker, "refused", {}).get(name)
     raise ConfigError(
         f"{type(worker).__name__} cannot {what}, which {controller} needs{f': {why}' if why else ''}",

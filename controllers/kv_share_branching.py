@@ -21,6 +21,7 @@ from scaffolding_ext.controllers.branch.hints import PACKAGED_HINTS, hints_of, i
 from scaffolding_ext.controllers.branch.phrasings import least_similarity_of, phrased, templates_of
 from scaffolding_ext.controllers.branch.score import ControllerScorer, LogprobScorer, Scorer, VerdictScorer
 from scaffolding_ext.controllers.branch.select import best, value_of
+from scaffolding_ext.controllers.capabilities import refuse_worker
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.vote.variety import Variety, check_variety
 from scaffolding_ext.errors import ConfigError
@@ -168,16 +169,16 @@ class KVShareBranchingController(BaseController):
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """Tell the controller what its workers can do; refuse a layer exit or a similarity gate that they cannot."""
         super().bind(workers)
-        tag = WorkerTag.GENERATION
+        tag, name = WorkerTag.GENERATION, type(self).__name__
         worker: Any = worker_for(workers, tag)
         refused = getattr(worker, "refused", ())
         can_compare = self.can_serve(tag, BranchTask) and SIMILARITY_GATE not in refused
         if self.least_similarity is not None and not can_compare:
-            self._refuse(worker, tag, "compare hidden states (least_similarity)", SIMILARITY_GATE)
+            refuse_worker(worker, tag, "compare hidden states (least_similarity)", SIMILARITY_GATE, name)
         if not self._asks_verdicts:
             return
         if self.layer_exit is not None and not (self.can_serve(tag, VerifyTask) and LAYER_EXIT not in refused):
-            self._refuse(worker, tag, "stop at a layer (layer_exit)", LAYER_EXIT)
+            refuse_worker(worker, tag, "stop at a layer (layer_exit)", LAYER_EXIT, name)
         if self.calibration is not None:
             self.calibration.check_model(getattr(worker, "model", None))
 
