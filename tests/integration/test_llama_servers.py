@@ -31,7 +31,7 @@ from scaffolding_ext import (
 from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
-from scaffolding_ext.tasks import ScoreTask, set_turn_start, token_counts_of
+from scaffolding_ext.tasks import LAYER_EXIT, SIMILARITY_GATE, ScoreTask, set_turn_start, token_counts_of
 from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
 from scaffolding_ext.tinylm.grammar import sample_problem
 
@@ -130,7 +130,7 @@ def test_contract(server: Any, endpoint: Any, check: Callable[..., None]) -> Non
 
 def test_it_is_found_out_by_itself(worker: OpenAIWorker) -> None:
     assert (worker.flavor, worker.max_seq_len) == ("llama_cpp", CONTEXT_LEN)
-    assert worker.refused.keys() == {"ScoreTask"}
+    assert worker.refused.keys() == {"ScoreTask", LAYER_EXIT, SIMILARITY_GATE}
     assert ScoreTask not in worker.task_handlers
 
 
