@@ -8,18 +8,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.program import current_program, record
 from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
-from scaffolding_ext.tasks import VerifyTask, is_urgent, notes_of
+from scaffolding_ext.tasks import VerifyTask, notes_of
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
+from scaffolding_ext.workers.openai.hints import hints, unordered
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.stops import StopStrings
 from scaffolding_ext.workers.task_fields import NEUTRAL, is_set, refuse
 from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings
 
 WORKER = "OpenAIWorker"
-_PER_UNIT = 1000  # places of a server, which are whole numbers, for one of a policy's
 _MAX_VOCAB = 1 << 31  # the server knows its vocabulary, and refuses what lies beyond it
 
 
@@ -196,36 +195,12 @@ class RequestBodies:
         )
 
     def _hints(self, task: Task) -> dict[str, Any]:
-        """What helps the server to order requests, and to keep apart what shares no KV.
-
-        What others wait for goes first, then comes the order of the programs: that of the host's policy, or the oldest
-        first, so that the requests of one stay together.
-        """
-        fields: dict[str, Any] = {}
-        salt = (task.custom_input_params or {}).get("cache_salt")
-        if salt is not None and self.flavor.takes_salt[self._chat]:
-            fields["cache_salt"] = salt
-        elif salt is not None:
-            reason = f"servers of flavor {self.flavor.name!r} take none on this endpoint"
-            record("lowered", what="cache_salt", reason=reason)
-        if self._prioritize and self.flavor.priority is not None:
-            program = current_program()
-            place = 0 if program is None else program.number
-            if program is not None and program.order is not None:
-                place = max(0, round(_PER_UNIT * program.priority))
-            place = -1 if is_urgent(task) else place
-            priority = self.flavor.priority(place) if place else None
-            fields |= {} if priority is None else {"priority": priority}
-        return fields
+        return hints(task, self.flavor, self._chat, self._prioritize)
 
     @property
     def unordered(self) -> str | None:
         """Why the server does not order requests as the host's policy does; None where it does."""
-        if self.flavor.priority is None:
-            return f"servers of flavor {self.flavor.name!r} take no priority"
-        if self.flavor.priority(1) is None:
-            return f"servers of flavor {self.flavor.name!r} are told what others wait for, and no other order"
-        return None if self._prioritize else "it is not told of it: set prioritize, and have the server order by it"
+        return unordered(self.flavor, self._prioritize)
 
     @property
     def no_thinking_budget(self) -> str | None:

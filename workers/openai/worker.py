@@ -6,10 +6,9 @@ import functools
 import logging
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
-from scaffolding_ext.program import record
 from scaffolding_ext.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, RewardTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.tasks import ScoreTask, VerifyTask, notes_of, set_notes, set_token_counts
@@ -24,7 +23,8 @@ from scaffolding_ext.workers.openai.judging import reward, verify
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.scores import scores_of
 from scaffolding_ext.workers.openai.self_test import proven, refusals, refused_scores
-from scaffolding_ext.workers.openai.stream import Answer, StreamReader, read_answer
+from scaffolding_ext.workers.openai.stream import read_answer
+from scaffolding_ext.workers.openai.task_stream import TaskStream, record_retries
 from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
 
 if TYPE_CHECKING:
@@ -33,13 +33,6 @@ if TYPE_CHECKING:
     from scaffolding_ext.standins import TaskHandler
 
 _log = logging.getLogger(__name__)
-
-
-class _Stream(NamedTuple):
-    """What a streaming task keeps between its steps."""
-
-    reader: StreamReader
-    started_at: float
 
 
 class OpenAIWorker(ChatWorker):
@@ -162,7 +155,7 @@ class OpenAIWorker(ChatWorker):
             self.unordered = self._bodies.unordered
             self.max_num_logprobs = self._bodies.max_num_logprobs
             self.server_budget = ServerBudget(self._bodies.no_thinking_budget)
-            self._streams: OpenStreams[StreamReader] = OpenStreams(self._cancel)
+            self._streams: OpenStreams[TaskStream] = OpenStreams(self._close)
             self._refuse_what_fails(lacking, tested=served is not None)
         except BaseException:
             self._connection.close()
@@ -225,19 +218,19 @@ class OpenAIWorker(ChatWorker):
             lost_ids=self._bodies.lost_ids(task),
         )
         reply = await self._connection.run(self._connection.complete, self._path, body, read)
-        _record_retries(reply.num_retries)
-        self._fill(task, reply.value, started_at)
+        record_retries(reply.num_retries)
+        fill(task, reply.value, self._bodies, time.monotonic() - started_at)
         return TaskStatus.SUCCESS
 
     async def _generate_in_pieces(self, task: GenerationTask) -> TaskStatus:
         """Generation that its caller may look at while it goes on, or that is only right in pieces."""
         stream = self._open_stream(task)
-        answer, num_pieces = None, 0
+        ended, num_pieces = False, 0
         try:
-            while answer is None or answer.finish_reason is None:
+            while not ended:
                 num_pieces += 1
                 num_tokens = max(num_pieces, len(task.output_tokens or ()) + 1)
-                answer = await self._advance(task, stream, num_tokens if task.streaming_output_flag else NEVER)
+                ended = await stream.advance(task, num_tokens if task.streaming_output_flag else NEVER)
                 if task.streaming_output_flag:
                     show(task)
         finally:
@@ -249,16 +242,11 @@ class OpenAIWorker(ChatWorker):
             return TaskStatus.SUCCESS
         if task.request_handle is None:
             task.request_handle = self._open_stream(task)
-        stream: _Stream = task.request_handle
+        stream: TaskStream = task.request_handle
         if not task.streaming_output_flag:  # a caller's stream is one text
-            stream.reader.may_run_to = furthest(task)
+            stream.may_run_to(furthest(task))
         try:
-            if task.cancel_flag:
-                answer = await self._connection.run(stream.reader.cancel)
-                self._fill(task, answer, stream.started_at)
-            else:
-                answer = await self._advance(task, stream, next_len(task))
-            task.end_flag = answer.finish_reason is not None
+            task.end_flag = await (stream.cancel(task) if task.cancel_flag else stream.advance(task, next_len(task)))
         except BaseException:
             await self._forget_stream(stream)
             raise
@@ -268,34 +256,17 @@ class OpenAIWorker(ChatWorker):
             show(task)
         return TaskStatus.SUCCESS
 
-    def _open_stream(self, task: GenerationTask) -> _Stream:
-        body = self._bodies.generation(task, stream=True)
-        flavor, gives_ids, lost_ids = self._bodies.flavor, self._bodies.gives_ids, self._bodies.lost_ids(task)
-        stops = self._bodies.stops(task)
-        reader = StreamReader(self._connection, self._path, body, flavor, gives_ids, lost_ids, stops)
-        task.output_tokens = None
-        self._streams.add(reader)
-        return _Stream(reader, time.monotonic())
+    def _open_stream(self, task: GenerationTask) -> TaskStream:
+        stream = TaskStream(self._connection, self._path, self._bodies, task)
+        self._streams.add(stream)
+        return stream
 
-    async def _advance(self, task: GenerationTask, stream: _Stream, num_tokens: int) -> Answer:
-        first = task.output_str is None or task.output_tokens is None
-        answer = await self._connection.run(stream.reader.wait, num_tokens)
-        if first:
-            _record_retries(stream.reader.num_retries)
-        self._fill(task, answer, stream.started_at)
-        if stream.reader.error is not None:
-            if answer.text:
-                record("stream_lost", num_tokens=len(answer.token_ids or ()), error=str(stream.reader.error))
-            raise stream.reader.error
-        return answer
+    async def _close(self, stream: TaskStream) -> None:
+        await stream.close()
 
-    async def _cancel(self, reader: StreamReader) -> None:
-        await self._connection.run(reader.cancel)
-
-    async def _forget_stream(self, stream: _Stream) -> None:
-        self._streams.discard(stream.reader)
-        if not stream.reader.ended:
-            await self._connection.run(stream.reader.cancel)
+    async def _forget_stream(self, stream: TaskStream) -> None:
+        self._streams.discard(stream)
+        await stream.close()
 
     async def _score(self, task: ScoreTask) -> TaskStatus:
         scored = self._bodies.reader.scored(task)
@@ -304,9 +275,10 @@ class OpenAIWorker(ChatWorker):
             if reason is not None:
                 raise EngineError(f"{self._connection.base_url} cannot serve a ScoreTask: {reason}")
             self._scores_tested = True
-        asked = (self._bodies, scored.token_ids, scored.start, task)
-        reply = await self._connection.run(scores_of, self._connection, *asked)
-        _record_retries(reply.num_retries)
+        reply = await self._connection.run(
+            scores_of, self._connection, self._bodies, scored.token_ids, scored.start, task
+        )
+        record_retries(reply.num_retries)
         task.logprobs, counts = reply.value
         set_token_counts(task, counts)
         return TaskStatus.SUCCESS
@@ -327,11 +299,3 @@ class OpenAIWorker(ChatWorker):
         VerifyTask: _verify,
         RewardTask: _reward,
     }
-
-    def _fill(self, task: GenerationTask, answer: Answer, started_at: float) -> None:
-        fill(task, answer, self._bodies, time.monotonic() - started_at)
-
-
-def _record_retries(num_retries: int) -> None:
-    if num_retries:
-        record("retried", worker="OpenAIWorker", num_retries=num_retries)

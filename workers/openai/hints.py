@@ -1,0 +1,51 @@
+"""What a request tells its server about order, and about which requests share KV."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scaffolding_ext.program import current_program, record
+from scaffolding_ext.protocol import Task
+from scaffolding_ext.tasks import is_urgent
+from scaffolding_ext.workers.openai.flavors import Flavor
+
+_PER_UNIT = 1000  # places of a server, which are whole numbers, for one of a policy's
+
+
+def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool) -> dict[str, Any]:
+    """Request fields that help the server to order requests, and to keep apart what shares no KV.
+
+    What others wait for goes first, then comes the order of the programs: that of the host's policy, or the oldest
+    first, so that the requests of one stay together.
+
+    Args:
+        task: What is asked for; `cache_salt` in its `custom_input_params` names those it may share KV with.
+        flavor: What the server takes.
+        chat: Whether the request goes to `/chat/completions`.
+        prioritize: Whether the server is told which tasks go before others.
+    """
+    fields: dict[str, Any] = {}
+    salt = (task.custom_input_params or {}).get("cache_salt")
+    if salt is not None and flavor.takes_salt[chat]:
+        fields["cache_salt"] = salt
+    elif salt is not None:
+        reason = f"servers of flavor {flavor.name!r} take none on this endpoint"
+        record("lowered", what="cache_salt", reason=reason)
+    if prioritize and flavor.priority is not None:
+        program = current_program()
+        place = 0 if program is None else program.number
+        if program is not None and program.order is not None:
+            place = max(0, round(_PER_UNIT * program.priority))
+        place = -1 if is_urgent(task) else place
+        priority = flavor.priority(place) if place else None
+        fields |= {} if priority is None else {"priority": priority}
+    return fields
+
+
+def unordered(flavor: Flavor, prioritize: bool) -> str | None:
+    """Why the server does not order requests as the host's policy does; None where it does."""
+    if flavor.priority is None:
+        return f"servers of flavor {flavor.name!r} take no priority"
+    if flavor.priority(1) is None:
+        return f"servers of flavor {flavor.name!r} are told what others wait for, and no other order"
+    return None if prioritize else "it is not told of it: set prioritize, and have the server order by it"

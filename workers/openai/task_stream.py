@@ -1,0 +1,78 @@
+"""The stream that serves a task, from its request to its end."""
+
+from __future__ import annotations
+
+import time
+
+from scaffolding_ext.program import record
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.workers.openai.connection import Connection
+from scaffolding_ext.workers.openai.filling import fill
+from scaffolding_ext.workers.openai.requests import RequestBodies
+from scaffolding_ext.workers.openai.stream import StreamReader
+
+
+class TaskStream:
+    """One task's stream. The task holds it, so it does not hold the task: each step is given it, and writes into it.
+
+    Args:
+        connection: To the server.
+        path: `"completions"` or `"chat"`.
+        bodies: Makes the request.
+        task: Its output begins anew.
+    """
+
+    def __init__(self, connection: Connection, path: str, bodies: RequestBodies, task: GenerationTask) -> None:
+        body = bodies.generation(task, stream=True)
+        lost_ids, stops = bodies.lost_ids(task), bodies.stops(task)
+        self._reader = StreamReader(connection, path, body, bodies.flavor, bodies.gives_ids, lost_ids, stops)
+        self._connection = connection
+        self._bodies = bodies
+        self._started_at = time.monotonic()
+        task.output_tokens = None
+
+    def may_run_to(self, num_tokens: int) -> None:
+        """Say at how many tokens it is given up."""
+        self._reader.may_run_to = num_tokens
+
+    async def advance(self, task: GenerationTask, num_tokens: int) -> bool:
+        """Wait until the task has that many tokens, or the end.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            WorkerError: It broke off.
+        """
+        reader = self._reader
+        first = task.output_str is None or task.output_tokens is None
+        answer = await self._connection.run(reader.wait, num_tokens)
+        if first:
+            record_retries(reader.num_retries)
+        fill(task, answer, self._bodies, time.monotonic() - self._started_at)
+        if reader.error is not None:
+            if answer.text:
+                record("stream_lost", num_tokens=len(answer.token_ids or ()), error=str(reader.error))
+            raise reader.error
+        return answer.finish_reason is not None
+
+    async def cancel(self, task: GenerationTask) -> bool:
+        """End it; the task gets what has come.
+
+        Returns:
+            Whether it has ended: one that had not begun has not.
+        """
+        answer = await self._connection.run(self._reader.cancel)
+        fill(task, answer, self._bodies, time.monotonic() - self._started_at)
+        return answer.finish_reason is not None
+
+    async def close(self) -> None:
+        """End it, where it goes on; its task stays as it is."""
+        if not self._reader.ended:
+            await self._connection.run(self._reader.cancel)
+
+
+def record_retries(num_retries: int) -> None:
+    """Have the trace say how often a server was asked again, where it was."""
+    if num_retries:
+        record("retried", worker="OpenAIWorker", num_retries=num_retries)
