@@ -207,19 +207,17 @@ class OpenAIWorker(ChatWorker):
             return status
 
     async def _generate_once(self, task: GenerationTask) -> TaskStatus:
-        body = self._bodies.generation(task, stream=False)
-        if task.streaming_output_flag or self._bodies.is_streamed(task, body):
+        bodies = self._bodies
+        body = bodies.generation(task, stream=False)
+        if task.streaming_output_flag or bodies.is_streamed(task, body):
             return await self._generate_in_pieces(task)
         started_at = time.monotonic()
         read = functools.partial(
-            read_answer,
-            flavor=self._bodies.flavor,
-            expects_ids=self._bodies.gives_ids,
-            lost_ids=self._bodies.lost_ids(task),
+            read_answer, flavor=bodies.flavor, expects_ids=bodies.gives_ids, lost_ids=bodies.lost_ids(task)
         )
         reply = await self._connection.run(self._connection.complete, self._path, body, read)
         record_retries(reply.num_retries)
-        fill(task, reply.value, self._bodies, time.monotonic() - started_at)
+        fill(task, reply.value, bodies, time.monotonic() - started_at)
         return TaskStatus.SUCCESS
 
     async def _generate_in_pieces(self, task: GenerationTask) -> TaskStatus:
