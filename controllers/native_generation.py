@@ -14,7 +14,7 @@ from scaffolding_ext.sampling_params import (
     checked_sampling_params,
     set_sampling_params,
 )
-from scaffolding_ext.tasks import finish_reason_of, output_of
+from scaffolding_ext.task_results import finish_reason_of, output_of
 from scaffolding_ext.worker_tags import WorkerTag
 
 _ANSWER_TOKENS = 1024  # behind thinking that has a budget, where nobody says how long the whole may be

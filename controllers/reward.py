@@ -18,7 +18,8 @@ from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily, Prompting
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask
-from scaffolding_ext.tasks import REWARD, VERIFY, VerifyTask, output_of, set_purpose
+from scaffolding_ext.task_results import output_of
+from scaffolding_ext.tasks import REWARD, VERIFY, VerifyTask, set_purpose
 from scaffolding_ext.worker_tags import WorkerTag
 
 

@@ -32,7 +32,7 @@ from scaffolding_ext.protocol import (
     TokenizeTask,
     close_generator,
 )
-from scaffolding_ext.tasks import cost_of, finish_reason_of
+from scaffolding_ext.task_results import cost_of, finish_reason_of
 
 _FULL_ONLY = ("content", "llm_duration_ms", "tool_arguments", "tool_result")  # left out of a compact trace, as upstream
 

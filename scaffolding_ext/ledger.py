@@ -10,7 +10,8 @@ from typing import Any
 
 from scaffolding_ext.protocol import ControllerGenerator, Task
 from scaffolding_ext.relay import relay
-from scaffolding_ext.tasks import Purpose, TaskCost, TokenCounts, cost_of, notes_of, purpose_of
+from scaffolding_ext.task_results import TaskCost, cost_of
+from scaffolding_ext.tasks import Purpose, TokenCounts, notes_of, purpose_of
 
 _NOTHING = TokenCounts()
 _FREE = TaskCost(_NOTHING, _NOTHING)

@@ -9,7 +9,8 @@ from typing import Any
 from scaffolding_ext.errors import InvalidTaskError, NoOutputError
 from scaffolding_ext.maths.kv_sharing.confidence import generation_confidence
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import CHAIN, VERIFY, BranchTask, VerifyTask, finish_reason_of, output_of, set_purpose
+from scaffolding_ext.task_results import finish_reason_of, output_of
+from scaffolding_ext.tasks import CHAIN, VERIFY, BranchTask, VerifyTask, set_purpose
 from scaffolding_ext.worker_tags import tag_name
 
 

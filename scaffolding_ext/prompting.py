@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
 from scaffolding_ext.model_files import how_to_load, refuse_own_tokenizer
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import output_of
+from scaffolding_ext.task_results import output_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

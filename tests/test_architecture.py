@@ -23,6 +23,7 @@ LAYERS = (
     ("documents", "model_files", "chat_standins", "thinking"),
     ("protocol", "answers", "plain_yaml", "require"),
     ("tasks", "worker_tags", "relay", "worker", "completion"),
+    ("task_results",),
     ("ledger", "execution_trace", "prompting", "lowering", "registry", "testing"),
     ("served_model", "program", "tinylm", "calibration"),
     ("sampling_params", "results", "opened_program"),

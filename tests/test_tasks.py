@@ -9,6 +9,7 @@ import pytest
 
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, Worker
+from scaffolding_ext.task_results import finish_reason_of, output_of
 from scaffolding_ext.tasks import (
     CHAIN,
     CHAIN_START,
@@ -22,9 +23,7 @@ from scaffolding_ext.tasks import (
     TaskNotes,
     TokenCounts,
     VerifyTask,
-    finish_reason_of,
     notes_of,
-    output_of,
     purpose_of,
     set_purpose,
     set_token_counts,

@@ -17,12 +17,12 @@ from scaffolding_ext.program import record
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess
 from scaffolding_ext.relay import relay
 from scaffolding_ext.sampling_params import SAMPLING_FIELDS
+from scaffolding_ext.task_results import output_of
 from scaffolding_ext.tasks import (
     CHAIN,
     CHAIN_START,
     BranchTask,
     TokenCounts,
-    output_of,
     set_purpose,
     set_token_counts,
     token_counts_of,

@@ -13,7 +13,8 @@ from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.program import record
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.tasks import notes_of, output_of
+from scaffolding_ext.task_results import output_of
+from scaffolding_ext.tasks import notes_of
 
 
 def conclude(

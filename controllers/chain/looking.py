@@ -15,7 +15,8 @@ from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.maths.entropy import Entropy, token_entropy
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import finish_reason_of, notes_of, output_of
+from scaffolding_ext.task_results import finish_reason_of, output_of
+from scaffolding_ext.tasks import notes_of
 
 
 class Needs(NamedTuple):

@@ -15,7 +15,7 @@ from scaffolding_ext.maths.entropy import Entropy, geometric_mean
 from scaffolding_ext.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.sampling_params import GUIDED_DECODING, checked_sampling_params
-from scaffolding_ext.tasks import output_of
+from scaffolding_ext.task_results import output_of
 
 HEDGE_WORDS = ("wait", "hold", "but", "okay", "no", "hmm")
 

@@ -10,16 +10,8 @@ from scaffolding_ext.controllers.chain.chunk_text import is_text_of
 from scaffolding_ext.controllers.chain.continuation import continuation
 from scaffolding_ext.program import record
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task
-from scaffolding_ext.tasks import (
-    CHAIN,
-    CHAIN_START,
-    PAUSED,
-    cost_of,
-    finish_reason_of,
-    let_run_to,
-    output_of,
-    set_purpose,
-)
+from scaffolding_ext.task_results import cost_of, finish_reason_of, output_of
+from scaffolding_ext.tasks import CHAIN, CHAIN_START, PAUSED, let_run_to, set_purpose
 from scaffolding_ext.worker_tags import WorkerTag
 
 _MOST_LATE = 2  # streams that the worker ends early; behind them the chain grows in chunks

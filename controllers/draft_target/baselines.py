@@ -14,7 +14,8 @@ from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.tasks import VerifyTask, output_of
+from scaffolding_ext.task_results import output_of
+from scaffolding_ext.tasks import VerifyTask
 from scaffolding_ext.worker_tags import WorkerTag
 
 REFLECTION_WORDS = ("wait", "hmm", "hold", "alternatively", "let me check", "let me double check", "let me redo")

@@ -30,7 +30,8 @@ from scaffolding_ext.evaluation.summary import Summary, summarize
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, TaskStatus, Worker
 from scaffolding_ext.registry import controllers
 from scaffolding_ext.standins import TaskHandler
-from scaffolding_ext.tasks import output_of, set_token_counts
+from scaffolding_ext.task_results import output_of
+from scaffolding_ext.tasks import set_token_counts
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
 
 
