@@ -47,7 +47,7 @@ OWN = [
     for factory in map(kind.resolve, kind.names())
     if factory.__module__.startswith("scaffolding_ext.")
 ]
-WHOLE, REAL = (False, "8", 2.5, float("nan"), -1), (True, "0.5", float("nan"), float("inf"), -1)
+WHOLE, REAL = (False, "8", 2.5, float("nan"), -1), (True, "0.5", float("nan"), float("inf"), -2)  # -1 is a cosine
 
 
 def numbers(factory: Callable[..., object]) -> list[tuple[str, tuple[object, ...]]]:
