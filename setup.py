@@ -45,8 +45,8 @@ setup(
     package_data={
         "scaffolding_ext": ["py.typed"],
         "scaffolding_ext.configs": ["*.yaml", "*.json"],
-        "scaffolding_ext.evaluation": ["*.json"],
-        "scaffolding_ext.evaluation.html_report": ["templates/*"],
+        "scaffolding_ext.evaluation.run": ["*.json"],
+        "scaffolding_ext.evaluation.report.html_report": ["templates/*"],
         "scaffolding_ext.workers.huggingface": ["*.c", "*.pyi"],
         "scaffolding_ext.tinylm": ["weights/*/*", "weights/*/*/*"],
     },

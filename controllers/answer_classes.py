@@ -9,10 +9,10 @@ from scaffolding_ext.answers.classes import Grouping, grouping
 from scaffolding_ext.answers.verdict import Verdict
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.program import record
 from scaffolding_ext.protocol import ControllerGenerator
-from scaffolding_ext.tasks import CompareTask, MeaningTask
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.tasks import CompareTask, MeaningTask
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import record
 
 
 def classify(controller: BaseController, answers: Sequence[str | None]) -> ControllerGenerator:

@@ -11,14 +11,11 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-import scaffolding_ext.worker_tags
-from scaffolding_ext.completion import Completion
+import scaffolding_ext.protocol.worker_tags
 from scaffolding_ext.controllers.capabilities import UNBOUND, Capabilities, Requests, check_worker, joined
 from scaffolding_ext.controllers.sub_controllers import cloned_subs, sub_controllers
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.opened_program import in_program
-from scaffolding_ext.program import Program, current_program, record
-from scaffolding_ext.prompting import Prompting, Turn
+from scaffolding_ext.prompts.prompting import Prompting, Turn
 from scaffolding_ext.protocol import (
     Controller,
     ControllerGenerator,
@@ -28,11 +25,14 @@ from scaffolding_ext.protocol import (
     Task,
     Worker,
 )
+from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.protocol.thinking import ServerBudget
+from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 from scaffolding_ext.registry import Registry
-from scaffolding_ext.relay import relay
-from scaffolding_ext.tasks import TokenCounts
-from scaffolding_ext.thinking import ServerBudget
-from scaffolding_ext.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
+from scaffolding_ext.request.completion import Completion
+from scaffolding_ext.request.opened_program import in_program
+from scaffolding_ext.request.program import Program, current_program, record
 
 # What only a request of one generation can have: a vote's samples share none of it.
 ONE_GENERATION = frozenset({"n", "best_of", "num_logprobs", "stop", "seed", "echo"})
@@ -73,7 +73,7 @@ class BaseController(Controller):
             never set, our host takes that of the generation worker's model; None sends prompts as they are.
     """
 
-    WorkerTag: TypeAlias = scaffolding_ext.worker_tags.WorkerTag
+    WorkerTag: TypeAlias = scaffolding_ext.protocol.worker_tags.WorkerTag
     required_tags: tuple[WorkerTag, ...] = (WorkerTag.GENERATION,)
     required_tasks: tuple[type[Task], ...] = ()
     registries: ClassVar[Mapping[str, Registry]] = {}

@@ -15,10 +15,10 @@ from scaffolding_ext.controllers.vote.samples import Sample, Sampler
 from scaffolding_ext.controllers.vote.variety import check_variety
 from scaffolding_ext.controllers.vote.weights import Weight, weight_from
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.program import publish, record
-from scaffolding_ext.progress import Steps
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import publish, record
+from scaffolding_ext.request.progress import Steps
 
 _REWARDS = ("mean_logprob", "confidence")
 

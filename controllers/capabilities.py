@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask, Task, Worker
-from scaffolding_ext.tasks import CONTINUED_TURNS
-from scaffolding_ext.thinking import ServerBudget
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.notes import CONTINUED_TURNS
+from scaffolding_ext.protocol.thinking import ServerBudget
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 
 
 class Capabilities(NamedTuple):

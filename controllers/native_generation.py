@@ -6,16 +6,16 @@ from typing import Any
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
-from scaffolding_ext.protocol import ControllerGenerator
-from scaffolding_ext.sampling_params import (
+from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.prompts.sampling_params import (
     SAMPLING_FIELDS,
     apply_sampling_params,
     checked_sampling_params,
     set_sampling_params,
 )
-from scaffolding_ext.task_results import finish_reason_of, output_of
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol import ControllerGenerator
+from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 
 _ANSWER_TOKENS = 1024  # behind thinking that has a budget, where nobody says how long the whole may be
 _FORCED_TOKENS = 64  # of an answer for which the whole left no room

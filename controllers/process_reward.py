@@ -16,9 +16,9 @@ from scaffolding_ext.controllers.prompting import decode
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.vote.weights import logprobs_of
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.program import record
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.task_results import output_of
+from scaffolding_ext.protocol.task_results import output_of
+from scaffolding_ext.request.program import record
 
 Aggregate = Literal["min", "product", "mean", "last"]
 StepReward = Literal["verdict", "mean_logprob"]

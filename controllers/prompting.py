@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.program import current_program
-from scaffolding_ext.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, family_named
+from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, PromptFamily, Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.request.program import current_program
 
 
 def prompt_family() -> PromptFamily:

@@ -15,12 +15,14 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.controllers.verdicts import ask_verdicts, first_tokens
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.program import record
-from scaffolding_ext.prompting import PromptFamily, Prompting
+from scaffolding_ext.prompts.prompting import PromptFamily, Prompting
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask
-from scaffolding_ext.task_results import output_of
-from scaffolding_ext.tasks import REWARD, VERIFY, VerifyTask, set_purpose
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.notes import VERIFY, set_purpose
+from scaffolding_ext.protocol.task_results import output_of
+from scaffolding_ext.protocol.tasks import REWARD
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import record
 
 
 def prepare(controller: Controller | None, task: GenerationTask) -> None:

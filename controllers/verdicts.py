@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.lowering import lower_verify, write_back_verify
-from scaffolding_ext.program import record
 from scaffolding_ext.protocol import ControllerGenerator
-from scaffolding_ext.tasks import VerifyTask
-from scaffolding_ext.worker_tags import WorkerTag, tag_name
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.lowering import lower_verify, write_back_verify
+from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name
+from scaffolding_ext.request.program import record
 
 
 def first_tokens(yes: str, no: str, encode: Callable[[str], list[int]]) -> tuple[int, int]:

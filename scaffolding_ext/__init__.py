@@ -9,21 +9,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, which cannot read the table below
-    from scaffolding_ext.completion import Completion as Completion
     from scaffolding_ext.controllers.base import BaseController as BaseController
     from scaffolding_ext.controllers.best_of_n import BestOfNController as BestOfNController
-    from scaffolding_ext.controllers.budget_forcing import BudgetForcingController as BudgetForcingController
-    from scaffolding_ext.controllers.conformal_draft_target import (
+    from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController as BudgetForcingController
+    from scaffolding_ext.controllers.budgets.queue_aware_budget import (
+        QueueAwareBudgetController as QueueAwareBudgetController,
+    )
+    from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController as DynasorCoTController
+    from scaffolding_ext.controllers.draft_target.conformal_draft_target import (
         ConformalDraftTargetController as ConformalDraftTargetController,
     )
-    from scaffolding_ext.controllers.deepconf import DeepConfController as DeepConfController
-    from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController as DynasorCoTController
-    from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingController as KVShareBranchingController
-    from scaffolding_ext.controllers.majority_vote import MajorityVoteController as MajorityVoteController
     from scaffolding_ext.controllers.native_generation import NativeGenerationController as NativeGenerationController
     from scaffolding_ext.controllers.process_reward import ProcessRewardController as ProcessRewardController
-    from scaffolding_ext.controllers.queue_aware_budget import QueueAwareBudgetController as QueueAwareBudgetController
     from scaffolding_ext.controllers.reward import RewardController as RewardController
+    from scaffolding_ext.controllers.tree.kv_share_branching import (
+        KVShareBranchingController as KVShareBranchingController,
+    )
+    from scaffolding_ext.controllers.vote.deepconf import DeepConfController as DeepConfController
+    from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController as MajorityVoteController
     from scaffolding_ext.errors import ArgumentTypeError as ArgumentTypeError
     from scaffolding_ext.errors import CloneError as CloneError
     from scaffolding_ext.errors import ConfigError as ConfigError
@@ -44,20 +47,21 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.errors import WorkerError as WorkerError
     from scaffolding_ext.errors import WorkerShutdownError as WorkerShutdownError
     from scaffolding_ext.host.llm import ScaffoldingLlm as ScaffoldingLlm
-    from scaffolding_ext.ledger import Ledger as Ledger
-    from scaffolding_ext.program import Program as Program
-    from scaffolding_ext.program import current_program as current_program
-    from scaffolding_ext.prompting import Prompting as Prompting
-    from scaffolding_ext.results import ScaffoldingResult as ScaffoldingResult
-    from scaffolding_ext.results import completion_of as completion_of
+    from scaffolding_ext.prompts.prompting import Prompting as Prompting
+    from scaffolding_ext.protocol.notes import TokenCounts as TokenCounts
+    from scaffolding_ext.protocol.worker import BaseWorker as BaseWorker
+    from scaffolding_ext.protocol.worker import WrappingWorker as WrappingWorker
+    from scaffolding_ext.protocol.worker_tags import WorkerTag as WorkerTag
+    from scaffolding_ext.request.completion import Completion as Completion
+    from scaffolding_ext.request.ledger import Ledger as Ledger
+    from scaffolding_ext.request.program import Program as Program
+    from scaffolding_ext.request.program import current_program as current_program
+    from scaffolding_ext.request.results import ScaffoldingResult as ScaffoldingResult
+    from scaffolding_ext.request.results import completion_of as completion_of
     from scaffolding_ext.stack.build import build_stack as build_stack
     from scaffolding_ext.stack.build import load_stack as load_stack
     from scaffolding_ext.stack.config import StackConfig as StackConfig
     from scaffolding_ext.stack.load import load_config as load_config
-    from scaffolding_ext.tasks import TokenCounts as TokenCounts
-    from scaffolding_ext.worker import BaseWorker as BaseWorker
-    from scaffolding_ext.worker import WrappingWorker as WrappingWorker
-    from scaffolding_ext.worker_tags import WorkerTag as WorkerTag
     from scaffolding_ext.workers.budgeted import BudgetedWorker as BudgetedWorker
     from scaffolding_ext.workers.compare import CompareWorker as CompareWorker
     from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker as HuggingFaceWorker
@@ -68,18 +72,18 @@ __version__ = "0.1.0"
 
 # The public names, by the module of the package that holds each.
 _NAMES = {
-    "completion": "Completion",
+    "request.completion": "Completion",
     "controllers.base": "BaseController",
     "controllers.best_of_n": "BestOfNController",
-    "controllers.budget_forcing": "BudgetForcingController",
-    "controllers.conformal_draft_target": "ConformalDraftTargetController",
-    "controllers.deepconf": "DeepConfController",
-    "controllers.dynasor_cot": "DynasorCoTController",
-    "controllers.kv_share_branching": "KVShareBranchingController",
-    "controllers.majority_vote": "MajorityVoteController",
+    "controllers.budgets.budget_forcing": "BudgetForcingController",
+    "controllers.draft_target.conformal_draft_target": "ConformalDraftTargetController",
+    "controllers.vote.deepconf": "DeepConfController",
+    "controllers.chain.dynasor_cot": "DynasorCoTController",
+    "controllers.tree.kv_share_branching": "KVShareBranchingController",
+    "controllers.vote.majority_vote": "MajorityVoteController",
     "controllers.native_generation": "NativeGenerationController",
     "controllers.process_reward": "ProcessRewardController",
-    "controllers.queue_aware_budget": "QueueAwareBudgetController",
+    "controllers.budgets.queue_aware_budget": "QueueAwareBudgetController",
     "controllers.reward": "RewardController",
     "errors": (
         "ArgumentTypeError CloneError ConfigError DatasetError EngineError InvalidTaskError InvalidYieldError "
@@ -88,16 +92,16 @@ _NAMES = {
         "WorkerError WorkerShutdownError"
     ),
     "host.llm": "ScaffoldingLlm",
-    "ledger": "Ledger",
-    "program": "Program current_program",
-    "prompting": "Prompting",
-    "results": "ScaffoldingResult completion_of",
+    "request.ledger": "Ledger",
+    "request.program": "Program current_program",
+    "prompts.prompting": "Prompting",
+    "request.results": "ScaffoldingResult completion_of",
     "stack.build": "build_stack load_stack",
     "stack.config": "StackConfig",
     "stack.load": "load_config",
-    "tasks": "TokenCounts",
-    "worker": "BaseWorker WrappingWorker",
-    "worker_tags": "WorkerTag",
+    "protocol.notes": "TokenCounts",
+    "protocol.worker": "BaseWorker WrappingWorker",
+    "protocol.worker_tags": "WorkerTag",
     "workers.budgeted": "BudgetedWorker",
     "workers.compare": "CompareWorker",
     "workers.huggingface.worker": "HuggingFaceWorker",

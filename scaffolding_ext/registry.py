@@ -108,7 +108,7 @@ class Registry:
 
     def _of_upstream(self, name: str) -> Factory | None:
         """TensorRT-LLM's own class of that name, where it is the protocol: its stack files name them alone."""
-        from scaffolding_ext import protocol  # imports TensorRT-LLM: not before it is asked for
+        from scaffolding_ext import protocol
 
         if not protocol.UPSTREAM or self._base is None:
             return None
@@ -166,18 +166,20 @@ controllers = Registry(
     "controller",
     {
         "NativeGenerationController": "scaffolding_ext.controllers.native_generation:NativeGenerationController",
-        "DynasorCoTController": "scaffolding_ext.controllers.dynasor_cot:DynasorCoTController",
-        "DynasorGenerationController": "scaffolding_ext.controllers.dynasor_cot:DynasorGenerationController",
+        "DynasorCoTController": "scaffolding_ext.controllers.chain.dynasor_cot:DynasorCoTController",
+        "DynasorGenerationController": "scaffolding_ext.controllers.chain.dynasor_cot:DynasorGenerationController",
         "ConformalDraftTargetController": (
-            "scaffolding_ext.controllers.conformal_draft_target:ConformalDraftTargetController"
+            "scaffolding_ext.controllers.draft_target.conformal_draft_target:ConformalDraftTargetController"
         ),
-        "BudgetForcingController": "scaffolding_ext.controllers.budget_forcing:BudgetForcingController",
-        "QueueAwareBudgetController": "scaffolding_ext.controllers.queue_aware_budget:QueueAwareBudgetController",
-        "MajorityVoteController": "scaffolding_ext.controllers.majority_vote:MajorityVoteController",
-        "DeepConfController": "scaffolding_ext.controllers.deepconf:DeepConfController",
+        "BudgetForcingController": "scaffolding_ext.controllers.budgets.budget_forcing:BudgetForcingController",
+        "QueueAwareBudgetController": (
+            "scaffolding_ext.controllers.budgets.queue_aware_budget:QueueAwareBudgetController"
+        ),
+        "MajorityVoteController": "scaffolding_ext.controllers.vote.majority_vote:MajorityVoteController",
+        "DeepConfController": "scaffolding_ext.controllers.vote.deepconf:DeepConfController",
         "BestOfNController": "scaffolding_ext.controllers.best_of_n:BestOfNController",
-        "KVShareBranchingController": "scaffolding_ext.controllers.kv_share_branching:KVShareBranchingController",
-        "RecordChainController": "scaffolding_ext.controllers.record_chain:RecordChainController",
+        "KVShareBranchingController": "scaffolding_ext.controllers.tree.kv_share_branching:KVShareBranchingController",
+        "RecordChainController": "scaffolding_ext.controllers.chain.record_chain:RecordChainController",
         "RewardController": "scaffolding_ext.controllers.reward:RewardController",
         "ProcessRewardController": "scaffolding_ext.controllers.process_reward:ProcessRewardController",
     },
@@ -200,20 +202,20 @@ workers = Registry(
 stopping_rules = Registry(
     "stopping rule",
     {
-        "calibrated": "scaffolding_ext.controllers.stopping.calibrated:Calibrated",
-        "consecutive": "scaffolding_ext.controllers.stopping:Consecutive",
-        "window": "scaffolding_ext.controllers.stopping:Window",
-        "total_variation": "scaffolding_ext.controllers.stopping:TotalVariation",
-        "pattern": "scaffolding_ext.controllers.stopping:PatternStop",
-        "entropy": "scaffolding_ext.controllers.stopping:EntropyAfterThinking",
-        "confidence": "scaffolding_ext.controllers.stopping:AnswerConfidence",
-        "certainty": "scaffolding_ext.controllers.stopping:ChainCertainty",
-        "give_up": "scaffolding_ext.controllers.stopping:GiveUp",
-        "any": "scaffolding_ext.controllers.stopping:AnyOf",
-        "all": "scaffolding_ext.controllers.stopping:AllOf",
+        "calibrated": "scaffolding_ext.controllers.chain.stopping.calibrated:Calibrated",
+        "consecutive": "scaffolding_ext.controllers.chain.stopping:Consecutive",
+        "window": "scaffolding_ext.controllers.chain.stopping:Window",
+        "total_variation": "scaffolding_ext.controllers.chain.stopping:TotalVariation",
+        "pattern": "scaffolding_ext.controllers.chain.stopping:PatternStop",
+        "entropy": "scaffolding_ext.controllers.chain.stopping:EntropyAfterThinking",
+        "confidence": "scaffolding_ext.controllers.chain.stopping:AnswerConfidence",
+        "certainty": "scaffolding_ext.controllers.chain.stopping:ChainCertainty",
+        "give_up": "scaffolding_ext.controllers.chain.stopping:GiveUp",
+        "any": "scaffolding_ext.controllers.chain.stopping:AnyOf",
+        "all": "scaffolding_ext.controllers.chain.stopping:AllOf",
     },
     "scaffolding_ext.stopping_rules",
-    base="scaffolding_ext.controllers.stopping:StoppingRule",
+    base="scaffolding_ext.controllers.chain.stopping:StoppingRule",
 )
 probe_schedules = Registry(
     "probe schedule",
@@ -246,22 +248,22 @@ take_over_rules = Registry(
 allocation_rules = Registry(
     "allocation rule",
     {
-        "calibrated": "scaffolding_ext.calibration.votes:CalibratedRule",
-        "AgreementDoubling": "scaffolding_ext.maths.allocation.doubling:AgreementDoubling",
-        "BetaConsistency": "scaffolding_ext.maths.allocation.adaptive_consistency:BetaConsistency",
-        "Curtailment": "scaffolding_ext.maths.allocation.curtailment:Curtailment",
-        "DirichletConsistency": "scaffolding_ext.maths.allocation.adaptive_consistency:DirichletConsistency",
-        "DynamicSkyline": "scaffolding_ext.maths.allocation.skyline:DynamicSkyline",
-        "EarlyStoppingWindow": "scaffolding_ext.maths.allocation.early_stopping:EarlyStoppingWindow",
-        "Even": "scaffolding_ext.maths.allocation.baselines:Even",
-        "InitialStepSkyline": "scaffolding_ext.maths.allocation.skyline:InitialStepSkyline",
-        "LeaderChange": "scaffolding_ext.maths.allocation.leader_change:LeaderChange",
-        "LengthThreshold": "scaffolding_ext.maths.allocation.baselines:LengthThreshold",
-        "StaticThreshold": "scaffolding_ext.maths.allocation.threshold:StaticThreshold",
-        "ThresholdEvery": "scaffolding_ext.maths.allocation.threshold:ThresholdEvery",
+        "calibrated": "scaffolding_ext.controllers.vote.profile_file:CalibratedRule",
+        "AgreementDoubling": "scaffolding_ext.controllers.vote.allocation.doubling:AgreementDoubling",
+        "BetaConsistency": "scaffolding_ext.controllers.vote.allocation.adaptive_consistency:BetaConsistency",
+        "Curtailment": "scaffolding_ext.controllers.vote.allocation.curtailment:Curtailment",
+        "DirichletConsistency": "scaffolding_ext.controllers.vote.allocation.adaptive_consistency:DirichletConsistency",
+        "DynamicSkyline": "scaffolding_ext.controllers.vote.allocation.skyline:DynamicSkyline",
+        "EarlyStoppingWindow": "scaffolding_ext.controllers.vote.allocation.early_stopping:EarlyStoppingWindow",
+        "Even": "scaffolding_ext.controllers.vote.allocation.baselines:Even",
+        "InitialStepSkyline": "scaffolding_ext.controllers.vote.allocation.skyline:InitialStepSkyline",
+        "LeaderChange": "scaffolding_ext.controllers.vote.allocation.leader_change:LeaderChange",
+        "LengthThreshold": "scaffolding_ext.controllers.vote.allocation.baselines:LengthThreshold",
+        "StaticThreshold": "scaffolding_ext.controllers.vote.allocation.threshold:StaticThreshold",
+        "ThresholdEvery": "scaffolding_ext.controllers.vote.allocation.threshold:ThresholdEvery",
     },
     "scaffolding_ext.allocation_rules",
-    base="scaffolding_ext.maths.allocation.base:AllocationRule",
+    base="scaffolding_ext.controllers.vote.allocation.base:AllocationRule",
 )
 policies = Registry(
     "scheduling policy",

@@ -1,32 +1,31 @@
-"""Checks of what a controller, a worker or the host is given: the same sentence for the same mistake everywhere."""
+"""Checks of what a function, a controller, a worker or the host is given: one sentence for each mistake."""
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, SupportsIndex, TypeVar
 
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError
-from scaffolding_ext.maths import checks
 
 T = TypeVar("T")
+_MOST_SHOWN, _ENDS = 200, 60  # characters
 
 
 @contextmanager
 def under(path: str = "") -> Iterator[None]:
-    """Put the keys of the ConfigErrors of this block under a path; what the checks of `maths` refuse becomes one, too.
+    """Put the keys of the ConfigErrors of this block under a path.
 
     Args:
-        path: Key of what is made in the block; empty where the arguments' names are keys themselves.
+        path: Key of what is made in the block.
 
     Raises:
         ConfigError: Of the kind that was raised; `key` names the argument.
     """
     try:
         yield
-    except checks.WrongValueError as error:
-        kind = ArgumentTypeError if isinstance(error, checks.WrongTypeError) else ConfigError
-        raise kind(error.message, f"{path}.{error.name}" if path else error.name) from None
     except ConfigError as error:
         kept = type(error) if type(error).__init__ is ConfigError.__init__ else ConfigError
         raise kept(error.message, ".".join(filter(None, (path, error.key)))) from error
@@ -36,32 +35,61 @@ def whole(key: str, value: SupportsIndex, least: int | None = 1, most: int | Non
     """The value, if it is a whole number within its bounds; True and False are none.
 
     Raises:
-        ConfigError: It is not; an ArgumentTypeError where it is no whole number at all.
+        ArgumentTypeError: It is no whole number.
+        ConfigError: It is below `least`, or above `most`.
     """
-    with under():
-        return checks.whole(key, value, least, most)
+    bounds = _said(least=least, most=most)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        checked = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"is {shown(value)}; it must be {_kind('a whole number', bounds)}", key) from None
+    if (least is not None and checked < least) or (most is not None and checked > most):
+        raise ConfigError(f"is {shown(checked)}; it must be {bounds}", key)
+    return checked
 
 
-def number(key: str, value: float, **bounds: float) -> float:
+def number(
+    key: str,
+    value: float,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> float:
     """The value, if it is a finite number within its bounds; texts, True and False are none.
 
-    Args:
-        key: Name of the argument.
-        value: What was given.
-        **bounds: Of `maths.checks.number`: `least`, `above`, `most`, `below`.
-
     Raises:
-        ConfigError: It is not; an ArgumentTypeError where it is no number at all.
+        ArgumentTypeError: It is no number.
+        ConfigError: It is not finite, or outside a bound.
     """
-    with under():
-        return checks.number(key, value, **bounds)
+    bounds = _said(least, above, most, below)
+    try:
+        if isinstance(value, bool | str | bytes | bytearray):
+            raise TypeError
+        checked = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentTypeError(f"is {shown(value)}; it must be {_kind('a number', bounds)}", key) from None
+    if not math.isfinite(checked):
+        raise ConfigError(f"is {value}; it must be {_kind('a finite number', bounds)}", key)
+    if (
+        (least is not None and checked < least)
+        or (above is not None and checked <= above)
+        or (most is not None and checked > most)
+        or (below is not None and checked >= below)
+    ):
+        raise ConfigError(f"is {value}; it must be {bounds}", key)
+    return checked
 
 
 def share(key: str, value: float) -> float:
     """The value, if it is a number above 0 and at most 1.
 
     Raises:
-        ConfigError: It is not; an ArgumentTypeError where it is no number at all.
+        ArgumentTypeError: It is no number.
+        ConfigError: It is outside these bounds.
     """
     return number(key, value, above=0, most=1)
 
@@ -70,7 +98,7 @@ def one_of(key: str, value: T, choices: Collection[Any], instead: str = "") -> T
     """The value, if it is one of the choices.
 
     Args:
-        key: Name of the argument.
+        key: The argument.
         value: What was given.
         choices: Texts that may be chosen.
         instead: What else may be given, such as `"a function"`, for the message.
@@ -78,8 +106,10 @@ def one_of(key: str, value: T, choices: Collection[Any], instead: str = "") -> T
     Raises:
         ConfigError: It is none of them.
     """
-    with under():
-        return checks.one_of(key, value, choices, instead)
+    if isinstance(value, str) and value in choices:
+        return value
+    names = ", ".join(map(str, choices))
+    raise ConfigError(f"is {shown(value)}; choose one of {names}{', or give ' if instead else ''}{instead}", key)
 
 
 def alone(key: str, value: object, **others: object) -> None:
@@ -91,3 +121,23 @@ def alone(key: str, value: object, **others: object) -> None:
     for name, other in others.items():
         if value is not None and other is not None:
             raise ConfigError(f"sets what {name} sets, too; give one of the two", key)
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it: the middle of a long one is left out."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python writes out
+        return "a number of thousands of digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_ENDS]}...{text[-_ENDS:]} ({len(text):,} characters)"
+
+
+def _said(
+    least: float | None = None, above: float | None = None, most: float | None = None, below: float | None = None
+) -> str:
+    bounds = {"at least": least, "above": above, "at most": most, "below": below}
+    return " and ".join(f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None)
+
+
+def _kind(kind: str, bounds: str) -> str:
+    return f"{kind}{' of' if bounds.startswith('at ') else ''} {bounds}".rstrip()

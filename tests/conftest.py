@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
-from scaffolding_ext.evaluation.records import Record, prompt_hash, record_writer
+from scaffolding_ext.evaluation.run.records import Record, prompt_hash, record_writer
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.ledger import Ledger
-from scaffolding_ext.program import current_program, leave_program
 from scaffolding_ext.protocol import Controller, Worker
-from scaffolding_ext.tasks import Purpose
+from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.request.ledger import Ledger
+from scaffolding_ext.request.program import current_program, leave_program
 from scaffolding_ext.testing import ScriptedWorker
 
 

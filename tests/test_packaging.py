@@ -94,7 +94,9 @@ def test_every_source_file_is_in_the_wheel_and_nothing_else(files: set[str]) -> 
     assert {name for name in files if name.endswith(".py")} == expected
 
 
-@pytest.mark.parametrize("folder", ["maths", "evaluation", "tinylm", "controllers", "workers", "configs"])
+@pytest.mark.parametrize(
+    "folder", ["stats", "protocol", "request", "evaluation", "tinylm", "controllers", "workers", "configs"]
+)
 def test_every_subpackage_is_in_the_wheel(files: set[str], folder: str) -> None:
     assert f"scaffolding_ext/{folder}/__init__.py" in files
 
@@ -112,7 +114,9 @@ def test_the_embedded_models_are_in_the_wheel(files: set[str], wheel: zipfile.Zi
     assert wheel.getinfo(f"{folder}/model.safetensors").file_size > 100_000
 
 
-@pytest.mark.parametrize("name", ["py.typed", "evaluation/record.schema.json", "workers/huggingface/block_attention.c"])
+@pytest.mark.parametrize(
+    "name", ["py.typed", "evaluation/run/record.schema.json", "workers/huggingface/block_attention.c"]
+)
 def test_the_other_data_files_are_in_the_wheel(files: set[str], name: str) -> None:
     assert f"scaffolding_ext/{name}" in files
 

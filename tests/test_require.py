@@ -9,7 +9,6 @@ import pytest
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError
-from scaffolding_ext.maths import checks
 
 
 @pytest.mark.parametrize("value", [1, 7, np.int64(7)])
@@ -73,13 +72,12 @@ def test_one_of_several():
         require.one_of("mode", ["a"], {"a": 1, "b": 2}, instead="a function")
 
 
-def test_the_maths_raises_value_errors_that_become_config_errors_under_a_path():
-    with pytest.raises(ValueError, match=r"^knob is 0; it must be at least 1$") as refused:
-        checks.whole("knob", 0)
-    assert not isinstance(refused.value, ConfigError)
+def test_a_refusal_is_a_value_error_that_is_pickled_and_named_under_a_path():
+    with pytest.raises(ValueError, match=r"^knob: is 0; it must be at least 1$") as refused:
+        require.whole("knob", 0)
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
     with pytest.raises(ConfigError, match=r"^allocation\.knob: is 0") as caught, require.under("allocation"):
-        checks.whole("knob", 0)
+        require.whole("knob", 0)
     assert caught.value.key == "allocation.knob"
 
 

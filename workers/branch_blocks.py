@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.maths.kv_sharing.eviction import block_score
-from scaffolding_ext.tasks import BranchTask
+from scaffolding_ext.protocol.branching import BranchTask, block_score
 
 
 def block_scores(task: BranchTask) -> list[float]:

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.program import current_program, priority_of, record
 from scaffolding_ext.protocol import StreamGenerationTask, TaskStatus, Worker
+from scaffolding_ext.protocol.worker import WrappingWorker
 from scaffolding_ext.registry import policies
+from scaffolding_ext.request.program import current_program, priority_of, record
 from scaffolding_ext.scheduling.base import Policy
-from scaffolding_ext.waiting_line import WaitingLine
-from scaffolding_ext.worker import WrappingWorker
+from scaffolding_ext.scheduling.waiting_line import WaitingLine
 
 
 class _Waiting(NamedTuple):

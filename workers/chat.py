@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.program import record
 from scaffolding_ext.protocol import AssistantMessage, ChatTask, DropKVCacheTask, TaskStatus, TokenizeTask
-from scaffolding_ext.tasks import token_counts_of
-from scaffolding_ext.worker import BaseWorker
+from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.worker import BaseWorker
+from scaffolding_ext.request.program import record
 
 if TYPE_CHECKING:
-    from scaffolding_ext.standins import TaskHandler
+    from scaffolding_ext.protocol.standins import TaskHandler
 
 
 class ChatWorker(BaseWorker):

@@ -12,11 +12,11 @@ from scaffolding_ext.answers.equality import Equality
 from scaffolding_ext.answers.semantic import Embed, group_by_meaning, sentence_embedder
 from scaffolding_ext.answers.verdict import Verdict
 from scaffolding_ext.protocol import TaskStatus
-from scaffolding_ext.tasks import CompareTask, MeaningTask
-from scaffolding_ext.worker import BaseWorker
+from scaffolding_ext.protocol.tasks import CompareTask, MeaningTask
+from scaffolding_ext.protocol.worker import BaseWorker
 
 if TYPE_CHECKING:
-    from scaffolding_ext.standins import TaskHandler
+    from scaffolding_ext.protocol.standins import TaskHandler
 
 
 class CompareWorker(BaseWorker):

@@ -8,7 +8,8 @@ from typing import Any
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol import GenerationTask, Task
-from scaffolding_ext.tasks import TokenCounts, VerifyTask, set_token_counts, token_counts_of
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts, token_counts_of
 
 
 async def run_pieces(

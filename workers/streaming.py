@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, current_scope
-from scaffolding_ext.tasks import notes_of
+from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.request.program import current_program
 
 T = TypeVar("T")
 NEVER = 1 << 60  # more tokens than any request has: waits for its end

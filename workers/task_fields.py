@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.sampling_params import GUIDED_DECODING
 
 # Sampling fields with the values that ask for nothing.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(

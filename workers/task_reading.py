@@ -6,10 +6,11 @@ import hashlib
 import operator
 from typing import Any, NamedTuple
 
-from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.maths import checks
+from scaffolding_ext import require
+from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import ScoreTask, VerifyTask
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.tasks import ScoreTask
 
 _UNLIMITED = 1 << 60
 
@@ -170,13 +171,13 @@ def integer(name: str, value: Any, low: int | None, default: int) -> int:
     if value is None:
         return default
     try:
-        return checks.whole(name, value, low)
-    except checks.WrongValueError as error:
-        raise InvalidTaskError(str(error)) from None
+        return require.whole(name, value, low)
+    except ConfigError as error:
+        raise InvalidTaskError(f"{error.key} {error.message}") from None
 
 
 def number(name: str, value: Any, default: float, **bounds: float) -> float:
-    """A finite number within bounds (of `maths.checks.number`), or its default where it is None.
+    """A finite number within bounds (of `require.number`), or its default where it is None.
 
     Raises:
         InvalidTaskError: It is no number, or outside a bound.
@@ -184,9 +185,9 @@ def number(name: str, value: Any, default: float, **bounds: float) -> float:
     if value is None:
         return default
     try:
-        return checks.number(name, value, **bounds)
-    except checks.WrongValueError as error:
-        raise InvalidTaskError(str(error)) from None
+        return require.number(name, value, **bounds)
+    except ConfigError as error:
+        raise InvalidTaskError(f"{error.key} {error.message}") from None
 
 
 def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaffolding_ext.lowering import lower_branch, write_back_branch
-from scaffolding_ext.maths.kv_sharing.confidence import ConfidenceGate, fit_gate
-from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit, fit_layer_exit
-from scaffolding_ext.tasks import BranchTask, VerifyTask
+from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate, fit_gate
+from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit
+from scaffolding_ext.protocol.branching import BranchTask, LayerExit, VerifyTask
+from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
 from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

@@ -16,9 +16,9 @@ from benchmarks._lib.report import Report
 from scaffolding_ext import BudgetForcingController, HuggingFaceWorker, Prompting, ScaffoldingLlm
 from scaffolding_ext.cli.main import main as scaffolding_ext
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.evaluation.budget_sweep import Swept
-from scaffolding_ext.evaluation.datasets import Sample, load_dataset
-from scaffolding_ext.maths.queueing.grid import MeasuredType
+from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
+from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 
 KINDS = ("count", "maximum", "walk", "find")
 BUDGETS = (0, 32, 64, 96, 128, 192, 256, 384)

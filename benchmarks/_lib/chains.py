@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from benchmarks._lib.lab import Lab
 from scaffolding_ext.answers import extract, up_to_brace
-from scaffolding_ext.evaluation.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.seeds import derive_seed
-from scaffolding_ext.tasks import ScoreTask
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.request.seeds import derive_seed
 from scaffolding_ext.tinylm.chains import STATED
 from scaffolding_ext.tinylm.grammar import CLOSE
 

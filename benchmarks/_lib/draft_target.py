@@ -8,16 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks._lib.lab import AT_ONCE, Lab
-from scaffolding_ext.calibration.conformal import ConformalCalibration, DraftTargetSetting, LevelScores, TurnScores
-from scaffolding_ext.controllers.calibrate_draft_target import CalibrateDraftTargetController, turns_in
-from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.draft_target.calibrate_draft_target import CalibrateDraftTargetController, turns_in
+from scaffolding_ext.controllers.draft_target.calibration_file import (
+    ConformalCalibration,
+    DraftTargetSetting,
+    LevelScores,
+    TurnScores,
+)
+from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule, Coverage
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
-from scaffolding_ext.evaluation.datasets import Sample
-from scaffolding_ext.evaluation.scoring import score
-from scaffolding_ext.maths.voting import vote
+from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.protocol import Controller, Worker
-from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.request.results import ScaffoldingResult
 
 CALIBRATION_SEED = 1_000_000  # added to the seed of the answers
 

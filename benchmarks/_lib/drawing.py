@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scaffolding_ext.maths.statistics import Estimate
+from scaffolding_ext.stats.intervals import Estimate
 
 
 @contextmanager

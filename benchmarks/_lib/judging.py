@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks._lib.chains import Author, Chain
-from scaffolding_ext.evaluation.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.seeds import derive_seed
-from scaffolding_ext.tasks import VerifyTask
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.request.seeds import derive_seed
 from scaffolding_ext.tinylm.chains import read_chain
 from scaffolding_ext.tinylm.grammar import CHECK, NO, STEP_VERDICT, VERDICT, YES, Problem, sample_problem
 from scaffolding_ext.tinylm.tokenizer import END

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from benchmarks._lib.store import kept
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import Controller, Task, Worker
-from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODELS = {"draft": "tinylm/draft", "target": "tinylm/target"}

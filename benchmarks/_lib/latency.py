@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.protocol import StreamGenerationTask, TaskStatus, Worker
-from scaffolding_ext.tasks import TokenCounts, token_counts_of
-from scaffolding_ext.worker import WrappingWorker
+from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.worker import WrappingWorker
 
 
 class Latency(NamedTuple):

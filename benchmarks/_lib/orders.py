@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from scaffolding_ext.progress import Progress
+from benchmarks._lib.recorded_programs import RecordedProgram
+from scaffolding_ext.request.progress import Progress
 from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
 from scaffolding_ext.scheduling.base import AgeingPolicy
-from scaffolding_ext.scheduling.recorded import RecordedProgram
 
 KNOWN = "lengths known"
 

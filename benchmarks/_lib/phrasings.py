@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from benchmarks._lib.lab import Lab
 from scaffolding_ext.answers import extract
-from scaffolding_ext.evaluation.datasets import Sample
-from scaffolding_ext.lowering import prefixes_of
-from scaffolding_ext.maths.kv_sharing.similarity import layer_weighted_similarity
+from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import BranchTask
+from scaffolding_ext.protocol.branching import BranchTask
+from scaffolding_ext.protocol.lowering import prefixes_of
 from scaffolding_ext.workers.huggingface.model_loading import load_model
+from scaffolding_ext.workers.huggingface.similarity import layer_weighted_similarity
 
 WORKER = "generation"
 LEVELS = ("nearly the same", "other words", "another order, more context", "another meaning")

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.lab import Lab
+from benchmarks._lib.recorded_programs import RecordedProgram, recorded_vote
 from benchmarks._lib.runs import TEMPERATURE
-from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.scheduling import Policy
-from scaffolding_ext.scheduling.recorded import RecordedProgram, recorded_vote
 
 Floats = npt.NDArray[np.float64]
 CHAIN, VOTE = 1, 16  # samples of a program of each kind

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext import load_config
-from scaffolding_ext.calibration.chain_trial.recorded import RecordedChain, read_chains
-from scaffolding_ext.calibration.chain_trial.recording import recording_stack
-from scaffolding_ext.calibration.chain_trial.replay import Outcome
-from scaffolding_ext.evaluation.datasets import load_dataset
-from scaffolding_ext.evaluation.run_folder import SAMPLES, claimed
-from scaffolding_ext.evaluation.session import Session
+from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, read_chains
+from scaffolding_ext.evaluation.calibrate.chain_trial.recording import recording_stack
+from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome
+from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.evaluation.run.run_folder import SAMPLES, claimed
+from scaffolding_ext.evaluation.run.session import Session
 
 Floats = npt.NDArray[np.float64]
 STACK = "configs:dynasor_cot"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap, paired_bootstrap_ratio, wilson_interval
+from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap, paired_bootstrap_ratio, wilson_interval
 
 SIGNS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge, ">": operator.gt}
 

@@ -13,13 +13,13 @@ from rich.progress import Progress
 
 from benchmarks._lib.report import Report
 from scaffolding_ext import load_stack
-from scaffolding_ext.evaluation.comparison import compare
-from scaffolding_ext.evaluation.datasets import Sample
-from scaffolding_ext.evaluation.records import Record, record_writer
-from scaffolding_ext.evaluation.run import run_of
-from scaffolding_ext.evaluation.run_folder import SAMPLES
-from scaffolding_ext.evaluation.runner import evaluate
-from scaffolding_ext.evaluation.summary import Summary, summarize
+from scaffolding_ext.evaluation.compare.comparison import compare
+from scaffolding_ext.evaluation.compare.finished_run import run_of
+from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.records import Record, record_writer
+from scaffolding_ext.evaluation.run.run_folder import SAMPLES
+from scaffolding_ext.evaluation.run.runner import evaluate
+from scaffolding_ext.evaluation.run.summary import Summary, summarize
 
 PLAIN, CUT, DYNASOR = "plain CoT", "fixed cut", "DynasorCoT"
 GREEDY = ", greedy"

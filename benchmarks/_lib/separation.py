@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from scaffolding_ext.maths.statistics import Estimate
+from scaffolding_ext.stats.intervals import Estimate
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

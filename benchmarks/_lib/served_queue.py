@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaffolding_ext.evaluation.rows import Sample
-from scaffolding_ext.evaluation.scoring import score
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
+from scaffolding_ext.evaluation.run.rows import Sample
+from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.maths.queueing.tasks import Floats
 
 
 class Served(NamedTuple):

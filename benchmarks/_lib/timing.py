@@ -12,15 +12,15 @@ import numpy as np
 from benchmarks._lib.lab import MODELS, Lab
 from benchmarks._lib.latency import Chunk, SetLatency
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.baselines import Coin
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.program import next_seed
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Worker
-from scaffolding_ext.results import ScaffoldingResult
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import next_seed
+from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.workers.budgeted import BudgetedWorker
 
 UNLIMITED = 10_000  # calls: a budget that only counts

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks._lib.drawing import bars_of, drawing
-from scaffolding_ext.maths.statistics import Estimate
+from scaffolding_ext.stats.intervals import Estimate
 
 TITLES = {"as_is": "as the engines are on this machine", "set": "latencies set: a pass of 8 and 32 ms"}
 SHADES = {"mean": "C0", "last": "C1"}

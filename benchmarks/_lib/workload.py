@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks._lib.programs import CHAIN, VOTE, Floats, Problem
-from scaffolding_ext.maths.queueing.queues import Queue
+from benchmarks._lib.recorded_programs import RecordedProgram
+from benchmarks._lib.scheduling_simulation import serve_programs
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.scheduling import Fifo, Policy
-from scaffolding_ext.scheduling.recorded import RecordedProgram
-from scaffolding_ext.scheduling.simulation import serve_programs
 
 
 class Workload(NamedTuple):

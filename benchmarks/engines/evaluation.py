@@ -47,7 +47,7 @@ def measured() -> None:
 def run_bare(dataset: str) -> None:
     """The requests alone: as many in flight, and nothing is kept."""
     from scaffolding_ext.controllers.native_generation import NativeGenerationController
-    from scaffolding_ext.evaluation.datasets import load_dataset
+    from scaffolding_ext.evaluation.run.datasets import load_dataset
     from scaffolding_ext.host.llm import ScaffoldingLlm
 
     samples = iter(load_dataset(dataset))
@@ -77,8 +77,8 @@ def run_summary(path: str, epochs: int) -> None:
     """The records of a file summed up, as if they were of several epochs of fewer questions."""
     import dataclasses
 
-    from scaffolding_ext.evaluation.records import each_record
-    from scaffolding_ext.evaluation.summary import summarize
+    from scaffolding_ext.evaluation.run.records import each_record
+    from scaffolding_ext.evaluation.run.summary import summarize
 
     records = enumerate(each_record(path))
     summarize(dataclasses.replace(one, id=f"{i // epochs}", epoch=i % epochs, answer=f"{i % 3}") for i, one in records)

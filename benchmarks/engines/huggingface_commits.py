@@ -31,8 +31,8 @@ MOST = 1.05  # CPU seconds here by those there
 # Runs in either checkout, so that it uses nothing but what both have.
 MEASURE = """
 import asyncio, json, resource, sys, time
-from scaffolding_ext.evaluation.datasets import embedded_problems
-from scaffolding_ext.prompting import load_tokenizer
+from scaffolding_ext.evaluation.run.datasets import embedded_problems
+from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

@@ -18,8 +18,8 @@ import click
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
 from benchmarks.engines.huggingface_worker import Prompts, Samples, cost_of
-from scaffolding_ext.evaluation.datasets import EMBEDDED, load_dataset
-from scaffolding_ext.prompting import load_tokenizer, model_folder
+from scaffolding_ext.evaluation.run.datasets import EMBEDDED, load_dataset
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 
 TIED = 1e-4  # logits closer than this may be ordered either way
 LEAST_RATIO, MOST_MIB = 2.0, 400

@@ -23,7 +23,9 @@ from benchmarks._lib.command import benchmark, progress, size
 from benchmarks._lib.report import Report
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
-from scaffolding_ext.tasks import PROBE, ScoreTask, VerifyTask, let_run_to, set_purpose
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.notes import PROBE, let_run_to, set_purpose
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 CONCURRENCY = 256  # requests at once: four times what a step computes, so that some wait

@@ -23,8 +23,8 @@ from scipy.stats import t as student
 
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
-from scaffolding_ext.evaluation.datasets import embedded_problems
-from scaffolding_ext.prompting import load_tokenizer, model_folder
+from scaffolding_ext.evaluation.run.datasets import embedded_problems
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

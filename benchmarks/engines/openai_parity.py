@@ -25,9 +25,9 @@ from scaffolding_ext import (
     ScaffoldingLlm,
 )
 from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
-from scaffolding_ext.evaluation.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.protocol import Controller, Worker
-from scaffolding_ext.tasks import Purpose
+from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.testing.server import OpenAIServer
 
 MAX_TOKENS = 800

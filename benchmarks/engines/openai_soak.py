@@ -32,7 +32,7 @@ from scaffolding_ext import (
     ScaffoldingLlm,
 )
 from scaffolding_ext.errors import ScaffoldingExtError
-from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.server import OpenAIServer, Request
 

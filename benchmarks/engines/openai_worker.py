@@ -28,10 +28,10 @@ from benchmarks._lib.report import Report
 from benchmarks._lib.rows import read_rows, text_of
 from scaffolding_ext import DynasorCoTController, OpenAIWorker, ScaffoldingLlm
 from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
-from scaffolding_ext.evaluation.datasets import load_dataset
-from scaffolding_ext.prompting import load_tokenizer
+from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker
-from scaffolding_ext.tasks import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
 from scaffolding_ext.testing.server import OpenAIServer
 
 EMBEDDED = "tinylm/draft"

@@ -19,7 +19,7 @@ from scaffolding_ext import (
     NativeGenerationController,
     ScaffoldingLlm,
 )
-from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.server import FrontThread

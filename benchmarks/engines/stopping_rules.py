@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks._lib.command import benchmark, progress, size
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import Run, run_stack
-from scaffolding_ext.evaluation.datasets import EMBEDDED, load_dataset
+from scaffolding_ext.evaluation.run.datasets import EMBEDDED, load_dataset
 
 SPACING = 16
 TURNS = ["So", "Now", "Then", "Therefore", "Next", "Wait", "Hmm", "First", "Let"]

@@ -17,8 +17,8 @@ from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.rows import read_rows
 from scaffolding_ext.answers import Equality, Verdict, extract
-from scaffolding_ext.tasks import CompareTask
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.tasks import CompareTask
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.workers.compare import CompareWorker
 
 HOSTILE = {

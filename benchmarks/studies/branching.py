@@ -25,15 +25,15 @@ from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.rows import read_rows
 from scaffolding_ext.answers import group
-from scaffolding_ext.calibration.branching import BranchingCalibration
-from scaffolding_ext.calibration.branching_run import BranchedProblem, calibrate, run_branches, same_answer
+from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration
+from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate, relative_gap
+from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.documents import write_text
-from scaffolding_ext.evaluation.datasets import load_dataset
-from scaffolding_ext.maths.kv_sharing.confidence import ConfidenceGate, relative_gap
-from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
-from scaffolding_ext.maths.voting import vote
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.evaluation.calibrate.branching_run import BranchedProblem, calibrate, run_branches, same_answer
+from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.branching import LayerExit
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.workers.huggingface.layer_lens import LayerLens

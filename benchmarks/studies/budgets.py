@@ -29,13 +29,13 @@ from scaffolding_ext import (
     Prompting,
     QueueAwareBudgetController,
 )
-from scaffolding_ext.calibration.budget_plan import PlannedBudgets
-from scaffolding_ext.evaluation.budget_sweep import Swept, read_sweep
-from scaffolding_ext.evaluation.datasets import Sample
-from scaffolding_ext.maths.queueing.demand import Demand
-from scaffolding_ext.maths.queueing.events import serve_in_batch, summarized
-from scaffolding_ext.maths.queueing.queues import Queue
-from scaffolding_ext.maths.queueing.tasks import Floats
+from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+from scaffolding_ext.controllers.budgets.queueing.events import serve_in_batch, summarized
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
+from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept, read_sweep
+from scaffolding_ext.evaluation.run.datasets import Sample
 
 BLOCK = 20  # arrivals that are drawn together, since neighbours in a queue are alike
 TURNS = (("plan", 0), ("uniform", 0), ("uniform", 1), ("plan", 1))  # and the stretch of arrivals that both meet

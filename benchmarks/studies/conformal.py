@@ -33,9 +33,9 @@ from benchmarks._lib.lab import AT_ONCE, MODELS, Lab
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, Verdict
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
-from scaffolding_ext.evaluation.datasets import Sample, load_dataset
-from scaffolding_ext.maths.conformal import p_values
-from scaffolding_ext.maths.conformal_validity import realised_rate
+from scaffolding_ext.controllers.draft_target.p_values import p_values
+from scaffolding_ext.controllers.draft_target.validity import realised_rate
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.tinylm import grammar
 

@@ -26,9 +26,9 @@ from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.rows import read_rows, text_of
 from scaffolding_ext.answers import Verdict, compare, extract
+from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingPools
-from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
-from scaffolding_ext.maths.conformal import Ties, leave_one_out_p_values, p_values
+from scaffolding_ext.controllers.draft_target.p_values import Ties, leave_one_out_p_values, p_values
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -51,9 +51,9 @@ from benchmarks._lib.roofline import BATCH_SIZES, Roofline, measured
 from benchmarks._lib.timing import InStep, ScoredCoin, System, Timed, Timer
 from benchmarks._lib.timing_figures import Figures, Point, plot
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking
-from scaffolding_ext.evaluation.datasets import load_dataset
-from scaffolding_ext.maths.power import required_num_questions
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.protocol import Worker
+from scaffolding_ext.stats.power import required_num_questions
 
 LATENCIES = {"draft": Latency(0.008, 0.0001), "target": Latency(0.032, 0.00042)}
 ALPHA = 0.25

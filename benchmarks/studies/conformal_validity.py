@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
-from scaffolding_ext.maths.adaptive_conformal import AdaptiveLevel
-from scaffolding_ext.maths.conformal import leave_one_out_p_values, p_values
-from scaffolding_ext.maths.conformal_pools import ScorePool
+from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
+from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values, p_values
+from scaffolding_ext.controllers.draft_target.pools import ScorePool
 
 Floats = npt.NDArray[np.float64]
 Law = Callable[[np.random.Generator, int], Floats]

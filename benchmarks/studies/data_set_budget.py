@@ -28,16 +28,16 @@ from benchmarks._lib.drawing import bars_of, drawing
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks.studies.vote_replay import simulated
-from scaffolding_ext.evaluation.records import read_records
-from scaffolding_ext.evaluation.run_folder import SUMMARY, VOTES
-from scaffolding_ext.evaluation.samples import read_votes
-from scaffolding_ext.maths.allocation.base import Votes
-from scaffolding_ext.maths.allocation.data_set import evenness, mean_length, unsettledness
-from scaffolding_ext.maths.allocation.data_set_replay import skyline, spend
-from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.maths.allocation.leader_change import LeaderChange
-from scaffolding_ext.maths.allocation.replay import play, shuffled
-from scaffolding_ext.maths.statistics import Estimate
+from scaffolding_ext.controllers.vote.allocation.base import Votes
+from scaffolding_ext.controllers.vote.allocation.data_set import evenness, mean_length, unsettledness
+from scaffolding_ext.controllers.vote.allocation.data_set_replay import skyline, spend
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.replay import play, shuffled
+from scaffolding_ext.evaluation.calibrate.samples import read_votes
+from scaffolding_ext.evaluation.run.records import read_records
+from scaffolding_ext.evaluation.run.run_folder import SUMMARY, VOTES
+from scaffolding_ext.stats.intervals import Estimate
 
 SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7)  # of the tokens of all samples
 OURS, EVEN, EVEN_WITH_RULE, SKYLINE = "certaindex", "even", "even, settled votes closed", "skyline"

@@ -24,12 +24,12 @@ from benchmarks._lib.drawing import bars_of, drawing
 from benchmarks._lib.provenance import PLACE
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import CUT, DYNASOR, GREEDY, PLAIN, Run, add_side_by_side, keep_runs, side_by_side
-from scaffolding_ext.evaluation.compared import compare_runs
-from scaffolding_ext.evaluation.comparison_tables import text_of
-from scaffolding_ext.evaluation.datasets import load_dataset
-from scaffolding_ext.evaluation.html_report.page import write_report
-from scaffolding_ext.evaluation.kept_samples import kept_samples
-from scaffolding_ext.maths.statistics import Estimate, paired_bootstrap
+from scaffolding_ext.evaluation.compare.compared import compare_runs
+from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
+from scaffolding_ext.evaluation.report.comparison_tables import text_of
+from scaffolding_ext.evaluation.report.html_report.page import write_report
+from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap
 
 PIPE_WIDTH = 132  # columns, where no terminal says how many there are
 SHOWN = {  # column by key of a figure, and its scale

@@ -25,12 +25,12 @@ from benchmarks._lib.replayed import SPACING, cut_of_as_many, record_chains
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import CUT, DYNASOR, PLAIN, Run, add_side_by_side, side_by_side
 from scaffolding_ext import load_config
-from scaffolding_ext.calibration.chain_trial.recorded import RecordedChain
-from scaffolding_ext.calibration.chain_trial.replay import NEVER, Outcome, cut_at, fixed_cuts, play
 from scaffolding_ext.controllers.chain import ProbeSchedule
-from scaffolding_ext.controllers.stopping import Consecutive, Rule, Window
-from scaffolding_ext.evaluation.datasets import load_dataset
-from scaffolding_ext.maths.statistics import required_num_questions
+from scaffolding_ext.controllers.chain.stopping import Consecutive, Rule, Window
+from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
+from scaffolding_ext.evaluation.calibrate.chain_trial.replay import NEVER, Outcome, cut_at, fixed_cuts, play
+from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.stats.intervals import required_num_questions
 
 NUM_BLOCKS = 4  # of live problems, between which the methods take turns
 THRESHOLDS = range(2, 7)  # probes that must agree, where they are drawn

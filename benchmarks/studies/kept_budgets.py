@@ -14,8 +14,8 @@ from benchmarks._lib.budget_types import ANSWER_TOKENS, AT_ONCE, DRAWN, hosted
 from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
 from scaffolding_ext import BudgetForcingController, HuggingFaceWorker, Prompting
-from scaffolding_ext.evaluation.datasets import Sample, load_dataset
-from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.request.results import ScaffoldingResult
 
 BUDGETS = (0, 32, 96, 200, 480)
 

@@ -49,9 +49,9 @@ from benchmarks._lib.drawing import bars_of, drawing
 from benchmarks._lib.report import Report
 from benchmarks._lib.store import kept
 from benchmarks.engines.huggingface_bandwidth import SHAPES, random_model
-from scaffolding_ext.evaluation.datasets import embedded_problems
-from scaffolding_ext.maths.statistics import Estimate
-from scaffolding_ext.prompting import load_tokenizer
+from scaffolding_ext.evaluation.run.datasets import embedded_problems
+from scaffolding_ext.prompts.prompting import load_tokenizer
+from scaffolding_ext.stats.intervals import Estimate
 
 PUBLISHED = {NO_KV: 3.0, SHARED: 1.66}  # what the paper saves against these
 Floats = npt.NDArray[np.float64]

@@ -33,9 +33,9 @@ from scaffolding_ext import (
 )
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.chain import AnswerProbe
-from scaffolding_ext.evaluation.datasets import Sample, load_dataset
-from scaffolding_ext.evaluation.records import Record
-from scaffolding_ext.evaluation.runner import evaluate
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.testing.server import OpenAIServer
 

@@ -29,10 +29,10 @@ from benchmarks._lib.phrasings import CHANGES_MEANING, GATE, LEVELS, SIGNALS, TE
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.separation import auc_over_all, auc_within, resampled_groups
-from scaffolding_ext.calibration.branching_run import same_answer
-from scaffolding_ext.controllers.branch.hints import hints_of
-from scaffolding_ext.evaluation.datasets import Sample, load_dataset
-from scaffolding_ext.maths.statistics import Estimate
+from scaffolding_ext.controllers.tree.hints import hints_of
+from scaffolding_ext.evaluation.calibrate.branching_run import same_answer
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.stats.intervals import Estimate
 from scaffolding_ext.tinylm.chains import OPENINGS
 
 BLOCK = 20  # questions that are run and stored together

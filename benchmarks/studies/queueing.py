@@ -23,19 +23,19 @@ import numpy as np
 from benchmarks._lib.command import benchmark, plotted, size
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
-from scaffolding_ext.calibration.budget_files import read_tasks
-from scaffolding_ext.evaluation.budget_report import plot_demand
-from scaffolding_ext.maths.queueing import TaskType, solve
-from scaffolding_ext.maths.queueing.demand import Demand
-from scaffolding_ext.maths.queueing.fixed_point import fixed_point
-from scaffolding_ext.maths.queueing.grid import best_by_coordinates
-from scaffolding_ext.maths.queueing.lindley import simulate_fifo
-from scaffolding_ext.maths.queueing.model import Moments, kkt_residual, objective, pollaczek_khinchine
-from scaffolding_ext.maths.queueing.projected_gradient import constant_step, projected_gradient
-from scaffolding_ext.maths.queueing.projected_newton import projected_newton
-from scaffolding_ext.maths.queueing.queues import Queue, simulate
-from scaffolding_ext.maths.queueing.rounding import coordinate_search, enumerated, nearest
-from scaffolding_ext.maths.queueing.tasks import Floats, Mix, UnstableLoadError
+from scaffolding_ext.controllers.budgets.queueing import TaskType, solve
+from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+from scaffolding_ext.controllers.budgets.queueing.fixed_point import fixed_point
+from scaffolding_ext.controllers.budgets.queueing.grid import best_by_coordinates
+from scaffolding_ext.controllers.budgets.queueing.lindley import simulate_fifo
+from scaffolding_ext.controllers.budgets.queueing.model import Moments, kkt_residual, objective, pollaczek_khinchine
+from scaffolding_ext.controllers.budgets.queueing.projected_gradient import constant_step, projected_gradient
+from scaffolding_ext.controllers.budgets.queueing.projected_newton import projected_newton
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
+from scaffolding_ext.controllers.budgets.queueing.rounding import coordinate_search, enumerated, nearest
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix, UnstableLoadError
+from scaffolding_ext.controllers.budgets.types_file import read_tasks
+from scaffolding_ext.evaluation.calibrate.budget_report import plot_demand
 
 MAX_TOKENS = 32768
 UNIFORM = (0, 100, 500)

@@ -31,14 +31,14 @@ from benchmarks._lib.lab import Lab
 from benchmarks._lib.orders import BASE, KNOWN, POLICIES, policy_of
 from benchmarks._lib.programs import CHAIN, VOTE, Floats, Problem, recorded, seconds_a_token, served
 from benchmarks._lib.provenance import DATA
+from benchmarks._lib.recorded_programs import RecordedProgram, replayed_vote
 from benchmarks._lib.report import Report
 from benchmarks._lib.workload import Workload, with_deadlines
-from scaffolding_ext.evaluation.datasets import load_dataset
-from scaffolding_ext.evaluation.samples import read_votes
-from scaffolding_ext.maths.allocation.leader_change import LeaderChange
-from scaffolding_ext.maths.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.evaluation.calibrate.samples import read_votes
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.scheduling import ShortestRemaining
-from scaffolding_ext.scheduling.recorded import RecordedProgram, replayed_vote
 
 SECONDS, SLOWDOWN = 0.02, 0.02  # of an engine that is made up: a token alone, and what each further chain adds
 ORDERS = 10  # of each question's samples

@@ -20,9 +20,9 @@ import numpy as np
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
 from benchmarks.studies.kv_sharing import NUM_BRANCHES, median
-from scaffolding_ext.maths.kv_sharing.latency import net_saving
-from scaffolding_ext.program import Program, enter_program, leave_program
-from scaffolding_ext.tasks import BranchTask
+from scaffolding_ext.controllers.tree.sharing_cost import net_saving
+from scaffolding_ext.protocol.branching import BranchTask
+from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 SUFFIX_LEN, NUM_TOKENS = 8, 32

@@ -26,11 +26,18 @@ from benchmarks._lib.replayed import SPACING, STACK, Floats, Level, cut_of_as_ma
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import run_stack
 from scaffolding_ext import load_config
-from scaffolding_ext.calibration.chain_trial.drawing import plot_trial
-from scaffolding_ext.calibration.chain_trial.recorded import RecordedChain
-from scaffolding_ext.calibration.chain_trial.replay import COSTS, Outcome, cut_at, fixed_cuts
-from scaffolding_ext.calibration.chain_trial.trial import Setting, Trial, choose, halves, settings_to_try, try_settings
-from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.evaluation.calibrate.chain_trial.drawing import plot_trial
+from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
+from scaffolding_ext.evaluation.calibrate.chain_trial.replay import COSTS, Outcome, cut_at, fixed_cuts
+from scaffolding_ext.evaluation.calibrate.chain_trial.trial import (
+    Setting,
+    Trial,
+    choose,
+    halves,
+    settings_to_try,
+    try_settings,
+)
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 
 NUM_SETS = 2
 NUM_LOTS = 20  # random exits of each rule

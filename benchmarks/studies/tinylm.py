@@ -23,7 +23,7 @@ from benchmarks._lib.lab import MODELS, Lab
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import FORCED_LEN
 from benchmarks._lib.separation import auc, auc_over_all, auc_within, best_of, resampled
-from scaffolding_ext.evaluation.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.tinylm.grammar import FIND, Problem
 
 Floats = npt.NDArray[np.float64]

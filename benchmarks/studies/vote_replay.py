@@ -23,21 +23,21 @@ import numpy as np
 from benchmarks._lib.command import benchmark, plotted, size, track
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
-from scaffolding_ext.calibration.vote_trial import Trial, plot_trial, try_rules
-from scaffolding_ext.evaluation.samples import read_votes
-from scaffolding_ext.maths.allocation.adaptive_consistency import BetaConsistency, DirichletConsistency
-from scaffolding_ext.maths.allocation.base import AllocationRule
-from scaffolding_ext.maths.allocation.baselines import Even, LengthThreshold
-from scaffolding_ext.maths.allocation.curtailment import Curtailment
-from scaffolding_ext.maths.allocation.doubling import AgreementDoubling
-from scaffolding_ext.maths.allocation.early_stopping import EarlyStoppingWindow
-from scaffolding_ext.maths.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.maths.allocation.leader_change import LeaderChange
-from scaffolding_ext.maths.allocation.replay import Outcome, play, shuffled
-from scaffolding_ext.maths.allocation.search import cheapest
-from scaffolding_ext.maths.allocation.skyline import DynamicSkyline, InitialStepSkyline, fit_curve
-from scaffolding_ext.maths.allocation.threshold import StaticThreshold, ThresholdEvery
-from scaffolding_ext.maths.voting import filtered_weights, vote
+from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency, DirichletConsistency
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
+from scaffolding_ext.controllers.vote.allocation.baselines import Even, LengthThreshold
+from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
+from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubling
+from scaffolding_ext.controllers.vote.allocation.early_stopping import EarlyStoppingWindow
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.replay import Outcome, play, shuffled
+from scaffolding_ext.controllers.vote.allocation.search import cheapest
+from scaffolding_ext.controllers.vote.allocation.skyline import DynamicSkyline, InitialStepSkyline, fit_curve
+from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
+from scaffolding_ext.controllers.vote.voting import filtered_weights, vote
+from scaffolding_ext.evaluation.calibrate.samples import read_votes
+from scaffolding_ext.evaluation.calibrate.vote_trial import Trial, plot_trial, try_rules
 
 MAX_LOSS = 0.005
 KNOB = 5

@@ -21,8 +21,8 @@ from benchmarks._lib.drawing import bars_of, drawing
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import TEMPERATURE, Run, add_run, compare_runs, run_stack, side_by_side
 from scaffolding_ext import load_config
-from scaffolding_ext.evaluation.datasets import load_dataset
-from scaffolding_ext.maths.statistics import paired_bootstrap
+from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.stats.intervals import paired_bootstrap
 
 ONE, FULL = "one sample", "all samples"
 OURS, THINKING = "leader change (ours)", "leader change over DynasorCoT"

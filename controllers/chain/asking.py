@@ -7,10 +7,10 @@ from typing import Any
 from scaffolding_ext.answers import up_to_brace
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.continuation import continuation
+from scaffolding_ext.prompts.sampling_params import apply_sampling_params
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.sampling_params import apply_sampling_params
-from scaffolding_ext.task_results import output_of
-from scaffolding_ext.tasks import PROBE, set_purpose
+from scaffolding_ext.protocol.notes import PROBE, set_purpose
+from scaffolding_ext.protocol.task_results import output_of
 
 
 def asking(prompt: GenerationTask, prefix: Prefix, suffix: str, sampling_params: dict[str, Any]) -> GenerationTask:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.controllers.chain.chunk_text import ChunkText
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.program import discard
+from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
-from scaffolding_ext.sampling_params import apply_sampling_params, inherit_sampling_params
-from scaffolding_ext.tasks import Purpose
+from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.request.program import discard
 
 
 class Prefix(NamedTuple):

@@ -9,10 +9,10 @@ from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_text import ChunkText, without_end_token
 from scaffolding_ext.controllers.chain.continuation import continuation
 from scaffolding_ext.controllers.prompting import decode, encode
+from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import GenerationTask, Task
-from scaffolding_ext.sampling_params import apply_sampling_params, inherit_sampling_params
-from scaffolding_ext.task_results import cost_of, finish_reason_of, output_of
-from scaffolding_ext.tasks import CHAIN, CHAIN_START, set_purpose
+from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, set_purpose
+from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of, output_of
 
 
 class Chunk(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import notes_of, set_notes, set_turn_start
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.notes import notes_of, set_notes, set_turn_start
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 
 
 def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix: str = "") -> GenerationTask:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
-from scaffolding_ext.ledger import Ledger, Meter
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Task
-from scaffolding_ext.task_results import finish_reason_of, output_of
-from scaffolding_ext.tasks import Purpose, notes_of, set_notes
+from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes
+from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
+from scaffolding_ext.request.ledger import Ledger, Meter
 
 _STOPPED_BY_MODEL = (None, "length", "end")  # exit reasons after which the finish reason says whether the chain ended
 

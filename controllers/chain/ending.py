@@ -10,11 +10,11 @@ from scaffolding_ext.controllers.chain.asking import asked_answer, asking
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.controllers.prompting import decode, encode
-from scaffolding_ext.program import record
-from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.task_results import output_of
-from scaffolding_ext.tasks import notes_of
+from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.protocol.task_results import output_of
+from scaffolding_ext.request.program import record
 
 
 def conclude(

@@ -10,13 +10,13 @@ from scaffolding_ext.answers import up_to_brace
 from scaffolding_ext.controllers.chain.asking import asking
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
+from scaffolding_ext.controllers.chain.token_entropy import Entropy, token_entropy
 from scaffolding_ext.controllers.prompting import decode
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.maths.entropy import Entropy, token_entropy
-from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.task_results import finish_reason_of, output_of
-from scaffolding_ext.tasks import notes_of
+from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
 
 
 class Needs(NamedTuple):

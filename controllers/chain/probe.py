@@ -10,12 +10,12 @@ from scaffolding_ext import require
 from scaffolding_ext.answers import up_to_brace
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking
 from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.token_entropy import Entropy, geometric_mean
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.maths.entropy import Entropy, geometric_mean
-from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.prompts.prompting import PromptFamily
+from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING, checked_sampling_params
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.sampling_params import GUIDED_DECODING, checked_sampling_params
-from scaffolding_ext.task_results import output_of
+from scaffolding_ext.protocol.task_results import output_of
 
 HEDGE_WORDS = ("wait", "hold", "but", "okay", "no", "hmm")
 

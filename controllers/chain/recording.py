@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe
-from scaffolding_ext.maths.entropy import Entropy
+from scaffolding_ext.controllers.chain.token_entropy import Entropy
 
 _PLAIN = ("answer", "answer_class", "hedged", "response", "is_part", "closes")
 _START = Prefix(0, "", [], [])

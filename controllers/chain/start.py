@@ -10,10 +10,10 @@ from scaffolding_ext.controllers.chain.chain import Chain
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.controllers.prompting import longest_len
-from scaffolding_ext.program import record
-from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import record
 
 
 def start_chain(

@@ -8,11 +8,11 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_text import is_text_of
 from scaffolding_ext.controllers.chain.continuation import continuation
-from scaffolding_ext.program import record
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task
-from scaffolding_ext.task_results import cost_of, finish_reason_of, output_of
-from scaffolding_ext.tasks import CHAIN, CHAIN_START, PAUSED, let_run_to, set_purpose
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, PAUSED, let_run_to, set_purpose
+from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of, output_of
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import record
 
 _MOST_LATE = 2  # streams that the worker ends early; behind them the chain grows in chunks
 

@@ -12,11 +12,11 @@ from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.controllers.prompting import decode, encode
-from scaffolding_ext.program import record
-from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator
-from scaffolding_ext.tasks import notes_of, set_notes
-from scaffolding_ext.thinking import ServerBudget, ThinkingBudget
+from scaffolding_ext.protocol.notes import notes_of, set_notes
+from scaffolding_ext.protocol.thinking import ServerBudget, ThinkingBudget
+from scaffolding_ext.request.program import record
 
 _OPEN = "<think>"
 _SLACK = 8  # tokens: a server may finish a character, or a word, before it closes

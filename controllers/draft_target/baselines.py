@@ -9,14 +9,14 @@ import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
 from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.maths.conformal import leave_one_out_p_values
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.task_results import output_of
-from scaffolding_ext.tasks import VerifyTask
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.task_results import output_of
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 
 REFLECTION_WORDS = ("wait", "hmm", "hold", "alternatively", "let me check", "let me double check", "let me redo")
 NUM_MARKS = 10  # SpecReason's scale, 0 to 9

@@ -9,16 +9,17 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain import asked_answer, asking
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
 from scaffolding_ext.controllers.chain.controlled_chain import written_chunk
-from scaffolding_ext.controllers.on_worker import OnWorker, on_worker
+from scaffolding_ext.controllers.draft_target.nonconformity import NonconformityScore
+from scaffolding_ext.controllers.draft_target.on_worker import OnWorker, on_worker
 from scaffolding_ext.controllers.vote.variety import Variety
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.maths.nonconformity import NonconformityScore
-from scaffolding_ext.program import discard, elapsed, record
-from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.relay import relay
-from scaffolding_ext.tasks import Purpose, ScoreTask, notes_of, set_notes, set_priority
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes, set_priority
+from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import discard, elapsed, record
 
 _BOX = re.compile(r"\\boxed\s*\{")
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaffolding_ext.calibration.conformal import DraftTargetSetting
+from scaffolding_ext.controllers.draft_target.calibration_file import DraftTargetSetting
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator
+from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.registry import take_over_rules
-from scaffolding_ext.tasks import TokenCounts
 
 
 class Decision(NamedTuple):

@@ -9,8 +9,6 @@ from typing import Any
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.vote.variety import Variety
-from scaffolding_ext.ledger import Ledger, Meter
-from scaffolding_ext.program import discard, enter_part, next_seed, record
 from scaffolding_ext.protocol import (
     Controller,
     ControllerGenerator,
@@ -18,9 +16,11 @@ from scaffolding_ext.protocol import (
     ParallelProcess,
     current_scope,
 )
-from scaffolding_ext.relay import relay
-from scaffolding_ext.seeds import derive_seed
-from scaffolding_ext.tasks import Purpose, notes_of, set_notes
+from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes
+from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.request.ledger import Ledger, Meter
+from scaffolding_ext.request.program import discard, enter_part, next_seed, record
+from scaffolding_ext.request.seeds import derive_seed
 
 
 class Sample:

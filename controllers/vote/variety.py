@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from scaffolding_ext.program import record
+from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, refuse_greedy, vary
 from scaffolding_ext.protocol import Controller, GenerationTask
-from scaffolding_ext.sampling_params import SAMPLE_TEMPERATURE, refuse_greedy, vary
-from scaffolding_ext.tasks import Purpose, purpose_of
+from scaffolding_ext.protocol.notes import Purpose, purpose_of
+from scaffolding_ext.request.program import record
 
 
 class Variety:

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.samples import Sample
+from scaffolding_ext.controllers.vote.voting import Aggregate, trace_confidence
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.maths.voting import Aggregate, trace_confidence
 from scaffolding_ext.protocol import GenerationTask
 
 

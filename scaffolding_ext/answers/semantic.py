@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
+from scaffolding_ext import require
 from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.maths import checks
 
 Embed = Callable[[Sequence[str]], Any]
 
@@ -35,7 +35,7 @@ def group_by_meaning(answers: Sequence[str | None], embed: Embed, threshold: flo
 
     Reference: average linkage is UPGMA (Sokal and Michener, 1958).
     """
-    checks.share("threshold", threshold)
+    require.share("threshold", threshold)
     texts = sorted({answer for answer in answers if answer is not None})
     labels = _clusters(_embedded(texts, embed), threshold) if len(texts) > 1 else [1] * len(texts)
     cluster_of = dict(zip(texts, labels, strict=True))

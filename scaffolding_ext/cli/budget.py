@@ -14,7 +14,7 @@ import click
 from scaffolding_ext.cli.options import Finite, Group, OutputPath, console, json_option
 
 if TYPE_CHECKING:
-    from scaffolding_ext.maths.queueing.demand import Demand
+    from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 
 tasks_argument = click.argument("tasks", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 rate_option = click.option(
@@ -69,8 +69,8 @@ def solve_command(
     import dataclasses
 
     from scaffolding_ext import require
-    from scaffolding_ext.evaluation.budget_report import budgets_table, plot_demand
-    from scaffolding_ext.maths.queueing import solve
+    from scaffolding_ext.controllers.budgets.queueing import solve
+    from scaffolding_ext.evaluation.calibrate.budget_report import budgets_table, plot_demand
 
     demand = _demand(tasks, arrival_rate, alpha, max_tokens, measured)
     if plot_path is not None:
@@ -123,10 +123,10 @@ def plan_command(
       scaffolding-ext eval --config configs:queue_aware_budget --set controller.args.plan=plan.json
     """
     from scaffolding_ext import require
-    from scaffolding_ext.calibration.budget_files import read_model
-    from scaffolding_ext.calibration.budget_plan import PlannedBudgets
-    from scaffolding_ext.evaluation.budget_report import budgets_table, frontier_table, plot_demand
-    from scaffolding_ext.evaluation.samples import fingerprint
+    from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+    from scaffolding_ext.controllers.budgets.types_file import read_model
+    from scaffolding_ext.evaluation.calibrate.budget_report import budgets_table, frontier_table, plot_demand
+    from scaffolding_ext.evaluation.calibrate.samples import fingerprint
 
     demand = _demand(tasks, arrival_rate, alpha, max_tokens, measured, batch, slowdown)
     with require.under():
@@ -180,8 +180,8 @@ def simulate_command(
     import numpy as np
 
     from scaffolding_ext import require
-    from scaffolding_ext.calibration.budget_files import read_tasks
-    from scaffolding_ext.maths.queueing.queues import Queue, simulate
+    from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
+    from scaffolding_ext.controllers.budgets.types_file import read_tasks
 
     if batch is not None and servers > 1:
         raise click.UsageError("--servers and --batch are two kinds of engine; give one of them")
@@ -227,9 +227,9 @@ def fit_command(
       done
       scaffolding-ext budget fit runs/budget_* --output_path types.json
     """
-    from scaffolding_ext.calibration.budget_files import write_tasks
-    from scaffolding_ext.evaluation.budget_report import fit_notes, fit_table, plot_fits
-    from scaffolding_ext.evaluation.budget_sweep import BUDGET_KEY, read_sweep
+    from scaffolding_ext.controllers.budgets.types_file import write_tasks
+    from scaffolding_ext.evaluation.calibrate.budget_report import fit_notes, fit_table, plot_fits
+    from scaffolding_ext.evaluation.calibrate.budget_sweep import BUDGET_KEY, read_sweep
 
     swept = read_sweep(runs, budget_key or BUDGET_KEY, seed)
     for warning in swept.warnings:
@@ -255,9 +255,9 @@ def _demand(
     slowdown: float = 0.0,
 ) -> Demand:
     from scaffolding_ext import require
-    from scaffolding_ext.calibration.budget_files import read_measured, read_tasks
-    from scaffolding_ext.maths.queueing.demand import Demand
-    from scaffolding_ext.maths.queueing.queues import Queue
+    from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+    from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+    from scaffolding_ext.controllers.budgets.types_file import read_measured, read_tasks
 
     types = read_measured(tasks, max_tokens) if measured else read_tasks(tasks)
     with require.under():
@@ -267,7 +267,7 @@ def _demand(
 
 def _solve_measured(demand: Demand, as_json: bool) -> None:
     from scaffolding_ext import require
-    from scaffolding_ext.maths.queueing.grid import solve_on_grid
+    from scaffolding_ext.controllers.budgets.queueing.grid import solve_on_grid
 
     with require.under():
         plan = solve_on_grid(demand.measured, demand.arrival_rate, demand.alpha)

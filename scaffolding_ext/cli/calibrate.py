@@ -76,10 +76,10 @@ def certaindex(
     """
     import numpy as np
 
-    from scaffolding_ext.calibration.vote_trial import plot_trial, try_rules
-    from scaffolding_ext.calibration.votes import Calibration
-    from scaffolding_ext.evaluation.samples import fingerprint, read_votes
-    from scaffolding_ext.maths.certaindex import entropy_certaindex
+    from scaffolding_ext.controllers.certaindex import entropy_certaindex
+    from scaffolding_ext.controllers.vote.profile_file import Calibration
+    from scaffolding_ext.evaluation.calibrate.samples import fingerprint, read_votes
+    from scaffolding_ext.evaluation.calibrate.vote_trial import plot_trial, try_rules
 
     votes = read_votes(samples)
     trial = try_rules(votes, num_orders, np.random.default_rng(seed))
@@ -125,9 +125,10 @@ def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, le
     Example:
       scaffolding-ext calibrate drift policy.yaml runs/today/samples.jsonl
     """
-    from scaffolding_ext.calibration import chains, votes
-    from scaffolding_ext.calibration.files import read_calibration
-    from scaffolding_ext.evaluation.samples import read_certaindex, read_exits
+    from scaffolding_ext.controllers.calibration_file import read_calibration
+    from scaffolding_ext.controllers.chain import policy_file as chains
+    from scaffolding_ext.controllers.vote import profile_file as votes
+    from scaffolding_ext.evaluation.calibrate.samples import read_certaindex, read_exits
 
     kind = read_calibration(policy, {votes.KIND: votes.VERSION, chains.KIND: chains.VERSION})["kind"]
     if kind == chains.KIND:
@@ -195,8 +196,8 @@ def conformal(
       scaffolding-ext eval --config configs:conformal_draft_target \\
         --set controller.args.calibration=runs/conformal.json
     """
-    from scaffolding_ext.calibration.conformal_run import calibrate as run_calibration
-    from scaffolding_ext.evaluation.datasets import load_dataset
+    from scaffolding_ext.evaluation.calibrate.conformal_run import calibrate as run_calibration
+    from scaffolding_ext.evaluation.run.datasets import load_dataset
 
     config, data = config_with_dataset(source, dataset, overrides)
     prompts = [sample.prompt for sample in load_dataset(**data.model_dump(), limit=limit)]
@@ -253,9 +254,9 @@ def branching(
         --output_path runs/branching.yaml
       scaffolding-ext eval --config configs:kv_share_branching --set controller.args.calibration=runs/branching.yaml
     """
-    from scaffolding_ext.calibration.branching_run import calibrate as choose
-    from scaffolding_ext.calibration.branching_run import run_branches
-    from scaffolding_ext.evaluation.datasets import load_dataset
+    from scaffolding_ext.evaluation.calibrate.branching_run import calibrate as choose
+    from scaffolding_ext.evaluation.calibrate.branching_run import run_branches
+    from scaffolding_ext.evaluation.run.datasets import load_dataset
 
     config, data = config_with_dataset(source, dataset, overrides)
     problems = run_branches(config, load_dataset(**data.model_dump(), limit=limit))

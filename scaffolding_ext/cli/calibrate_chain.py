@@ -121,16 +121,16 @@ def chain(
     """
     import numpy as np
 
-    from scaffolding_ext.calibration.chain_trial.drawing import plot_trial
-    from scaffolding_ext.calibration.chain_trial.recorded import read_chains
-    from scaffolding_ext.calibration.chain_trial.recording import recording_stack
-    from scaffolding_ext.calibration.chain_trial.trial import choose, halves, settings_to_try, try_settings
-    from scaffolding_ext.calibration.chains import ChainPolicy
+    from scaffolding_ext.controllers.chain.policy_file import ChainPolicy
     from scaffolding_ext.errors import ConfigError
-    from scaffolding_ext.evaluation.datasets import load_dataset
-    from scaffolding_ext.evaluation.run_folder import SAMPLES, claimed
-    from scaffolding_ext.evaluation.samples import fingerprint
-    from scaffolding_ext.evaluation.session import Session
+    from scaffolding_ext.evaluation.calibrate.chain_trial.drawing import plot_trial
+    from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import read_chains
+    from scaffolding_ext.evaluation.calibrate.chain_trial.recording import recording_stack
+    from scaffolding_ext.evaluation.calibrate.chain_trial.trial import choose, halves, settings_to_try, try_settings
+    from scaffolding_ext.evaluation.calibrate.samples import fingerprint
+    from scaffolding_ext.evaluation.run.datasets import load_dataset
+    from scaffolding_ext.evaluation.run.run_folder import SAMPLES, claimed
+    from scaffolding_ext.evaluation.run.session import Session
 
     if confidence is not None and not 0 < max_loss < 1:
         raise click.UsageError("--confidence needs a --max_loss above 0 and below 1", ctx)

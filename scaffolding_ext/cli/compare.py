@@ -51,20 +51,20 @@ def compare(
     Example:
       scaffolding-ext compare runs/native runs/dynasor --report_path report.html
     """
-    from scaffolding_ext.evaluation.compared import compare_runs
-    from scaffolding_ext.evaluation.comparison_tables import PIPE_WIDTH, text_of
-    from scaffolding_ext.evaluation.kept_samples import kept_samples
+    from scaffolding_ext.evaluation.compare.compared import compare_runs
+    from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
+    from scaffolding_ext.evaluation.report.comparison_tables import PIPE_WIDTH, text_of
 
     if len(runs) < 2:
         raise click.UsageError("give at least two runs: the first is what the others are compared with")
     compared = compare_runs(runs, seed=seed, margin=margin / 100)
     samples = kept_samples(compared.runs, num_traces) if report_path or chrome_trace else []
     if report_path is not None:
-        from scaffolding_ext.evaluation.html_report.page import write_report
+        from scaffolding_ext.evaluation.report.html_report.page import write_report
 
         write_report(report_path, compared, samples)
     if chrome_trace is not None:
-        from scaffolding_ext.evaluation.chrome_trace import write_chrome_trace
+        from scaffolding_ext.evaluation.report.chrome_trace import write_chrome_trace
 
         write_chrome_trace(chrome_trace, [run.name for run in compared.runs], samples)
     for warning in compared.warnings:

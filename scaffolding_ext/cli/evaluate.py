@@ -28,7 +28,7 @@ from scaffolding_ext.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from scaffolding_ext.evaluation.summary import Summary
+    from scaffolding_ext.evaluation.run.summary import Summary
 
 _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 
@@ -111,15 +111,15 @@ def evaluate(
       scaffolding-ext eval --config configs:majority_vote --total_tokens 100000 --output_path runs/budget
     """
     from scaffolding_ext.documents import write_text
-    from scaffolding_ext.evaluation.calibration_cost import calibration_cost
-    from scaffolding_ext.evaluation.datasets import load_dataset
-    from scaffolding_ext.evaluation.price import checked_price, parse_price
-    from scaffolding_ext.evaluation.records import decoded_of
-    from scaffolding_ext.evaluation.resume import fingerprint
-    from scaffolding_ext.evaluation.run_folder import SUMMARY, answers_of, claimed
-    from scaffolding_ext.evaluation.runner import check_samples
-    from scaffolding_ext.evaluation.session import Session
-    from scaffolding_ext.evaluation.vote_budget import VoteBudget
+    from scaffolding_ext.evaluation.calibrate.calibration_cost import calibration_cost
+    from scaffolding_ext.evaluation.run.datasets import load_dataset
+    from scaffolding_ext.evaluation.run.price import checked_price, parse_price
+    from scaffolding_ext.evaluation.run.records import decoded_of
+    from scaffolding_ext.evaluation.run.resume import fingerprint
+    from scaffolding_ext.evaluation.run.run_folder import SUMMARY, answers_of, claimed
+    from scaffolding_ext.evaluation.run.runner import check_samples
+    from scaffolding_ext.evaluation.run.session import Session
+    from scaffolding_ext.evaluation.run.vote_budget import VoteBudget
     from scaffolding_ext.stack.build import check_stack
 
     options = given(seed=seed, max_parallel_requests=max_parallel_requests) + given(
@@ -214,8 +214,8 @@ def _show(name: str, summary: Summary, first_error: str | None) -> None:
     """Print the run's table, and what it does not hold."""
     from rich.console import Console
 
-    from scaffolding_ext.evaluation.report import comparison_table
-    from scaffolding_ext.evaluation.summary import shown_mean
+    from scaffolding_ext.evaluation.report.report import comparison_table
+    from scaffolding_ext.evaluation.run.summary import shown_mean
 
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     console.print(comparison_table({name: summary}))

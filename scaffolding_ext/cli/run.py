@@ -11,7 +11,7 @@ import click
 from scaffolding_ext.cli.options import Command, Finite, OutputPath, config_option, given, json_option, set_option
 
 if TYPE_CHECKING:
-    from scaffolding_ext.results import ScaffoldingResult
+    from scaffolding_ext.request.results import ScaffoldingResult
 
 
 @click.command(cls=Command, short_help="Run one prompt and print answer and tokens.")

@@ -17,13 +17,13 @@ from scaffolding_ext.protocol import (
     Worker,
     current_scope,
 )
-from scaffolding_ext.results import ScaffoldingResult
-from scaffolding_ext.tasks import notes_of, set_notes
-from scaffolding_ext.worker import BaseWorker
-from scaffolding_ext.worker_tags import tag_name, tag_names, worker_for
+from scaffolding_ext.protocol.notes import notes_of, set_notes
+from scaffolding_ext.protocol.worker import BaseWorker
+from scaffolding_ext.protocol.worker_tags import tag_name, tag_names, worker_for
+from scaffolding_ext.request.results import ScaffoldingResult
 
 if TYPE_CHECKING:
-    from scaffolding_ext.program import Program
+    from scaffolding_ext.request.program import Program
 
 _MAX_TURNS = 256  # of one generator, until others get theirs: workers that answer at once never suspend it
 

@@ -15,18 +15,18 @@ from typing import Any, overload
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import RequestCancelledError, ShutdownError
-from scaffolding_ext.execution_trace import ExecutionRecorder
 from scaffolding_ext.host import arguments, timeouts
 from scaffolding_ext.host.dispatch import Dispatcher
 from scaffolding_ext.host.request import Request, clone_of
 from scaffolding_ext.host.shutdown import WorkerShutdown
-from scaffolding_ext.program import Program
+from scaffolding_ext.prompts.served_model import take_prompting
 from scaffolding_ext.protocol import Controller, Worker
-from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.request.execution_trace import ExecutionRecorder
+from scaffolding_ext.request.program import Program
+from scaffolding_ext.request.results import ScaffoldingResult
+from scaffolding_ext.request.seeds import RequestSeeds
 from scaffolding_ext.scheduling.base import Policy
-from scaffolding_ext.seeds import RequestSeeds
-from scaffolding_ext.served_model import take_prompting
-from scaffolding_ext.waiting_line import WaitingLine
+from scaffolding_ext.scheduling.waiting_line import WaitingLine
 
 _PATIENCE = 512  # requests that may start before one that waits
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from scaffolding_ext.errors import CloneError, NoOutputError
-from scaffolding_ext.program import enter_program
 from scaffolding_ext.protocol import Controller, ExecutionScope, ScaffoldingOutput
-from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.request.program import enter_program
+from scaffolding_ext.request.results import ScaffoldingResult
 
 if TYPE_CHECKING:
     from scaffolding_ext.errors import RequestError
     from scaffolding_ext.host.dispatch import Dispatcher
-    from scaffolding_ext.program import Program
+    from scaffolding_ext.request.program import Program
 
 
 class Request(ScaffoldingResult):

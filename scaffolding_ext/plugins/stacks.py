@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from scaffolding_ext.prompting import DEFAULT_FAMILY, family_named
+from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, family_named
 
 if TYPE_CHECKING:
-    from scaffolding_ext.results import ScaffoldingResult
+    from scaffolding_ext.request.results import ScaffoldingResult
 
 
 def behind_thinking(text: str) -> str:

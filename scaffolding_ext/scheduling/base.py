@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from scaffolding_ext.maths import checks
-from scaffolding_ext.progress import Progress
+from scaffolding_ext import require
+from scaffolding_ext.request.progress import Progress
 
 if TYPE_CHECKING:
-    from scaffolding_ext.program import Program
+    from scaffolding_ext.request.program import Program
 
 
 class Policy(ABC):
@@ -44,7 +44,7 @@ class AgeingPolicy(Policy):
         phi: Seconds for a token, above 0; the smaller, the sooner a long program is served.
 
     Raises:
-        WrongValueError: It is not above 0.
+        ConfigError: It is not above 0.
 
     Reference:
         Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), on fairness: phi is time in the system
@@ -56,7 +56,7 @@ class AgeingPolicy(Policy):
     """
 
     def __init__(self, phi: float = 0.05) -> None:
-        self.phi = checks.number("phi", phi, above=0)
+        self.phi = require.number("phi", phi, above=0)
 
     @abstractmethod
     def num_tokens(self, progress: Progress) -> float:

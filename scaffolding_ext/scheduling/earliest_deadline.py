@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scaffolding_ext.maths import checks
-from scaffolding_ext.progress import Progress
+from scaffolding_ext import require
+from scaffolding_ext.request.progress import Progress
 from scaffolding_ext.scheduling.base import Policy
 
 
@@ -16,11 +16,11 @@ class EarliestDeadline(Policy):
         within: Seconds after its arrival that stand for the deadline of a program without one.
 
     Raises:
-        WrongValueError: It is not above 0.
+        ConfigError: It is not above 0.
     """
 
     def __init__(self, within: float = 60.0) -> None:
-        self.within = checks.number("within", within, above=0)
+        self.within = require.number("within", within, above=0)
 
     def priority(self, progress: Progress) -> float:
         return progress.arrived + self.within if progress.deadline is None else progress.deadline

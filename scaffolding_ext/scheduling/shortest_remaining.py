@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from scaffolding_ext.progress import Progress
+from scaffolding_ext.request.progress import Progress
 from scaffolding_ext.scheduling.base import AgeingPolicy
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving import shapes
 from scaffolding_ext.serving.bodies import Body, ChatBody
 from scaffolding_ext.serving.refusals import ApiError, of_failure

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from scaffolding_ext.controllers.base import BaseController, honoured_by
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompting import UNTHINKING_FAMILY, Prompting, Turn, family_named
+from scaffolding_ext.prompts.prompting import UNTHINKING_FAMILY, Prompting, Turn, family_named
+from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.results import ScaffoldingResult
-from scaffolding_ext.seeds import derive_seed
-from scaffolding_ext.served_model import served_model
+from scaffolding_ext.request.results import ScaffoldingResult
+from scaffolding_ext.request.seeds import derive_seed
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody
 from scaffolding_ext.serving.refusals import ApiError, unsupported, wait_and_retry
 from scaffolding_ext.serving.settings import Knob, Limits

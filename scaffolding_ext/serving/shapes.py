@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scaffolding_ext.program import Program
-from scaffolding_ext.prompting import Prompting
-from scaffolding_ext.results import ScaffoldingResult
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.request.program import Program
+from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving.texts import Reading, Shown
-from scaffolding_ext.tasks import Purpose
 
 _NO_SHARE = {"audio_tokens": 0, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
 

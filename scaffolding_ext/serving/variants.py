@@ -11,9 +11,9 @@ from typing import Any
 from scaffolding_ext import registry
 from scaffolding_ext.errors import ConfigError, TokenLimitError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import Controller, ControllerGenerator
-from scaffolding_ext.relay import relay
+from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.request.program import current_program
 from scaffolding_ext.serving.refusals import ApiError, unsupported
 from scaffolding_ext.serving.settings import Knob
 from scaffolding_ext.stack.build import check_stack

@@ -12,10 +12,10 @@ from scaffolding_ext import registry, require
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompting import Prompting, family_named
+from scaffolding_ext.prompts.prompting import Prompting, family_named
+from scaffolding_ext.prompts.sampling_params import checked_sampling_params
+from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.registry import Factory, Registry, unknown_name
-from scaffolding_ext.sampling_params import checked_sampling_params
-from scaffolding_ext.served_model import served_model
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig, validated
 from scaffolding_ext.stack.load import Source, load_config
 from scaffolding_ext.stack.placement import PlannedWorker, check_placement

@@ -5,10 +5,10 @@ from __future__ import annotations
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.capabilities import Requests
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.registry import unknown_name
 from scaffolding_ext.stack.build import plan_stack
 from scaffolding_ext.stack.config import StackConfig
-from scaffolding_ext.tasks import ScoreTask
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 
 

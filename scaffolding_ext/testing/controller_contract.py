@@ -21,11 +21,12 @@ from typing import Any
 
 from scaffolding_ext.errors import EngineError, RequestCancelledError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import Controller, GenerationTask, ParallelProcess, ScaffoldingOutput, Task
-from scaffolding_ext.tasks import Purpose, ScoreTask, purpose_of, token_counts_of
+from scaffolding_ext.protocol.notes import Purpose, purpose_of, token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import current_program
 from scaffolding_ext.testing.doubles import Gate, Reply, ScriptedWorker
-from scaffolding_ext.worker_tags import WorkerTag
 
 MakeController = Callable[[], Controller]
 Respond = Callable[[Any], Reply]

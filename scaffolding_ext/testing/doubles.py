@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, Task, TaskStatus
-from scaffolding_ext.standins import TaskHandler
-from scaffolding_ext.tasks import ScoreTask, TokenCounts, set_token_counts
-from scaffolding_ext.worker import BaseWorker
+from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.standins import TaskHandler
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker import BaseWorker
 
 Reply = str | Sequence[float] | Exception
 """A scripted answer: text (each character is a token), token ids, a score's log-probabilities, or an error to raise."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
-from scaffolding_ext.tasks import token_counts_of
+from scaffolding_ext.protocol.notes import token_counts_of
 from scaffolding_ext.testing.http import HttpAnswer
 from scaffolding_ext.testing.releases import Release
 from scaffolding_ext.testing.shapes import Shape, Told, num_logprobs, usage

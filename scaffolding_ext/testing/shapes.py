@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import ScoreTask, TokenCounts, token_counts_of
+from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing.releases import Release
 
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, Worker
-from scaffolding_ext.tasks import ScoreTask, token_counts_of
+from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
 
 MakeWorker = Callable[[], Worker]
 T = TypeVar("T", bound=Task)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from scaffolding_ext.errors import UnknownNameError
-from scaffolding_ext.prompting import PromptFamily
+from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.tinylm import grammar
 
 FAMILY = PromptFamily(

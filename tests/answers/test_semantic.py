@@ -50,7 +50,7 @@ def test_classes_do_not_depend_on_the_order(data: st.DataObject, answers: list[s
 
 @pytest.mark.parametrize("threshold", [0.0, 1.1, float("nan")])
 def test_a_threshold_is_a_similarity(threshold: float) -> None:
-    with pytest.raises(ValueError, match="threshold is"):
+    with pytest.raises(ValueError, match="threshold: is"):
         group_by_meaning(["0", "1"], by_angle, threshold)
 
 

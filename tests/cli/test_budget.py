@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from scaffolding_ext.calibration.budget_plan import PlannedBudgets
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.maths.queueing import TaskType, solve
+from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.queueing import TaskType, solve
 
 TASKS = [
     {"name": "sums", "probability": 0.7, "A": 0.55, "b": 0.02, "D": 0.3, "t0": 0.2, "c": 0.01},

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.evaluation.records import Record, read_records
-from scaffolding_ext.evaluation.run import read_run
+from scaffolding_ext.evaluation.compare.finished_run import read_run
+from scaffolding_ext.evaluation.run.records import Record, read_records
 
 NUM_QUESTIONS, BUDGET = 20, 4000
 # Its answers depend on question and seed: the first questions are settled, the last are guessed. Tasks that are served

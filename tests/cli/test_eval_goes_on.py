@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.evaluation.records import Record, read_records
+from scaffolding_ext.evaluation.run.records import Record, read_records
 
 NUM_SAMPLES, NUM_KILLS = 400, 20
 STACK = {
@@ -68,7 +68,7 @@ def outcomes(path: Path) -> dict[tuple[str, int], dict[str, object]]:
 KILLER = """
 import os, random, signal, sys
 from pathlib import Path
-import scaffolding_ext.cli.main, scaffolding_ext.evaluation.session, scaffolding_ext.controllers.dynasor_cot
+import scaffolding_ext.cli.main, scaffolding_ext.evaluation.run.session, scaffolding_ext.controllers.chain.dynasor_cot
 import scaffolding_ext.testing
 samples, rng = Path("run/samples.jsonl"), random.Random(int(sys.argv[1]))
 

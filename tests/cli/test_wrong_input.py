@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.evaluation.records import read_records
+from scaffolding_ext.evaluation.run.records import read_records
 
 STACK = {
     "controller": {"type": "NativeGenerationController"},

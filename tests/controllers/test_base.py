@@ -11,12 +11,12 @@ from scaffolding_ext.controllers.native_generation import NativeGenerationContro
 from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.program import current_program, record
-from scaffolding_ext.prompting import Prompting, family_named
+from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskCollection, Worker, with_task_collection
-from scaffolding_ext.tasks import ScoreTask
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import current_program, record
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.worker_tags import WorkerTag
 
 
 class Uncopyable:

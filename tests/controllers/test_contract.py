@@ -3,25 +3,25 @@
 import pytest
 
 from scaffolding_ext import registry
-from scaffolding_ext.calibration.budget_plan import PlannedBudgets
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.best_of_n import BestOfNController
-from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
+from scaffolding_ext.controllers.budgets.queueing import TaskType
+from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.chain import ProbeSchedule
-from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
-from scaffolding_ext.controllers.deepconf import DeepConfController
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController, DynasorGenerationController
-from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingController
-from scaffolding_ext.controllers.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController, DynasorGenerationController
+from scaffolding_ext.controllers.chain.record_chain import RecordChainController
+from scaffolding_ext.controllers.chain.stopping import Window
+from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.process_reward import ProcessRewardController
-from scaffolding_ext.controllers.queue_aware_budget import QueueAwareBudgetController
-from scaffolding_ext.controllers.record_chain import RecordChainController
 from scaffolding_ext.controllers.reward import RewardController
-from scaffolding_ext.controllers.stopping import Window
-from scaffolding_ext.maths.allocation.curtailment import Curtailment
-from scaffolding_ext.maths.queueing import TaskType
-from scaffolding_ext.maths.queueing.demand import Demand
+from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
+from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
+from scaffolding_ext.controllers.vote.deepconf import DeepConfController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS
 
 SCORING = {RewardController, ProcessRewardController}  # they judge what others wrote, and write nothing

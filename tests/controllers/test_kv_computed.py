@@ -3,8 +3,8 @@
 import pytest
 
 from scaffolding_ext import load_stack
-from scaffolding_ext.evaluation.datasets import load_dataset
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.prompts.prompting import Prompting
 
 NUM_PROBLEMS = 24
 

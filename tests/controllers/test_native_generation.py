@@ -5,11 +5,11 @@ import pytest
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.program import Program
+from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
-from scaffolding_ext.sampling_params import SAMPLING_FIELDS
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import Program
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.worker_tags import WorkerTag
 
 VALUES = {
     "skip_tokenizer": (True, True),

@@ -12,9 +12,11 @@ from scaffolding_ext.controllers.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus
-from scaffolding_ext.tasks import Purpose, ScoreTask, VerifyTask
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from scaffolding_ext.evaluation.records import read_records
+from scaffolding_ext.evaluation.run.records import read_records
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adding_a_controller.md").read_text(encoding="utf-8")
 FAKE_UPSTREAM = Path(__file__).parents[1] / "fake_upstream"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaffolding_ext import plain_yaml
-from scaffolding_ext.evaluation.records import read_records
+from scaffolding_ext.evaluation.run.records import read_records
 from scaffolding_ext.stack.load import load_config
 
 pytest.importorskip("torch")

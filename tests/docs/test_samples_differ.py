@@ -14,9 +14,9 @@ import pytest
 import scaffolding_ext
 from scaffolding_ext import NativeGenerationController, ScaffoldingLlm, plain_yaml
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
-from scaffolding_ext.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
 
 ROOT = Path(__file__).parents[2]

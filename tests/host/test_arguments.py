@@ -8,8 +8,8 @@ from scaffolding_ext.controllers.native_generation import NativeGenerationContro
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Worker
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.worker_tags import WorkerTag
 
 CONTROLLER, WORKERS = NativeGenerationController(), {"generation": ScriptedWorker("x")}
 

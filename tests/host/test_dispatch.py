@@ -24,8 +24,8 @@ from scaffolding_ext.protocol import (
     current_scope,
     with_task_collection,
 )
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import Gate, ScriptedWorker
-from scaffolding_ext.worker_tags import WorkerTag
 
 WAIT = 30.0  # seconds until a hanging test fails; nothing waits that long when all is well
 

@@ -10,9 +10,9 @@ from scaffolding_ext.controllers.native_generation import NativeGenerationContro
 from scaffolding_ext.errors import CloneError, ConfigError, NoOutputError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, GenerationTask, TaskStatus, Worker
-from scaffolding_ext.tasks import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import Gate, ScriptedWorker
-from scaffolding_ext.worker_tags import WorkerTag
 
 WAIT = 30.0  # seconds until a hanging test fails; nothing waits that long when all is well
 

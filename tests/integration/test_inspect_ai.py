@@ -18,7 +18,7 @@ from inspect_ai import Task, eval
 from inspect_ai.dataset import Sample
 from inspect_ai.scorer import includes
 from inspect_ai.solver import generate
-from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.plugins.inspect_ai import STORE, stack
 
 DRAFT = ["workers.generation.args.model=tinylm/draft"]

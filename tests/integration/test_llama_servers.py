@@ -31,7 +31,9 @@ from scaffolding_ext import (
 from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
-from scaffolding_ext.tasks import LAYER_EXIT, SIMILARITY_GATE, ScoreTask, set_turn_start, token_counts_of
+from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE
+from scaffolding_ext.protocol.notes import set_turn_start, token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
 from scaffolding_ext.tinylm.grammar import sample_problem
 

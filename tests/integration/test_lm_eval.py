@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 
 pytestmark = pytest.mark.integration
 NUM_PROBLEMS = 3

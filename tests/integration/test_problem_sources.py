@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 

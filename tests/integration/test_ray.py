@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scaffolding_ext.evaluation.records import Record, read_records
+from scaffolding_ext.evaluation.run.records import Record, read_records
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.evaluation.compared import compare_runs
-from scaffolding_ext.evaluation.html_report.page import rendered
-from scaffolding_ext.evaluation.kept_samples import kept_samples
+from scaffolding_ext.evaluation.compare.compared import compare_runs
+from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
+from scaffolding_ext.evaluation.report.html_report.page import rendered
 
 pytestmark = pytest.mark.integration
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext import protocol, standins
+from scaffolding_ext import protocol
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.program import Program, current_program
-from scaffolding_ext.results import completion_of
+from scaffolding_ext.protocol import standins
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import Program, current_program
+from scaffolding_ext.request.results import completion_of
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
-from scaffolding_ext.worker_tags import WorkerTag
 
 pytestmark = [
     pytest.mark.integration,
@@ -116,7 +117,7 @@ def test_the_stand_ins_have_the_real_fields(name: str) -> None:
     ours = {field.name for field in dataclasses.fields(getattr(standins, name))}
     assert ours - NEWEST <= real, "the stand-in has fields that no release has"
     assert real & NEWEST <= ours
-    assert not real - ours, "this release added fields: add them to scaffolding_ext/standins.py"
+    assert not real - ours, "this release added fields: add them to scaffolding_ext/protocol/standins.py"
 
 
 @pytest.mark.parametrize("name", ["GenerationTask", "StreamGenerationTask"])

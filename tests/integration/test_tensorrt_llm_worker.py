@@ -13,9 +13,10 @@ import pytest
 
 from scaffolding_ext import protocol
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
-from scaffolding_ext.tasks import ScoreTask, token_counts_of
+from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker import WrappingWorker
 from scaffolding_ext.testing.worker_contract import WORKER_CHECKS
-from scaffolding_ext.worker import WrappingWorker
 
 MODEL = os.environ.get("SCAFFOLDING_TRTLLM_MODEL", "")
 PROMPT = "The capital of France is Paris. The capital of Italy is"

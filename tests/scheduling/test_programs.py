@@ -9,18 +9,18 @@ import pytest
 
 from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.best_of_n import BestOfNController
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError, UnknownNameError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.program import Program, enter_program, priority_of, publish
-from scaffolding_ext.progress import Progress, Steps
 from scaffolding_ext.protocol import ControllerGenerator, ExecutionScope, GenerationTask, current_scope
+from scaffolding_ext.protocol.notes import set_priority
+from scaffolding_ext.request.program import Program, enter_program, priority_of, publish
+from scaffolding_ext.request.progress import Progress, Steps
 from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
 from scaffolding_ext.stack.build import check_stack, load_stack
 from scaffolding_ext.stack.load import load_config
-from scaffolding_ext.tasks import set_priority
 from scaffolding_ext.testing import Gate, ScriptedWorker
 from scaffolding_ext.workers.budgeted import BudgetedWorker
 

@@ -8,10 +8,10 @@ from typing import Any
 import openai
 import pytest
 
-from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import EngineError
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.testing import Gate
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.engines.serve_parity import CONTROLLERS
-from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from scaffolding_ext import registry
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
-from scaffolding_ext.prompting import Prompting, family_named
+from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import Controller, GenerationTask
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.stack.build import build_stack, check_stack, load_stack
@@ -27,8 +27,8 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.protocol import Controller, TaskCollection, Worker, with_task_collection
-from scaffolding_ext.tasks import VerifyTask
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
 
 shut_down = []

@@ -10,10 +10,11 @@ import pytest
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.capabilities import Requests
 from scaffolding_ext.protocol import Controller
+from scaffolding_ext.protocol.branching import BranchTask
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.stack.engine_needs import engine_needs
 from scaffolding_ext.stack.load import load_config
-from scaffolding_ext.tasks import BranchTask, ScoreTask
-from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 
 NATIVE = {"type": "NativeGenerationController", "args": {"sampling_params": {"max_tokens": 2000}}}

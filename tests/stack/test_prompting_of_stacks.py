@@ -10,11 +10,11 @@ import pytest
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompting import Prompting, family_named
+from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import Worker
+from scaffolding_ext.protocol.worker import BaseWorker
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.worker import BaseWorker
-from scaffolding_ext.worker_tags import WorkerTag
 
 TARGET = "tinylm/target"
 TEMPLATED = "<|user|>Hi<|assistant|><think>\n"

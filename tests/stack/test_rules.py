@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 import pytest
 
 from scaffolding_ext import plain_yaml
-from scaffolding_ext.calibration.files import CalibrationWarning
-from scaffolding_ext.calibration.votes import Calibration, load_calibration
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.calibration_file import CalibrationWarning
+from scaffolding_ext.controllers.certaindex import Threshold
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.skyline import Curve, DynamicSkyline, InitialStepSkyline
+from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.vote.profile_file import Calibration, load_calibration
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.maths.allocation.base import AllocationRule
-from scaffolding_ext.maths.allocation.leader_change import LeaderChange
-from scaffolding_ext.maths.allocation.skyline import Curve, DynamicSkyline, InitialStepSkyline
-from scaffolding_ext.maths.allocation.threshold import StaticThreshold, ThresholdEvery
-from scaffolding_ext.maths.certaindex import Threshold
 from scaffolding_ext.registry import Registry, allocation_rules, controllers
 from scaffolding_ext.stack.build import check_stack, load_stack
 from scaffolding_ext.stack.load import load_config

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import EngineError, TaskError
 from scaffolding_ext.protocol import (
@@ -22,7 +22,8 @@ from scaffolding_ext.protocol import (
     StreamGenerationTask,
     TaskStatus,
 )
-from scaffolding_ext.tasks import ScoreTask, TokenCounts, token_counts_of
+from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import FakeClock, Gate, ScriptedWorker
 from scaffolding_ext.testing.controller_contract import (
     CONTROLLER_CHECKS,

@@ -45,7 +45,7 @@ from scaffolding_ext.tinylm.tokenizer import END
 
 pytest.importorskip("transformers")
 
-from scaffolding_ext.prompting import Prompting, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
 
 TOKENIZER = load_tokenizer("tinylm/draft")
 PROMPT = re.compile(r"<\|user\|>(.+?)<\|assistant\|><think>\n", re.DOTALL)

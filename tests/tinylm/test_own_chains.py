@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.tinylm import own_chains as module
 from scaffolding_ext.tinylm.chains import read_chain
 from scaffolding_ext.tinylm.data import OwnChain

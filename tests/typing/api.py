@@ -23,15 +23,15 @@ from scaffolding_ext import (
     load_config,
     load_stack,
 )
-from scaffolding_ext.evaluation.datasets import Sample, load_dataset
-from scaffolding_ext.evaluation.records import Record
-from scaffolding_ext.evaluation.runner import evaluate, evaluate_async
-from scaffolding_ext.evaluation.summary import Summary, summarize
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.runner import evaluate, evaluate_async
+from scaffolding_ext.evaluation.run.summary import Summary, summarize
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, TaskStatus, Worker
+from scaffolding_ext.protocol.notes import set_token_counts
+from scaffolding_ext.protocol.standins import TaskHandler
+from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.registry import controllers
-from scaffolding_ext.standins import TaskHandler
-from scaffolding_ext.task_results import output_of
-from scaffolding_ext.tasks import set_token_counts
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
 
 

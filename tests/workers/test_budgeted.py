@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
-from scaffolding_ext.tasks import ScoreTask, set_priority
+from scaffolding_ext.protocol.notes import set_priority
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
 from scaffolding_ext.workers.budgeted import BudgetedWorker, tokens_held
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.program import Program, enter_program
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import (
     ChatTask,
     DropKVCacheTask,
@@ -20,6 +19,7 @@ from scaffolding_ext.protocol import (
     TokenizeTask,
     UserMessage,
 )
+from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing.server import OpenAIServer
 
 pytest.importorskip("torch")

@@ -9,9 +9,9 @@ import pytest
 
 from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.protocol import TaskStatus
+from scaffolding_ext.protocol.tasks import CompareTask
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import workers
-from scaffolding_ext.tasks import CompareTask
-from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.compare import CompareWorker
 
 ENDLESS = r"\sum_{n=1}^{10^{12}} \sin(n^n)"

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.protocol import TaskStatus, Worker
-from scaffolding_ext.tasks import ScoreTask, token_counts_of
+from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
 
 pytest.importorskip("torch")
 pytest.importorskip("openai")
 import torch
 
-from scaffolding_ext.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.openai.worker import OpenAIWorker

@@ -17,8 +17,8 @@ from scaffolding_ext.protocol import (
     StreamGenerationTask,
     current_scope,
 )
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.streaming import OpenStreams
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import ScoreTask
+from scaffolding_ext.protocol.tasks import ScoreTask
 
 tokenizers = pytest.importorskip("tokenizers")
 from scaffolding_ext.workers.task_reading import TaskReader  # noqa: E402  (after the skip)

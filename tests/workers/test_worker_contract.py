@@ -10,7 +10,8 @@ import pytest
 
 from scaffolding_ext import registry
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker
-from scaffolding_ext.tasks import ScoreTask, TokenCounts, set_token_counts
+from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
 from scaffolding_ext.testing.server import OpenAIServer

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.lowering import lower_branch, prefixes_of, write_back_branch
-from scaffolding_ext.maths.kv_sharing.similarity import layer_weighted_similarity
-from scaffolding_ext.program import count, record
 from scaffolding_ext.protocol import Task
-from scaffolding_ext.tasks import BranchTask, Purpose, TokenCounts, VerifyTask, set_token_counts, token_counts_of
+from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
+from scaffolding_ext.protocol.lowering import lower_branch, prefixes_of, write_back_branch
+from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
+from scaffolding_ext.request.program import count, record
 from scaffolding_ext.workers.branch_blocks import block_scores
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, probability_of_first
 from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, SharingProbe
+from scaffolding_ext.workers.huggingface.similarity import layer_weighted_similarity
 from scaffolding_ext.workers.huggingface.waiter import Waiter
 from scaffolding_ext.workers.pieces import run_pieces
 from scaffolding_ext.workers.streaming import NEVER

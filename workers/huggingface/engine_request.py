@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tokenizers.decoders import DecodeStream
 
 from scaffolding_ext.errors import EngineError
-from scaffolding_ext.tasks import TokenCounts
+from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence, Worth, all_alike
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
 from scaffolding_ext.workers.streaming import NEVER
@@ -19,7 +19,7 @@ from scaffolding_ext.workers.task_fields import TokenLogprob
 if TYPE_CHECKING:
     import torch
 
-    from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
+    from scaffolding_ext.protocol.branching import LayerExit
 
 
 def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.maths.kv_sharing.layer_exit import entropy
+from scaffolding_ext.protocol.branching import entropy
 from scaffolding_ext.workers.huggingface.model_loading import load_model
 
 _NORMS = ("norm", "final_layernorm", "ln_f", "final_layer_norm")  # what decoders call their final norm

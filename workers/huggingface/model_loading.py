@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError
-from scaffolding_ext.model_files import how_to_load
-from scaffolding_ext.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.model_files import how_to_load
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _LEAST = {

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.program import priority_of
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import BranchTask, Purpose, ScoreTask, VerifyTask, is_urgent, purpose_of, set_token_counts
+from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
+from scaffolding_ext.protocol.notes import Purpose, is_urgent, purpose_of, set_token_counts
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.request.program import priority_of
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.task_fields import refuse
 from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings

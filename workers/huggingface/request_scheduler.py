@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from itertools import chain
 
-from scaffolding_ext.waiting_line import WaitingLine
+from scaffolding_ext.scheduling.waiting_line import WaitingLine
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.model_runner import Work

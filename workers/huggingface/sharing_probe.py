@@ -8,9 +8,9 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from scaffolding_ext.maths.kv_sharing.latency import break_even_branches
-from scaffolding_ext.program import record
-from scaffolding_ext.tasks import BranchTask, TokenCounts
+from scaffolding_ext.protocol.branching import BranchTask, break_even_branches
+from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
 from scaffolding_ext.workers.huggingface.waiter import Waiter
 from scaffolding_ext.workers.streaming import NEVER

@@ -7,10 +7,12 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.program import record
-from scaffolding_ext.prompting import load_tokenizer
+from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus
-from scaffolding_ext.tasks import LAYER_EXIT, SIMILARITY_GATE, BranchTask, ScoreTask, VerifyTask, set_token_counts
+from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE, BranchTask, VerifyTask
+from scaffolding_ext.protocol.notes import set_token_counts
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.huggingface.branches import verify_branches, write_branches
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, load_model
@@ -20,7 +22,7 @@ from scaffolding_ext.workers.huggingface.waiter import Waiter
 from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
 
 if TYPE_CHECKING:
-    from scaffolding_ext.standins import TaskHandler
+    from scaffolding_ext.protocol.standins import TaskHandler
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
     from scaffolding_ext.workers.huggingface.metrics import EngineMetrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import set_token_counts
+from scaffolding_ext.protocol.notes import set_token_counts
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.stream import Answer
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffolding_ext.program import current_program, record
 from scaffolding_ext.protocol import Task
-from scaffolding_ext.tasks import is_urgent
+from scaffolding_ext.protocol.notes import is_urgent
+from scaffolding_ext.request.program import current_program, record
 from scaffolding_ext.workers.openai.flavors import Flavor
 
 _PER_UNIT = 1000  # places of a server, which are whole numbers, for one of a policy's

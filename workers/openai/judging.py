@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
-from scaffolding_ext.lowering import lower_verify, write_back_verify
 from scaffolding_ext.protocol import GenerationTask, RewardTask
-from scaffolding_ext.tasks import REWARD, VerifyTask, set_token_counts
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.lowering import lower_verify, write_back_verify
+from scaffolding_ext.protocol.notes import set_token_counts
+from scaffolding_ext.protocol.tasks import REWARD
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import token_counts

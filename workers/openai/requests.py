@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.prompting import load_tokenizer
+from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
-from scaffolding_ext.tasks import VerifyTask, notes_of
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.hints import hints, unordered
 from scaffolding_ext.workers.openai.lost_ids import LostIds

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError
-from scaffolding_ext.tasks import TokenCounts
+from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.task_fields import TokenLogprob
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.tasks import ScoreTask, TokenCounts
+from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.workers.openai.connection import Connection, Reply
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import prompt_scores, token_counts

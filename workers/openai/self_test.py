@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError, WorkerError
 from scaffolding_ext.protocol import GenerationTask, RewardTask
-from scaffolding_ext.tasks import CONTINUED_TURNS, LAYER_EXIT, SIMILARITY_GATE, set_turn_start
+from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE
+from scaffolding_ext.protocol.notes import CONTINUED_TURNS, set_turn_start
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.judging import last_logits

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, WorkerError
-from scaffolding_ext.tasks import PAUSED, TokenCounts
+from scaffolding_ext.protocol.notes import PAUSED, TokenCounts
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds

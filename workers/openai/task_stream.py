@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from scaffolding_ext.program import record
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.filling import fill
 from scaffolding_ext.workers.openai.requests import RequestBodies

@@ -9,10 +9,12 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
-from scaffolding_ext.prompting import load_tokenizer
+from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, RewardTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.tasks import ScoreTask, VerifyTask, notes_of, set_notes, set_token_counts
-from scaffolding_ext.thinking import ServerBudget
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.notes import notes_of, set_notes, set_token_counts
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.thinking import ServerBudget
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.openai.arguments import DEFAULT_KEY, api_key, check_arguments
 from scaffolding_ext.workers.openai.circuit import Circuit
@@ -30,7 +32,7 @@ from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_o
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scaffolding_ext.standins import TaskHandler
+    from scaffolding_ext.protocol.standins import TaskHandler
 
 _log = logging.getLogger(__name__)
 

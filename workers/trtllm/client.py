@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
-from scaffolding_ext.program import record
 from scaffolding_ext.protocol import GenerationTask, Task
-from scaffolding_ext.tasks import TokenCounts, notes_of, set_token_counts
+from scaffolding_ext.protocol.notes import TokenCounts, notes_of, set_token_counts
+from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.task_fields import is_set
 from scaffolding_ext.workers.task_reading import TaskReader
 from scaffolding_ext.workers.trtllm.call import Call

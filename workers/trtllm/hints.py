@@ -8,9 +8,9 @@ import math
 from typing import Any
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.program import current_program, priority_of, record
+from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.protocol import Task, current_scope
-from scaffolding_ext.sampling_params import GUIDED_DECODING
+from scaffolding_ext.request.program import current_program, priority_of, record
 from scaffolding_ext.workers.task_reading import number
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
 from scaffolding_ext.workers.trtllm.release import Release

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.lowering import lower_branch, lower_verify, prefixes_of, write_back_branch, write_back_verify
 from scaffolding_ext.protocol import (
     GenerationTask,
     StreamGenerationTask,
     TaskStatus,
 )
-from scaffolding_ext.tasks import (
-    LAYER_EXIT,
-    SIMILARITY_GATE,
-    BranchTask,
-    ScoreTask,
-    VerifyTask,
+from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE, BranchTask, VerifyTask
+from scaffolding_ext.protocol.lowering import (
+    lower_branch,
+    lower_verify,
+    prefixes_of,
+    write_back_branch,
+    write_back_verify,
 )
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.workers.branch_blocks import block_scores
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.pieces import check_verdicts, run_pieces
@@ -35,7 +36,7 @@ from scaffolding_ext.workers.trtllm.loading import adopt, load
 from scaffolding_ext.workers.trtllm.retention import retention_config
 
 if TYPE_CHECKING:
-    from scaffolding_ext.standins import TaskHandler
+    from scaffolding_ext.protocol.standins import TaskHandler
 
 _REFUSED = MappingProxyType(
     {

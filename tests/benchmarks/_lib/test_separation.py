@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks._lib import judging, separation
-from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 
 
 def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from benchmarks._lib.served_queue import Served, poisson, serve
-from scaffolding_ext.calibration.budget_plan import PlannedBudgets
-from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.queue_aware_budget import QueueAwareBudgetController
-from scaffolding_ext.evaluation.rows import Sample
+from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
+from scaffolding_ext.controllers.budgets.queueing import TaskType
+from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+from scaffolding_ext.evaluation.run.rows import Sample
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.maths.queueing import TaskType
-from scaffolding_ext.maths.queueing.demand import Demand
-from scaffolding_ext.tasks import PROBE, purpose_of
+from scaffolding_ext.protocol.notes import PROBE, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 
 TYPES = tuple(TaskType(name, 0.5, A=0.5, b=0.1, D=0.3, t0=0.2, c=0.01) for name in ("sums", "proofs"))

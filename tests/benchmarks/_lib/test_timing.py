@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks._lib import latency, roofline, timing
-from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
+from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import ScoreTask, TokenCounts
+from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
 
 pytest.importorskip("torch")

@@ -16,10 +16,10 @@ from benchmarks.studies.branching import (
     methods,
     skipping,
 )
-from scaffolding_ext.calibration.branching import BranchingCalibration, BranchingFigures
-from scaffolding_ext.calibration.branching_run import BranchedProblem
-from scaffolding_ext.maths.kv_sharing.confidence import ConfidenceGate
-from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
+from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration, BranchingFigures
+from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate
+from scaffolding_ext.evaluation.calibrate.branching_run import BranchedProblem
+from scaffolding_ext.protocol.branching import LayerExit
 
 
 def problem(confidences, scores, answers=("1", "2", "2"), early=(0.5, 0.5, 0.5), id="a"):

@@ -12,11 +12,11 @@ import pytest
 from benchmarks._lib import chains as lab
 from benchmarks._lib.replayed import cut_of_as_many
 from benchmarks.studies import dynasor, tinylm
-from scaffolding_ext.calibration.chain_trial.recorded import RecordedChain
-from scaffolding_ext.calibration.chain_trial.replay import Outcome
 from scaffolding_ext.controllers.chain import Prefix, Probe, ProbeSchedule
-from scaffolding_ext.controllers.stopping import Consecutive
-from scaffolding_ext.evaluation.datasets import Sample
+from scaffolding_ext.controllers.chain.stopping import Consecutive
+from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
+from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome
+from scaffolding_ext.evaluation.run.datasets import Sample
 
 pytest.importorskip("torch")
 

@@ -16,7 +16,7 @@ from benchmarks.studies.phrasings import (
     prefilled,
     recommended,
 )
-from scaffolding_ext.evaluation.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Sample
 
 SUM = "Start with 19. Apply u+7,v+5. Find the total."
 LARGEST = "Find the largest number: v36,w17."

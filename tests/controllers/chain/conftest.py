@@ -5,8 +5,8 @@ import contextvars
 
 import pytest
 
-from scaffolding_ext.program import enter_program
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.request.program import enter_program
 from scaffolding_ext.testing import ScriptedWorker
 
 PROMPT_IDS = [7, 8, 9]

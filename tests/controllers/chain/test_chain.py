@@ -13,10 +13,10 @@ from scaffolding_ext.controllers.chain import (
     start_chain,
 )
 from scaffolding_ext.errors import ConfigError, NoOutputError
-from scaffolding_ext.program import Program, enter_program
-from scaffolding_ext.prompting import family_named
+from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
-from scaffolding_ext.tasks import Purpose, TokenCounts, set_token_counts
+from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts
+from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 
 FAMILY = family_named("tinylm")

@@ -11,10 +11,10 @@ from scaffolding_ext.controllers.chain import (
     ChunkChain,
     Prefix,
 )
-from scaffolding_ext.program import Program, enter_program
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
-from scaffolding_ext.tasks import CHAIN, CHAIN_START, purpose_of
+from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, purpose_of
+from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 
 PROMPT_IDS = [7, 8, 9]

@@ -15,10 +15,10 @@ from scaffolding_ext.controllers.chain import (
     conclude,
     continuation,
 )
-from scaffolding_ext.program import Program, enter_program
-from scaffolding_ext.prompting import Prompting, family_named
+from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask, Worker
-from scaffolding_ext.tasks import PROBE, Purpose, purpose_of
+from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
+from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 
 FAMILY = family_named("tinylm")

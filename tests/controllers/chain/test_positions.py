@@ -3,10 +3,10 @@
 import pytest
 
 from scaffolding_ext.controllers.chain import AnswerProbe
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
-from scaffolding_ext.evaluation.datasets import load_dataset
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 TELLS_LOAD = ("seconds", "num_decoded", "num_discarded")  # how far a stream ran ahead depends on what runs beside

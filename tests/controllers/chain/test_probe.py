@@ -7,7 +7,7 @@ import pytest
 from scaffolding_ext import DynasorCoTController, ScaffoldingLlm
 from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.tasks import PROBE, purpose_of
+from scaffolding_ext.protocol.notes import PROBE, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
 

@@ -8,8 +8,8 @@ import pytest
 
 from scaffolding_ext.controllers.chain import Prefix, Probe, probes_of, row_of
 from scaffolding_ext.controllers.chain.recording import Logprob
-from scaffolding_ext.controllers.stopping import Consecutive, PatternStop, decide
-from scaffolding_ext.maths.entropy import Entropy
+from scaffolding_ext.controllers.chain.stopping import Consecutive, PatternStop, decide
+from scaffolding_ext.controllers.chain.token_entropy import Entropy
 
 TEXT = "so the total is 9."
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import notes_of, set_notes
+from scaffolding_ext.protocol.notes import notes_of, set_notes
+from scaffolding_ext.protocol.thinking import ThinkingBudget
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.server import OpenAIServer
-from scaffolding_ext.thinking import ThinkingBudget
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.worker import OpenAIWorker

@@ -7,13 +7,13 @@ from typing import ClassVar
 import pytest
 
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.controllers.draft_target.on_worker import OnWorker
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.on_worker import OnWorker
-from scaffolding_ext.program import Program, enter_program
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
-from scaffolding_ext.seeds import derive_seed
-from scaffolding_ext.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import Program, enter_program
+from scaffolding_ext.request.seeds import derive_seed
 
 TOKENIZER = Prompting.for_model("tinylm/draft")
 END = TOKENIZER.encode("<|end|>")[-1]

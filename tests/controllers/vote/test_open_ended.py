@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from scaffolding_ext import plain_yaml
-from scaffolding_ext.controllers.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, MissingDependencyError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.stack.build import load_stack

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
-from scaffolding_ext.controllers.deepconf import DeepConfController
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.deepconf import DeepConfController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, GenerationTask, ParallelProcess, TaskStatus
-from scaffolding_ext.tasks import Purpose, purpose_of
+from scaffolding_ext.protocol.notes import Purpose, purpose_of
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
-from scaffolding_ext.worker_tags import WorkerTag
 
 SEEDED = {"seed": 5, "temperature": 0.7}
 

@@ -5,18 +5,18 @@ import logging
 import pytest
 
 from scaffolding_ext.controllers.best_of_n import BestOfNController
-from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
-from scaffolding_ext.controllers.deepconf import DeepConfController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.draft_target.baselines import Coin
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.reward import RewardController
+from scaffolding_ext.controllers.vote.deepconf import DeepConfController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.sampling_params import SAMPLE_TEMPERATURE
+from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.worker_tags import WorkerTag
 
 PLAIN = {"max_tokens": 20}
 GREEDY = NativeGenerationController(PLAIN | {"temperature": 0.0})

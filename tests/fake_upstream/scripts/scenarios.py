@@ -13,17 +13,16 @@ import warnings
 from enum import Enum
 from pathlib import Path
 
-from scaffolding_ext.calibration.votes import CalibrationWarning
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain import AnswerProbe
-from scaffolding_ext.controllers.conformal_draft_target import ConformalDraftTargetController
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.vote.profile_file import CalibrationWarning
 from scaffolding_ext.errors import RequestError
 from scaffolding_ext.host.llm import ScaffoldingLlm as OurHost
-from scaffolding_ext.program import current_program
 from scaffolding_ext.protocol import (
     UPSTREAM,
     Controller,
@@ -35,11 +34,13 @@ from scaffolding_ext.protocol import (
     Worker,
     with_task_collection,
 )
-from scaffolding_ext.results import completion_of
-from scaffolding_ext.tasks import ScoreTask, notes_of
+from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import current_program
+from scaffolding_ext.request.results import completion_of
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
-from scaffolding_ext.worker_tags import WorkerTag
 from scaffolding_ext.workers.budgeted import BudgetedWorker
 
 CONTROLLERS = {
@@ -257,7 +258,7 @@ def stack(host):
 
 def embedded(host):
     """The transformers worker with the draft model, greedy, so that nothing depends on the seeds."""
-    from scaffolding_ext.prompting import Prompting
+    from scaffolding_ext.prompts.prompting import Prompting
     from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
     documents = {}

@@ -7,12 +7,12 @@ import sys
 from tensorrt_llm.scaffolding import ScaffoldingLlm, task
 from tensorrt_llm.scaffolding import Worker as UpstreamWorker
 
-from scaffolding_ext.controllers.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.host.llm import ScaffoldingLlm as OurHost
-from scaffolding_ext.program import Program, enter_program
-from scaffolding_ext.prompting import Prompting
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import UPSTREAM, Worker
-from scaffolding_ext.results import completion_of
+from scaffolding_ext.request.program import Program, enter_program
+from scaffolding_ext.request.results import completion_of
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/draft"

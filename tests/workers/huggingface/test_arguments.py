@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError, UnknownNameError
-from scaffolding_ext.prompting import model_folder
+from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.workers.huggingface.model_loading import _MOST
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker

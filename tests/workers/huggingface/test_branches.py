@@ -7,9 +7,10 @@ import pytest
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.program import Program, enter_program, leave_program
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.tasks import BranchTask, TokenCounts, VerifyTask, token_counts_of
+from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
+from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
+from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -200,7 +201,7 @@ def test_what_is_unusable_is_refused_by_name(worker, fields, message):
 
 
 def test_a_controller_sends_one_task_and_the_trace_says_what_was_reused(worker):
-    from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingController
+    from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 
     controller = KVShareBranchingController(4, max_tokens=24)
     with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from scaffolding_ext.tasks import ScoreTask
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface import flashinfer_attention
 from scaffolding_ext.workers.huggingface.flashinfer_attention import FlashInferPlans

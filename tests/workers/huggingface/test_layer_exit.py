@@ -10,10 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
-from scaffolding_ext.prompting import model_folder
+from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.tasks import LAYER_EXIT, VerifyTask
+from scaffolding_ext.protocol.branching import LAYER_EXIT, LayerExit, VerifyTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker

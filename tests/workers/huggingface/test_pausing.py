@@ -7,7 +7,8 @@ import pytest
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.tasks import PROBE, ScoreTask, let_run_to, set_purpose, token_counts_of
+from scaffolding_ext.protocol.notes import PROBE, let_run_to, set_purpose, token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"

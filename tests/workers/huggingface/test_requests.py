@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
-from scaffolding_ext.program import Program, enter_program
-from scaffolding_ext.prompting import Prompting, load_tokenizer
+from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
-from scaffolding_ext.tasks import ScoreTask, VerifyTask, set_priority, token_counts_of
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.notes import set_priority, token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.request_builder import fill
 from scaffolding_ext.workers.huggingface.sampling import SamplingParams

@@ -6,9 +6,10 @@ import itertools
 import pytest
 
 from scaffolding_ext.errors import ConfigError, EngineError
-from scaffolding_ext.program import Program, enter_program, leave_program
-from scaffolding_ext.protocol import TaskStatus
-from scaffolding_ext.tasks import BranchTask, GenerationTask, Purpose, TokenCounts, token_counts_of
+from scaffolding_ext.protocol import GenerationTask, TaskStatus
+from scaffolding_ext.protocol.branching import BranchTask
+from scaffolding_ext.protocol.notes import Purpose, TokenCounts, token_counts_of
+from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, SharingProbe
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

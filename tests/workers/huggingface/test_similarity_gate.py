@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.maths.kv_sharing.similarity import layer_weighted_similarity
-from scaffolding_ext.program import Program, enter_program, leave_program
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.tasks import SIMILARITY_GATE, BranchTask, token_counts_of
+from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask
+from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.model_loading import load_model
+from scaffolding_ext.workers.huggingface.similarity import layer_weighted_similarity
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"

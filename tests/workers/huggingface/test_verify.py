@@ -8,10 +8,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
-from scaffolding_ext.lowering import lower_verify, write_back_verify
-from scaffolding_ext.prompting import model_folder
+from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.tasks import TokenCounts, VerifyTask, token_counts_of
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.lowering import lower_verify, write_back_verify
+from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

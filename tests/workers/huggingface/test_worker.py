@@ -8,9 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
-from scaffolding_ext.prompting import Prompting, model_folder
+from scaffolding_ext.prompts.prompting import Prompting, model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.tasks import PROBE, CompareTask, ScoreTask, set_purpose, token_counts_of
+from scaffolding_ext.protocol.notes import PROBE, set_purpose, token_counts_of
+from scaffolding_ext.protocol.tasks import CompareTask, ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.tinylm.grammar import sample_problem
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker

@@ -15,7 +15,8 @@ pytest.importorskip("torch")
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
-from scaffolding_ext.tasks import ScoreTask, TokenCounts, set_token_counts, set_turn_start, token_counts_of
+from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts, set_turn_start, token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.tinylm.embedded import model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker

@@ -13,14 +13,15 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("torch")
 
-from scaffolding_ext.controllers.deepconf import DeepConfController, _token_confidence
-from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.reward import RewardController
+from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
+from scaffolding_ext.controllers.vote.deepconf import DeepConfController, _token_confidence
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
-from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
-from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import GenerationTask, RewardTask, StreamGenerationTask, TaskStatus
-from scaffolding_ext.tasks import REWARD, SCORE, ScoreTask, VerifyTask, set_purpose, token_counts_of
+from scaffolding_ext.protocol.branching import LayerExit, VerifyTask
+from scaffolding_ext.protocol.notes import SCORE, set_purpose, token_counts_of
+from scaffolding_ext.protocol.tasks import REWARD, ScoreTask
+from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker

@@ -4,7 +4,8 @@ import pytest
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import ScoreTask, set_turn_start
+from scaffolding_ext.protocol.notes import set_turn_start
+from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, FLAVORS
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.task_fields import NEUTRAL

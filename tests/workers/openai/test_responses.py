@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from scaffolding_ext.errors import EngineError
-from scaffolding_ext.tasks import TokenCounts
+from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.responses import prompt_scores, read_piece, token_counts
 from scaffolding_ext.workers.task_fields import TokenLogprob

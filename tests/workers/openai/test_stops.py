@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
-from scaffolding_ext.tasks import token_counts_of
+from scaffolding_ext.protocol.notes import token_counts_of
 from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.openai.stops import StopStrings
 

@@ -14,9 +14,10 @@ pytest.importorskip("openai")
 
 from scaffolding_ext import NativeGenerationController, ScaffoldingLlm, load_stack
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError, TaskError
-from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
-from scaffolding_ext.tasks import PAUSED, PROBE, ScoreTask, TokenCounts, let_run_to, set_purpose, token_counts_of
+from scaffolding_ext.protocol.notes import PAUSED, PROBE, TokenCounts, let_run_to, set_purpose, token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import Gate, ScriptedWorker
 from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.openai.worker import OpenAIWorker

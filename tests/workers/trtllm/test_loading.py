@@ -12,10 +12,10 @@ import pytest
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.tasks import ScoreTask
+from scaffolding_ext.protocol.tasks import ScoreTask
 
 pytest.importorskip("torch")
-from scaffolding_ext.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, current_scope
-from scaffolding_ext.tasks import ScoreTask, set_priority, token_counts_of
+from scaffolding_ext.protocol.notes import set_priority, token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.request.program import Program, enter_program
 
 pytest.importorskip("torch")
 from scaffolding_ext.workers.trtllm.self_test import SamplerWarning

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.workers.trtllm.sampling import sampling_arguments
 
 KNOWN = (

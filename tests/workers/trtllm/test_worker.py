@@ -9,24 +9,17 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.controllers.kv_share_branching import KVShareBranchingController
+from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.maths.kv_sharing.layer_exit import LayerExit
-from scaffolding_ext.program import Program, enter_program
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
-from scaffolding_ext.tasks import (
-    PAUSED,
-    SIMILARITY_GATE,
-    BranchTask,
-    ScoreTask,
-    VerifyTask,
-    let_run_to,
-    token_counts_of,
-)
+from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, LayerExit, VerifyTask
+from scaffolding_ext.protocol.notes import PAUSED, let_run_to, token_counts_of
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.request.program import Program, enter_program
 
 pytest.importorskip("torch")
-from scaffolding_ext.prompting import load_tokenizer, model_folder
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 

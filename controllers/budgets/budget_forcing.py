@@ -1,0 +1,126 @@
+"""Budget forcing: a chain thinks for so many tokens, not one more and, on request, not one less; then it answers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, show
+from scaffolding_ext.controllers.chain import ChunkChain, ControlledChain, conclude
+from scaffolding_ext.controllers.chain.thinking import grow_exactly, grow_within, record_thinking
+from scaffolding_ext.controllers.prompting import longest_len, prompt_family
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import record
+
+
+class BudgetForcingController(BaseController):
+    """Lets a chain think for at most `thinking_tokens`, then closes its thinking by force and asks for the answer.
+
+    A chain that closes its thinking earlier is left to finish its answer within `max_answer_tokens`; where the budget
+    is exact, it is made to think on. Of an answer whose box is not closed in time its first line stands, else the last
+    answer that the thinking names. There is none only where the model writes nothing, and its thinking names none.
+
+    Args:
+        thinking_tokens: Tokens after which thinking is closed; at 0 the model answers at once.
+        generation_controller: Writes the thinking, and may end it before; None generates plainly.
+        max_answer_tokens: Tokens for the answer, forced or not; the worker's context keeps room for them.
+        exact: Whether thinking that ends before the budget is extended to it. Token ids and a tokenizer must be known.
+        wait: What extends it.
+        sampling_params: Sampling fields of the chain, where it is generated plainly.
+        answer_sampling_params: Sampling fields of a forced answer; greedy by default.
+        family: Name of the prompt family; None takes the one of the stack's prompting.
+        insist_on_answer: Off, a chain that ended by itself without an answer is not asked for one.
+        kept_by: Who keeps the budget. `"server"` has the worker's server close the thinking, where it can; what comes
+            back is counted, and where that is too much, the controller cuts it, and the trace says why.
+
+    Raises:
+        ConfigError: A budget is below its least, a name is no sampling field, or two arguments exclude each other.
+
+    Reference: Muennighoff et al., "s1: Simple test-time scaling", section 3.1.
+    Deviation: The tokens of `wait` count as thinking, and what the model wrote to close it is cut off: s1 suppresses
+        the closing token, and counts how often it has waited.
+    """
+
+    continues_answers = True
+
+    def __init__(
+        self,
+        thinking_tokens: int,
+        generation_controller: Controller | None = None,
+        max_answer_tokens: int = 64,
+        *,
+        exact: bool = False,
+        wait: str = "\nWait",
+        sampling_params: dict[str, Any] | None = None,
+        answer_sampling_params: dict[str, Any] | None = None,
+        family: str | None = None,
+        insist_on_answer: bool = True,
+        kept_by: Literal["controller", "server"] = "controller",
+    ) -> None:
+        super().__init__()
+        self.thinking_tokens = require.whole("thinking_tokens", thinking_tokens, 0)
+        self.generation_controller = generation_controller
+        self.max_answer_tokens = require.whole("max_answer_tokens", max_answer_tokens)
+        self.longest_request = self.thinking_tokens + self.max_answer_tokens
+        self.exact, self.wait = exact, wait
+        if exact and not wait:
+            raise ConfigError("is empty, and exact extends thinking by it; give a text such as '\\nWait'", "wait")
+        require.alone("generation_controller", generation_controller, sampling_params=sampling_params)
+        self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
+        self.answer_sampling_params = {"temperature": 0.0} | checked_sampling_params(
+            answer_sampling_params, "answer_sampling_params", reserved=("max_tokens",)
+        )
+        self.answer_sampling_params["max_tokens"] = max_answer_tokens
+        self.family = None if family is None else family_named(family)
+        self.insist_on_answer = insist_on_answer
+        self.kept_by = require.one_of("kept_by", kept_by, ("controller", "server"))
+        if kept_by == "server" and (exact or generation_controller is not None):
+            raise ConfigError("is 'server', which keeps no exact budget and none of a generation_controller", "kept_by")
+
+    def honours(self) -> frozenset[str]:
+        return CHAIN_FIELDS | {"thinking_budget"}
+
+    def run(
+        self, task: GenerationTask, thinking_budget: int | None = None, **sampling_params: Any
+    ) -> ControllerGenerator:
+        """Answer the task's prompt.
+
+        Args:
+            task: Gets the output.
+            thinking_budget: Tokens after which this request's thinking is closed, where that is fewer.
+            **sampling_params: Sampling fields of this request.
+        """
+        set_sampling_params(task, sampling_params)
+        family = self.family or prompt_family()
+
+        reserved = longest_len(family.close, family.close_closed) + self.max_answer_tokens
+        limits = (self.thinking_tokens, task.max_tokens, thinking_budget)
+        wanted = min(limit for limit in limits if limit is not None)
+        budget = self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
+        chain = self._chain(task, budget + self.max_answer_tokens)
+        if self.kept_by == "server":
+            yield from grow_within(chain, budget, family, self.server_budget(WorkerTag.GENERATION))
+        elif self.exact:
+            num_waits = yield from grow_exactly(chain, budget, family, self.wait)
+            if num_waits is None:
+                record("lowered", what="exact thinking", reason="token ids, or the tokenizer, are not known")
+            record_thinking(chain, budget, family, num_waits=num_waits)
+        else:
+            yield from chain.grow(budget)
+            record_thinking(chain, budget, family)
+        show(task, chain.text, None)
+        if not chain.ended and chain.contains(family.think_close):
+            yield from chain.grow(chain.max_tokens)
+        insists = self.insist_on_answer
+        yield from conclude(
+            task, chain, family, self.answer_sampling_params, insist_on_answer=insists, takes_any=insists
+        )
+
+    def _chain(self, task: GenerationTask, max_tokens: int) -> ChunkChain:
+        if self.generation_controller is None:
+            return ChunkChain(task, max_tokens, self.sampling_params)
+        return ControlledChain(task, max_tokens, self.generation_controller)

@@ -1,0 +1,143 @@
+"""The file of a plan of budgets: what each type of question may think for, and all that it was planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType, UnstableLoadError
+from scaffolding_ext.documents import decoded, located, write_text
+from scaffolding_ext.errors import ConfigError
+
+_HOW = "make one with `scaffolding-ext budget plan`"
+
+
+class _Document(BaseModel):
+    """The file. `forecast` and `uniform` are for who reads it; the rest is read back."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["budget_plan"] = "budget_plan"
+    version: Literal[1] = 1
+    data: str
+    model: str | None
+    arrival_rate: float
+    alpha: float
+    max_tokens: int
+    places: int
+    slowdown: float | None
+    budgets: dict[str, int]
+    mixture_budget: int
+    forecast: dict[str, float | None]
+    uniform_forecast: dict[str, float | None]
+    fitted: list[dict[str, Any]]
+    measured: list[dict[str, Any]]
+
+
+_FITTED, _MEASURED = TypeAdapter(list[TaskType]), TypeAdapter(list[MeasuredType])
+
+
+@dataclass(frozen=True)
+class PlannedBudgets:
+    """Budgets of a demand.
+
+    Attributes:
+        demand: What they were planned for.
+        budgets: Tokens by name of the type.
+        mixture_budget: Tokens of a question whose type is not known: the best of one budget for all types.
+        data: Fingerprint of the file of types.
+        model: That the types were measured on, if it is known.
+    """
+
+    demand: Demand
+    budgets: Mapping[str, int]
+    mixture_budget: int
+    data: str
+    model: str | None = None
+
+    @classmethod
+    def of(cls, demand: Demand, data: str, model: str | None = None) -> PlannedBudgets:
+        """The best budgets for a demand.
+
+        Raises:
+            UnstableLoadError: Not even the quickest budgets can be served.
+        """
+        budgets = dict(zip(demand.names, demand.best(), strict=True))
+        return cls(demand, budgets, demand.best_uniform(), data, model)
+
+    def replanned(self, arrival_rate: float, shares: Mapping[str, float]) -> PlannedBudgets:
+        """The plan for the same types at another rate and in another mix.
+
+        Where no budget can be served, each type gets its quickest one: nothing else lets the queue shrink.
+        """
+        demand = self.demand.changed(arrival_rate, shares)
+        try:
+            return self.of(demand, self.data, self.model)
+        except UnstableLoadError:
+            quickest = {each.name: min(getattr(each, "budgets", (0,))) for each in demand.types}
+            return PlannedBudgets(demand, quickest, min(quickest.values()), self.data, self.model)
+
+    @classmethod
+    def load(cls, path: str | Path) -> PlannedBudgets:
+        """Read a file; `configs:NAME` is one that ships with the package.
+
+        Raises:
+            ConfigError: It is not there, no such file, or of another version; or its budgets are not of its types.
+        """
+        try:
+            found = _Document.model_validate_json(decoded(located(path).read_bytes()))
+            types: list[TaskType | MeasuredType] = [*_FITTED.validate_python(found.fitted)]
+            types += _MEASURED.validate_python(found.measured)
+            queue = Queue(found.places, found.slowdown)
+            demand = Demand(tuple(types), found.arrival_rate, found.alpha, found.max_tokens, queue)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ConfigError(f"{path} is no plan of budgets, version 1 ({where}: {first['msg']}); {_HOW}") from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read {path}: {error}; {_HOW}") from error
+        if set(found.budgets) != set(demand.names):
+            raise ConfigError(
+                f"{path} has budgets of {sorted(found.budgets)}, and types {sorted(demand.names)}; {_HOW}"
+            )
+        return cls(demand, found.budgets, found.mixture_budget, found.data, found.model)
+
+    def save(self, path: str | Path) -> None:
+        """Write the file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        write_text(path, _Document(**self.document()).model_dump_json(indent=1) + "\n")
+
+    def document(self) -> dict[str, Any]:
+        """What the file holds, as JSON has it."""
+        demand = self.demand
+        whole = [self.budgets[name] for name in demand.names]
+        alike = [self.mixture_budget] * len(whole)
+        forecasts = [
+            {name: float(value) for name, value in demand.forecast(budgets)._asdict().items()}
+            for budgets in (whole, alike)
+        ]
+        return {
+            "data": self.data,
+            "model": self.model,
+            "arrival_rate": demand.arrival_rate,
+            "alpha": demand.alpha,
+            "max_tokens": demand.max_tokens,
+            "places": demand.queue.places,
+            "slowdown": demand.queue.slowdown,
+            "budgets": dict(self.budgets),
+            "mixture_budget": self.mixture_budget,
+            "forecast": forecasts[0],
+            "uniform_forecast": forecasts[1],
+            "fitted": _FITTED.dump_python(demand.fitted),
+            "measured": _MEASURED.dump_python(demand.measured),
+        }

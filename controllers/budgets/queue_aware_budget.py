@@ -1,0 +1,123 @@
+"""Queue-aware budgets: each question thinks for as long as its type is worth while others wait."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.base import BaseController, honoured_by
+from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.budgets.live_plan import LivePlan
+from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.queueing.arrivals import DriftBounds
+from scaffolding_ext.controllers.calibration_file import CalibrationWarning
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
+from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.registry import import_target
+from scaffolding_ext.request.program import current_program, record
+
+Classifier = Callable[[str], str | None]
+_log = logging.getLogger(__name__)
+
+
+class QueueAwareBudgetController(BaseController):
+    """Gives each request the budget of its type in a plan, and plans anew where questions arrive otherwise.
+
+    A request's type is its `task_type`, which `eval` takes from the dataset's `kind`; else what the classifier says.
+    A request of no planned type gets the best single budget for all types, and the trace says so; of all such requests
+    the first is warned of in the log. Each `run` is an arrival, at the time when its request was submitted.
+
+    Args:
+        plan: A plan, or its file: what `scaffolding-ext budget plan` writes.
+        classifier: Names the type of a prompt, as the model reads it, or gives None; a function, or where one is
+            imported from (`package.module:function`).
+        generation_controller: Keeps the budget: any that honours `thinking_budget`; None forces it.
+        drift: What counts as a drift, by the names of `DriftBounds`: `rate`, `mix`, `window`, `level`; None keeps the
+            plan for ever.
+
+    Raises:
+        ConfigError: The plan cannot be read, or an argument cannot be used.
+
+    Reference: arXiv 2601.10274; planning anew is ours.
+    """
+
+    def __init__(
+        self,
+        plan: str | Path | PlannedBudgets,
+        classifier: str | Classifier | None = None,
+        generation_controller: Controller | None = None,
+        *,
+        drift: dict[str, float] | None = None,
+    ) -> None:
+        super().__init__()
+        with require.under("plan"):
+            loaded = plan if isinstance(plan, PlannedBudgets) else PlannedBudgets.load(plan)
+        with require.under("classifier"):
+            self.classifier = import_target(classifier) if isinstance(classifier, str) else classifier
+        self.generation_controller = generation_controller or BudgetForcingController(loaded.demand.max_tokens)
+        if "thinking_budget" not in honoured_by(self.generation_controller):
+            raise ConfigError(
+                f"is a {type(self.generation_controller).__name__}, which keeps no thinking_budget; give a "
+                "BudgetForcingController, or another that honours it",
+                "generation_controller",
+            )
+        self.live = LivePlan(loaded, None if drift is None else _bounds(drift))
+
+    def honours(self) -> frozenset[str]:
+        return honoured_by(self.generation_controller) | {"task_type"}
+
+    def bind(self, workers: Mapping[Any, Worker]) -> None:
+        """As every controller's; warns where the plan was measured on another model."""
+        super().bind(workers)
+        model, planned = getattr(worker_for(workers, WorkerTag.GENERATION), "model", None), self.live.plan.model
+        if isinstance(model, str) and planned is not None and model != planned:
+            warnings.warn(
+                f"the budgets were planned for {planned!r} and are applied to {model!r}; measure that: "
+                "scaffolding-ext budget fit",
+                CalibrationWarning,
+                stacklevel=2,
+            )
+
+    def run(
+        self, task: GenerationTask, task_type: str | None = None, thinking_budget: int | None = None, **kwargs: Any
+    ) -> ControllerGenerator:
+        """Answer the task's prompt.
+
+        Args:
+            task: Gets the output.
+            task_type: Name of the request's type; None asks the classifier.
+            thinking_budget: Tokens after which this request's thinking is closed, where that is fewer.
+            **kwargs: For the controller that keeps the budget.
+        """
+        if task_type is None and self.classifier is not None:
+            task_type = self.classifier(task.input_str or "")
+        program = current_program()
+        if program is not None and (figures := self.live.arrived(program.began, task_type)) is not None:
+            record("replan", **figures)
+        plan = self.live.plan
+        known = task_type in plan.budgets
+        planned = plan.budgets[task_type] if known and task_type is not None else plan.mixture_budget
+        if not known:
+            self._say_unknown(task_type, plan)
+        budget = planned if thinking_budget is None else min(planned, thinking_budget)
+        record("queue_budget", task_type=task_type, known=known, planned=planned, given=budget)
+        yield from self.generation_controller.process([task], thinking_budget=budget, **kwargs)
+
+    def _say_unknown(self, task_type: str | None, plan: PlannedBudgets) -> None:
+        reason = f"no type of the plan: {task_type!r}; it has: {', '.join(plan.budgets)}"
+        record("warning", what="task_type", reason=reason)
+        if self.told.is_new("task_type"):
+            _log.warning("%s: a request is of %s; such get %d tokens", type(self).__name__, reason, plan.mixture_budget)
+
+
+def _bounds(drift: Mapping[str, Any]) -> DriftBounds:
+    unknown = sorted(set(drift) - set(DriftBounds.__dataclass_fields__))
+    if unknown:
+        raise ConfigError(f"has {', '.join(unknown)}; it takes {', '.join(DriftBounds.__dataclass_fields__)}", "drift")
+    with require.under("drift"):
+        return DriftBounds(**drift)

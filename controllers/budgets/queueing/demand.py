@@ -1,0 +1,151 @@
+"""What is asked of a server, whichever way its types of questions are known, and the budgets that answer it best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, solve_on_grid
+from scaffolding_ext.controllers.budgets.queueing.model import Moments
+from scaffolding_ext.controllers.budgets.queueing.plan import solve
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType, shares_of
+from scaffolding_ext.errors import ConfigError
+
+_NUM_TRIED = 65  # budgets of a fitted curve that are tried where no solver for curves applies
+_FLAT = 8.0  # times 1 / b: beyond, a curve has nothing left to give
+
+
+class Forecast(NamedTuple):
+    """What budgets come to, by formula.
+
+    Attributes:
+        accuracy: Mean over arrivals.
+        system_time: Mean seconds of waiting and service; infinite where the load cannot be served.
+        load: Share of the queue's capacity that is used.
+        objective: alpha times accuracy less system time.
+    """
+
+    accuracy: Floats
+    system_time: Floats
+    load: Floats
+    objective: Floats
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Types of questions that arrive together, what a right answer is worth, and what serves them.
+
+    Attributes:
+        types: Fitted or measured, of one sort; their probabilities sum to 1.
+        arrival_rate: Arrivals a second, of all types.
+        alpha: Seconds that an accuracy of 1 is worth.
+        max_tokens: No budget is larger.
+        queue: What serves.
+
+    Raises:
+        ConfigError: A number is outside its range, names repeat, or types are of two sorts.
+    """
+
+    types: tuple[TaskType | MeasuredType, ...]
+    arrival_rate: float
+    alpha: float
+    max_tokens: int
+    queue: Queue = field(default_factory=Queue)
+
+    def __post_init__(self) -> None:
+        require.number("arrival_rate", self.arrival_rate, above=0)
+        require.number("alpha", self.alpha, least=0)
+        require.whole("max_tokens", self.max_tokens, 0)
+        shares_of(self.types)
+        if len({type(each) for each in self.types}) > 1:
+            raise ConfigError("are fitted and measured ones; give one sort", "types")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the types."""
+        return tuple(each.name for each in self.types)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of the arrivals, by name of the type."""
+        return {each.name: each.probability for each in self.types}
+
+    @property
+    def fitted(self) -> list[TaskType]:
+        """The types, where they are fitted."""
+        return [each for each in self.types if isinstance(each, TaskType)]
+
+    @property
+    def measured(self) -> list[MeasuredType]:
+        """The types, where they are measured."""
+        return [each for each in self.types if isinstance(each, MeasuredType)]
+
+    def changed(self, arrival_rate: float, shares: Mapping[str, float]) -> Demand:
+        """The same types at another rate and in another mix.
+
+        Args:
+            arrival_rate: Arrivals a second.
+            shares: Of the types by name; above 0, with the sum 1.
+        """
+        types = [replace(each, probability=shares[each.name]) for each in self.types]
+        return replace(self, types=tuple(types), arrival_rate=arrival_rate)
+
+    def forecast(self, budgets: npt.ArrayLike) -> Forecast:
+        """What budgets come to.
+
+        Args:
+            budgets: Shape [..., num_types].
+        """
+        tokens, shares = np.asarray(budgets, dtype=np.float64), shares_of(self.types)
+        found = [each.given(tokens[..., k]) for k, each in enumerate(self.types)]
+        accuracy, first, second = (np.stack(column, axis=-1) @ shares for column in zip(*found, strict=True))
+        times = self.queue.mean_time(self.arrival_rate, Moments(first, second))
+        load = self.arrival_rate * first / self.queue.capacity
+        return Forecast(accuracy, times, load, self.alpha * accuracy - times)
+
+    def best(self) -> tuple[int, ...]:
+        """The budgets of the largest objective: the optimum of fitted curves, or of all measured combinations.
+
+        Fitted curves before a queue of several places are tried at 65 budgets each, and at as many around the best.
+
+        Raises:
+            UnstableLoadError: Not even the quickest budgets can be served.
+        """
+        if self.measured:
+            return self._on_grid(self.measured)
+        if self.queue.places == 1:
+            return solve(self.fitted, self.arrival_rate, self.alpha, self.max_tokens).integer_budgets
+        tops = [min(float(self.max_tokens), _FLAT / task.b) for task in self.fitted]
+        coarse = self._on_grid([_tried(task, 0, top) for task, top in zip(self.fitted, tops, strict=True)])
+        places = zip(self.fitted, coarse, tops, strict=True)
+        gaps = [(task, at, top, top / (_NUM_TRIED - 1)) for task, at, top in places]
+        return self._on_grid([_tried(task, max(0, at - gap), min(top, at + gap)) for task, at, top, gap in gaps])
+
+    def _on_grid(self, types: Sequence[MeasuredType]) -> tuple[int, ...]:
+        return solve_on_grid(types, self.arrival_rate, self.alpha, self.queue).budgets
+
+    def best_uniform(self) -> int:
+        """The one budget for all types of the largest objective, of whole numbers or of those that were measured."""
+        budgets = self._uniform_budgets()
+        uniform = np.repeat(budgets[:, None], len(self.types), axis=1)
+        return int(budgets[int(np.argmax(self.forecast(uniform).objective))])
+
+    def _uniform_budgets(self) -> npt.NDArray[np.int64]:
+        if self.measured:
+            return np.array(sorted({n for each in self.measured for n in each.budgets if n <= self.max_tokens}))
+        most = max(_FLAT / each.b for each in self.fitted)
+        return np.arange(int(min(self.max_tokens, most)) + 1)
+
+
+def _tried(task: TaskType, low: float, high: float) -> MeasuredType:
+    """A fitted curve as if it had been measured at budgets between two."""
+    budgets = np.unique(np.linspace(low, high, _NUM_TRIED).astype(int))
+    found = task.given(budgets)
+    columns: Sequence[Floats] = (found.accuracy, found.seconds)
+    return MeasuredType(task.name, task.probability, tuple(budgets.tolist()), *(tuple(c.tolist()) for c in columns))

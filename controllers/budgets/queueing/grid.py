@@ -1,0 +1,161 @@
+"""Budgets out of measured ones, for any shape of accuracy: nothing is assumed to be concave.
+
+Accuracy against budget is often S-shaped; where it is, eq. 2 of the paper misses and `solve` optimises the wrong
+curve. Here each type brings the budgets that were tried and what each gave, and the best combination is looked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.budgets.queueing.model import Moments
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Given, UnstableLoadError
+from scaffolding_ext.errors import ConfigError
+
+MAX_COMBINATIONS = 4_000_000
+
+
+@dataclass(frozen=True)
+class MeasuredType:
+    """A type of question by what was measured, an entry a budget.
+
+    Attributes:
+        name: What it is called.
+        probability: Share of the arrivals, above 0.
+        budgets: Tokens, each more than the one before.
+        accuracies: Chance of a right answer.
+        seconds: Mean time of service.
+        spread: Standard deviation of the time of service within the type, in seconds; 0 where left out.
+
+    Raises:
+        ConfigError: Lengths differ, or budgets do not grow.
+    """
+
+    name: str
+    probability: float
+    budgets: tuple[int, ...]
+    accuracies: tuple[float, ...]
+    seconds: tuple[float, ...]
+    spread: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        require.share("probability", self.probability)
+        lengths = {len(self.budgets), len(self.accuracies), len(self.seconds), len(self.spread or self.budgets)}
+        if len(lengths) > 1 or not self.budgets or list(self.budgets) != sorted(set(self.budgets)):
+            raise ConfigError(
+                f"are {self.budgets}; give growing budgets, and an accuracy and seconds for each", "budgets"
+            )
+
+    @property
+    def second_moments(self) -> Floats:
+        """E[S²] of each budget."""
+        return np.square(self.seconds) + np.square(self.spread or (0.0,) * len(self.seconds))
+
+    def given(self, budgets: npt.ArrayLike) -> Given:
+        """What budgets give: as measured, on straight lines between, and beyond the ends as there."""
+        columns = (self.accuracies, self.seconds, self.second_moments)
+        tokens = np.asarray(budgets, dtype=np.float64)
+        return Given(*(np.asarray(np.interp(tokens, self.budgets, column)) for column in columns))
+
+
+@dataclass(frozen=True)
+class GridPlan:
+    """The best budgets that were found among the measured ones.
+
+    Attributes:
+        budgets: Tokens of each type.
+        objective: alpha times accuracy less mean seconds in the system.
+        is_global: Whether every combination was compared; else no single change of a budget gains.
+    """
+
+    budgets: tuple[int, ...]
+    objective: float
+    is_global: bool
+
+
+def solve_on_grid(
+    types: Sequence[MeasuredType], arrival_rate: float, alpha: float, queue: Queue | None = None
+) -> GridPlan:
+    """The best combination of measured budgets in an M/G/1 queue, or in another of which there is a formula.
+
+    Up to 4 million combinations are all compared; beyond, the best of coordinate searches from many starts is taken.
+
+    Raises:
+        ConfigError: A number is outside its range, or there is no type.
+        UnstableLoadError: Not even the quickest budgets can be served.
+    """
+    require.number("arrival_rate", arrival_rate, above=0)
+    require.number("alpha", alpha, least=0)
+    if not types:
+        raise ConfigError("are none; give at least one", "types")
+    queue = queue or Queue()
+    shortest = math.fsum(each.probability * min(each.seconds) for each in types)
+    if arrival_rate * shortest >= queue.capacity:
+        what = f"serving takes {shortest:.6g} s on average even at the quickest budgets"
+        raise UnstableLoadError(arrival_rate, queue.capacity / shortest, what)
+    terms = [
+        np.array(
+            [each.probability * np.asarray(values) for values in (each.accuracies, each.seconds, each.second_moments)]
+        )
+        for each in types
+    ]
+
+    def worth(sums: Floats) -> Floats:
+        return np.asarray(alpha * sums[0] - queue.mean_time(arrival_rate, Moments(sums[1], sums[2])))
+
+    sizes = [len(each.budgets) for each in types]
+    is_global = math.prod(sizes) <= MAX_COMBINATIONS
+    if is_global:
+        values = worth(reduce(lambda done, more: (done[:, :, None] + more[:, None, :]).reshape(3, -1), terms))
+        chosen = [int(index) for index in np.unravel_index(int(np.argmax(values)), sizes)]
+    else:
+        starts = [[min(place, size - 1) for size in sizes] for place in range(max(sizes))]
+        starts.append([int(np.argmin(each.seconds)) for each in types])
+        chosen = best_by_coordinates(
+            lambda place: float(worth(sum((term[:, at] for term, at in zip(terms, place, strict=True)), np.zeros(3)))),
+            sizes,
+            starts,
+        )
+    total = sum((term[:, at] for term, at in zip(terms, chosen, strict=True)), np.zeros(3))
+    budgets = tuple(each.budgets[at] for each, at in zip(types, chosen, strict=True))
+    return GridPlan(budgets, float(worth(total)), is_global)
+
+
+def best_by_coordinates(
+    worth: Callable[[Sequence[int]], float], sizes: Sequence[int], starts: Sequence[Sequence[int]]
+) -> list[int]:
+    """Change one place at a time to its best value, until no change gains; the best end of several starts.
+
+    Args:
+        worth: Of a place in a grid, such as the figure of a simulated queue with one seed for all places.
+        sizes: Of the grid.
+        starts: Places to begin at.
+    """
+    known: dict[tuple[int, ...], float] = {}
+
+    def looked_up(place: Sequence[int]) -> float:
+        key = tuple(place)
+        if key not in known:
+            known[key] = worth(key)
+        return known[key]
+
+    ends = []
+    for start in starts:
+        here, gains = list(start), True
+        while gains:
+            gains = False
+            for axis, size in enumerate(sizes):
+                line = [[*here[:axis], at, *here[axis + 1 :]] for at in range(size)]
+                best = max(line, key=looked_up)
+                if looked_up(best) > looked_up(here):
+                    here, gains = best, True
+        ends.append(here)
+    return max(ends, key=looked_up)

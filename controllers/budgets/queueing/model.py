@@ -1,0 +1,133 @@
+"""What budgets give: accuracy, the mean time in an M/G/1 queue, their balance, and its derivatives.
+
+Arrivals are Poisson, one server serves first come first served, and a question takes t0 + c l seconds of it. With
+rho = lambda E[S], a question is in the system for E[S] + lambda E[S²] / (2 (1 - rho)) seconds on average
+(Pollaczek-Khinchine), and budgets l are worth
+
+    J(l) = alpha sum_k pi_k p_k(l_k) - E[T](l).
+
+J is strictly concave where rho < 1, if every A is above 0: the second derivative of E[T] along x is, with y = c x,
+lambda/(1-rho) (E[y²] - E[ty]²/m) + lambda/((1-rho) m) (E[ty] + lambda m E[y]/(1-rho))², m = E[t²], both at least 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
+
+
+class Moments(NamedTuple):
+    """Of the service time of budgets: the last axis of the budgets is summed over.
+
+    Attributes:
+        first: E[S], in seconds.
+        second: E[S²], in seconds squared.
+    """
+
+    first: Floats
+    second: Floats
+
+
+class Curvature(NamedTuple):
+    """The negative Hessian of J, diag(diagonal) + U inner U^T: what solves with it takes time linear in the types.
+
+    Attributes:
+        diagonal: Shape [num_types], above 0.
+        U: Shape [num_types, 2].
+        inner: Shape [2, 2], symmetric.
+    """
+
+    diagonal: Floats
+    U: Floats
+    inner: Floats
+
+    def solve(self, vector: Floats, free: npt.NDArray[np.bool_]) -> Floats:
+        """x with (-H) x = vector among the free types, and 0 elsewhere."""
+        inverse = free / self.diagonal
+        plain = inverse * vector
+        scaled = inverse[:, None] * self.U
+        small = np.eye(2) + self.inner @ (self.U.T @ scaled)
+        return plain - scaled @ np.linalg.solve(small, self.inner @ (self.U.T @ plain))
+
+    def dense(self) -> Floats:
+        """As a matrix, shape [num_types, num_types]."""
+        return np.asarray(np.diag(self.diagonal) + self.U @ self.inner @ self.U.T)
+
+
+def accuracies(mix: Mix, budgets: Floats) -> Floats:
+    """Chance of a right answer of each type; shape of the budgets. Reference: eq. 2."""
+    return np.asarray(mix.D - mix.A * np.expm1(-mix.b * budgets))
+
+
+def service_times(mix: Mix, budgets: Floats) -> Floats:
+    """Seconds of service of each type; shape of the budgets. Reference: eq. 1."""
+    return np.asarray(mix.t0 + mix.c * budgets)
+
+
+def moments(mix: Mix, budgets: Floats) -> Moments:
+    """First and second moment of the service time."""
+    seconds = service_times(mix, budgets)
+    return Moments(seconds @ mix.pi, seconds**2 @ mix.pi)
+
+
+def pollaczek_khinchine(arrival_rate: float, of: Moments) -> Floats:
+    """Mean seconds in the system, waiting and service; infinite where the load is 1 or more."""
+    slack = 1 - arrival_rate * of.first
+    with np.errstate(divide="ignore"):
+        waiting = arrival_rate * of.second / (2 * np.maximum(slack, 0))
+    return np.asarray(of.first + waiting)
+
+
+def objective(mix: Mix, budgets: Floats) -> Floats:
+    """J of budgets, shape [..., num_types]; minus infinity where they cannot be served."""
+    gain = mix.alpha * (accuracies(mix, budgets) @ mix.pi)
+    return np.asarray(gain - pollaczek_khinchine(mix.arrival_rate, moments(mix, budgets)))
+
+
+def marginal_gain(mix: Mix, budgets: Floats) -> Floats:
+    """What one more token of each type adds to alpha times accuracy, divided by the type's probability."""
+    return mix.alpha * mix.A * mix.b * np.exp(-mix.b * budgets)
+
+
+def prices(mix: Mix, budgets: Floats) -> tuple[float, float]:
+    """What a second of service costs a type: `base + slope * t`, t its service time, in seconds of mean system time."""
+    of = moments(mix, budgets)
+    slope = mix.arrival_rate / (1 - mix.arrival_rate * float(of.first))
+    return 1 + slope**2 * float(of.second) / 2, slope
+
+
+def gradient(mix: Mix, budgets: Floats) -> Floats:
+    """Derivatives of J inside the stable region, shape [num_types]."""
+    base, slope = prices(mix, budgets)
+    return mix.pi * (marginal_gain(mix, budgets) - mix.c * (base + slope * service_times(mix, budgets)))
+
+
+def curvature(mix: Mix, budgets: Floats) -> Curvature:
+    """Minus the second derivatives of J inside the stable region."""
+    _, slope = prices(mix, budgets)
+    weighted = mix.pi * mix.c
+    cross, square = slope**2, slope**3 * float(moments(mix, budgets).second)
+    diagonal = mix.pi * (mix.b * marginal_gain(mix, budgets) + slope * mix.c**2)
+    U = np.stack([weighted, weighted * service_times(mix, budgets)], axis=1)
+    return Curvature(diagonal, U, np.array([[square, cross], [cross, 0.0]]))
+
+
+def hessian(mix: Mix, budgets: Floats) -> Floats:
+    """Second derivatives of J inside the stable region, shape [num_types, num_types]."""
+    return -curvature(mix, budgets).dense()
+
+
+def kkt_residual(mix: Mix, budgets: Floats) -> float:
+    """How far budgets are from the optimum: 0 there, and only there.
+
+    Marginal gain and marginal cost of each type are compared in parts of their sum; a budget at a bound may be off
+    towards the outside. The largest step that this would have a budget take, in units of 1 / b.
+    """
+    base, slope = prices(mix, budgets)
+    gain, cost = marginal_gain(mix, budgets), mix.c * (base + slope * service_times(mix, budgets))
+    place, end = mix.b * budgets, mix.b * mix.max_tokens
+    return float(np.max(np.abs(np.clip(place + (gain - cost) / (gain + cost), 0, end) - place)))

@@ -1,0 +1,128 @@
+"""What serves: a queue of a kind, its mean time by formula, and types of questions simulated in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.budgets.queueing.events import serve_by_servers, serve_in_batch, summarized
+from scaffolding_ext.controllers.budgets.queueing.lindley import Simulated, simulate_fifo
+from scaffolding_ext.controllers.budgets.queueing.model import Moments
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType, UnstableLoadError, shares_of
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What serves: first come first served in all cases.
+
+    Attributes:
+        places: How many are served at once.
+        slowdown: Of an engine that batches: n at once go at the speed 1 / (1 + slowdown (n - 1)). None for servers
+            that do not hinder each other, and 0 comes to the same.
+    """
+
+    places: int = 1
+    slowdown: float | None = None
+
+    def __post_init__(self) -> None:
+        require.whole("places", self.places)
+        require.number("slowdown", self.slowdown or 0.0, least=0)
+
+    @classmethod
+    def of_capacity(cls, places: int, capacity: float) -> Queue:
+        """The engine that does so many seconds of work in a second when it is full; one place has a capacity of 1."""
+        require.number("capacity", capacity, above=0)
+        return cls(places, max(0.0, (places / capacity - 1) / (places - 1)) if places > 1 else None)
+
+    def speed(self, size: int) -> float:
+        """Of each of so many served at once, 1 being that of one alone."""
+        return 1 / (1 + (self.slowdown or 0.0) * (size - 1))
+
+    @property
+    def capacity(self) -> float:
+        """Seconds of work that are done in a second at most."""
+        return self.places * self.speed(self.places)
+
+    def mean_time(self, arrival_rate: float, of: Moments) -> Floats:
+        """Mean seconds in the system, waiting and service; infinite where work arrives faster than it is done.
+
+        With one place it is Pollaczek-Khinchine's, which is exact. With more it is that of exponential services (a
+        birth-death chain), and waiting in the line is scaled by (1 + C²) / 2, C being the coefficient of variation: an
+        approximation, exact for exponential services, and where nobody waits and all share alike.
+
+        Args:
+            arrival_rate: Poisson arrivals a second, above 0.
+            of: Moments of the seconds that services would take alone; arrays of one shape.
+
+        Reference: Kelly, "Reversibility and Stochastic Networks", 1979 (sharing does not depend on the shape of the
+            service); Lee and Longton, "Queueing processes associated with airline passenger check-in", 1959 (waiting).
+        """
+        first, second = np.asarray(of.first, dtype=np.float64), np.asarray(of.second, dtype=np.float64)
+        offered = arrival_rate * first
+        with np.errstate(divide="ignore", invalid="ignore"):
+            full = np.minimum(offered / self.capacity, 1.0)  # chance that one more comes before one leaves, all busy
+            weight, total, inside = np.ones_like(offered), np.ones_like(offered), np.zeros_like(offered)
+            for size in range(1, self.places + 1):
+                weight = weight * offered / (size * self.speed(size))
+                total, inside = total + weight, inside + size * weight
+            line = weight * full / (1 - full)  # all states with a line
+            total, inside = total + line, inside + self.places * line
+            waiting = weight * full / (1 - full) ** 2
+            times = (inside + waiting * second / (2 * first**2)) / total / arrival_rate
+        return np.where(full < 1, np.where(first > 0, times, 0.0), np.inf)
+
+
+class Outcome(NamedTuple):
+    """What a simulation came to.
+
+    Attributes:
+        simulated: Its mean time in the system.
+        formula: Pollaczek-Khinchine's, where one server serves.
+    """
+
+    simulated: Simulated
+    formula: float | None
+
+
+def simulate(
+    tasks: Sequence[TaskType],
+    budgets: Sequence[int],
+    arrival_rate: float,
+    queue: Queue,
+    num_queries: int,
+    rng: np.random.Generator,
+) -> Outcome:
+    """Serve Poisson arrivals of the types, each with its budget.
+
+    Raises:
+        ConfigError: A number is outside its range.
+        UnstableLoadError: Work arrives faster than the queue does it.
+    """
+    require.whole("num_queries", num_queries, 1000)
+    require.number("arrival_rate", arrival_rate, above=0)
+    shares = shares_of(tasks)
+    seconds = np.array([task.t0 + task.c * tokens for task, tokens in zip(tasks, budgets, strict=True)])
+    of = Moments(seconds @ shares, seconds**2 @ shares)
+    most = queue.capacity / float(of.first)
+    if arrival_rate >= most:
+        what = f"serving takes {float(of.first):.6g} s on average under these budgets"
+        raise UnstableLoadError(arrival_rate, most, what)
+    ends = np.cumsum(shares)[:-1]
+
+    def drawn(generator: np.random.Generator, number: int) -> Floats:
+        return np.asarray(seconds[np.searchsorted(ends, generator.random(number), side="right")])
+
+    if queue.places == 1:
+        formula = float(queue.mean_time(arrival_rate, of))
+        return Outcome(simulate_fifo(drawn, arrival_rate, num_queries, rng), formula)
+    arrivals = np.cumsum(rng.standard_exponential(num_queries)) / arrival_rate
+    services = drawn(rng, num_queries)
+    if queue.slowdown is None:
+        departures = serve_by_servers(arrivals, services, queue.places)
+    else:
+        departures = serve_in_batch(arrivals, services, queue.places, queue.speed)
+    return Outcome(summarized(arrivals, services, departures), None)

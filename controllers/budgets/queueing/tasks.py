@@ -1,0 +1,162 @@
+"""Types of questions: how accuracy and service time grow with the budget of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext import require
+from scaffolding_ext.errors import ConfigError
+
+Floats = npt.NDArray[np.float64]
+
+
+class Given(NamedTuple):
+    """What a type of question is given for budgets, arrays of their shape.
+
+    Attributes:
+        accuracy: Chance of a right answer.
+        seconds: Mean time of service.
+        square: Mean of its square.
+    """
+
+    accuracy: Floats
+    seconds: Floats
+    square: Floats
+
+
+class UnstableLoadError(ConfigError):
+    """Work arrives faster than it can be served, whatever the budgets.
+
+    Attributes:
+        largest_stable_rate: Below it the load can be served, in arrivals a second.
+    """
+
+    def __init__(self, arrival_rate: float, largest_stable_rate: float, what: str) -> None:
+        super().__init__(
+            f"is {arrival_rate:g} a second; {what}, so it must be below {largest_stable_rate:.6g}: send less, or serve "
+            "with more servers",
+            "arrival_rate",
+        )
+        self.arrival_rate = arrival_rate
+        self.largest_stable_rate = largest_stable_rate
+        self.what = what
+
+    def __reduce__(self) -> tuple[type[UnstableLoadError], tuple[float, float, str]]:
+        return type(self), (self.arrival_rate, self.largest_stable_rate, self.what)
+
+
+@dataclass(frozen=True)
+class TaskType:
+    """One type of question. Accuracy at l tokens is A (1 - exp(-b l)) + D, service takes t0 + c l seconds.
+
+    Attributes:
+        name: What it is called.
+        probability: Share of the arrivals, above 0.
+        A: What thinking can add to the accuracy, in [0, 1].
+        b: How fast it adds it, a token; above 0.
+        D: Accuracy without thinking, in [0, 1]; A + D is at most 1.
+        t0: Seconds of service without thinking, at least 0.
+        c: Seconds a token of thinking, above 0.
+
+    Raises:
+        ConfigError: A number is outside its range.
+
+    Reference: arXiv 2601.10274, eq. 1 (service) and 2 (accuracy).
+    """
+
+    name: str
+    probability: float
+    A: float
+    b: float
+    D: float
+    t0: float
+    c: float
+
+    def __post_init__(self) -> None:
+        require.share("probability", self.probability)
+        require.number("A", self.A, least=0, most=1)
+        require.number("b", self.b, above=0)
+        require.number("D", self.D, least=0, most=1)
+        require.number("t0", self.t0, least=0)
+        require.number("c", self.c, above=0)
+        if self.A + self.D > 1 + 1e-9:
+            raise ConfigError(f"is {self.A} and D {self.D}; no accuracy is above 1: A + D is at most 1", "A")
+
+    def given(self, budgets: npt.ArrayLike) -> Given:
+        """What budgets give, by eq. 1 and 2."""
+        tokens = np.asarray(budgets, dtype=np.float64)
+        seconds = self.t0 + self.c * tokens
+        return Given(self.D - self.A * np.expm1(-self.b * tokens), seconds, seconds**2)
+
+
+class Arriving(Protocol):
+    """A type of question as far as it says how many of the arrivals are of it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def probability(self) -> float: ...
+
+
+def shares_of(tasks: Sequence[Arriving]) -> Floats:
+    """The types' shares of the arrivals, which sum to 1.
+
+    Raises:
+        ConfigError: There is no type, names repeat, or probabilities do not sum to 1.
+    """
+    names = [task.name for task in tasks]
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"have the names {names}; give at least one, each a name of its own", "tasks")
+    total = math.fsum(task.probability for task in tasks)
+    if abs(total - 1) > 1e-6:
+        raise ConfigError(f"have probabilities that sum to {total:g}; they must sum to 1", "tasks")
+    return np.array([task.probability / total for task in tasks])
+
+
+@dataclass(frozen=True, eq=False)
+class Mix:
+    """Types of questions that arrive together, as arrays of one entry a type.
+
+    Attributes:
+        tasks: The types.
+        arrival_rate: Arrivals a second, of all types.
+        alpha: Seconds that an accuracy of 1 is worth.
+        max_tokens: No budget is larger.
+    """
+
+    tasks: tuple[TaskType, ...]
+    arrival_rate: float
+    alpha: float
+    max_tokens: float
+    pi: Floats
+    A: Floats
+    b: Floats
+    D: Floats
+    t0: Floats
+    c: Floats
+
+    @classmethod
+    def of(cls, tasks: Sequence[TaskType], arrival_rate: float, alpha: float, max_tokens: float) -> Mix:
+        """The mix of some types.
+
+        Raises:
+            ConfigError: A number is outside its range, names repeat, or probabilities do not sum to 1.
+            UnstableLoadError: Not even budgets of 0 can be served.
+        """
+        require.number("arrival_rate", arrival_rate, above=0)
+        require.number("alpha", alpha, least=0)
+        require.number("max_tokens", max_tokens, least=0)
+        shares = shares_of(tasks)
+        columns = np.array([[task.A, task.b, task.D, task.t0, task.c] for task in tasks]).T
+        mix = cls(tuple(tasks), arrival_rate, alpha, max_tokens, shares, *columns)
+        shortest = float(mix.pi @ mix.t0)
+        if arrival_rate * shortest >= 1:
+            what = f"serving takes {shortest:.6g} s on average even without thinking"
+            raise UnstableLoadError(arrival_rate, 1 / shortest, what)
+        return mix

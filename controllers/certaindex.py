@@ -1,0 +1,146 @@
+"""Certaindex: how settled a reasoning program's answer is, in [0, 1], and whether that is enough to stop.
+
+Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), arXiv 2412.20993.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from scaffolding_ext import require
+
+Measure = Literal["entropy", "mean_reward", "max_reward"]
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+
+
+def entropy_certaindex(classes: Sequence[int]) -> float:
+    """Normalised agreement of sampled answers: (log n - H) / log n, H the entropy of the answer classes in nats.
+
+    Args:
+        classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
+
+    Returns:
+        1 where all answers are equal, 0 where no two are, and 0 for fewer than two answers: nothing agrees yet.
+
+    Reference:
+        Certaindex, section on multi-path algorithms: semantic entropy of the answer clusters, normalised by log n.
+
+    Deviation:
+        n = 1 is 0 / 0 in the paper. It is 0 here, so that no threshold stops a vote on its first sample. Samples
+        without an answer are left out, as they are of the vote itself: n counts the answers.
+    """
+    counts = Counter(number for number in classes if number != -1)
+    num_answers = counts.total()
+    if num_answers < 2:
+        return 0.0
+    # H = log n - sum(c log c) / n, so (log n - H) / log n is this, and exact where all answers are equal.
+    return min(1.0, sum(count * math.log(count) for count in counts.values()) / (num_answers * math.log(num_answers)))
+
+
+def window_consistency(classes: Sequence[int], window: int) -> float:
+    """C_k: the share of the last `window` probes whose answer equals the newest.
+
+    Args:
+        classes: Class of each probe's answer in order, shape [num_probes]; -1 where there is none.
+        window: Probes looked at, at least 1. Probes that are not there yet count as disagreeing.
+
+    Returns:
+        The share, in [0, 1]; 0 where the newest probe has no answer.
+
+    Raises:
+        ValueError: `window` is below 1.
+
+    Reference:
+        Certaindex, section on chain of thought, C_k.
+    """
+    require.whole("window", window)
+    if not classes or classes[-1] == -1:
+        return 0.0
+    return sum(number == classes[-1] for number in classes[-window:]) / window
+
+
+def reward_certaindex(rewards: Sequence[float], aggregation: Literal["mean", "max"]) -> float:
+    """Aggregate the paths' normalised terminal rewards: the mean (MCTS) or the maximum (REBASE).
+
+    Args:
+        rewards: Reward of each finished path, each in [0, 1], shape [num_paths].
+        aggregation: `"mean"` or `"max"`.
+
+    Returns:
+        The aggregate, in [0, 1]; 0 without a path.
+
+    Raises:
+        ValueError: A reward is outside [0, 1], or the aggregation is neither.
+
+    Reference:
+        Certaindex, section on algorithms with a reward model.
+    """
+    if aggregation not in ("mean", "max"):
+        raise ValueError(f"aggregation is {aggregation!r}; choose mean or max")
+    values = np.asarray(rewards, dtype=float)
+    if not values.size:
+        return 0.0
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(f"rewards are {values.min():g} to {values.max():g}; normalise them to [0, 1]")
+    return float(values.mean() if aggregation == "mean" else values.max())
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """One measure and the value that it must reach.
+
+    Attributes:
+        measure: `"entropy"`, `"mean_reward"` or `"max_reward"`.
+        at_least: The value, in [0, 1].
+
+    Raises:
+        ValueError: The measure is unknown, or the value out of range.
+    """
+
+    measure: Measure
+    at_least: float
+
+    def __post_init__(self) -> None:
+        require.one_of("measure", self.measure, MEASURES)
+        require.number("at_least", self.at_least, least=0, most=1)
+
+    @classmethod
+    def of(cls, value: Threshold | Mapping[str, Any]) -> Threshold:
+        """The threshold itself, or one made of its attributes."""
+        return value if isinstance(value, Threshold) else cls(**value)
+
+
+def measure_value(measure: Measure, classes: Sequence[int], rewards: Sequence[float] | None = None) -> float:
+    """The value of a measure.
+
+    Raises:
+        ValueError: The measure is unknown, or needs rewards and there are none.
+    """
+    if measure == "entropy":
+        return entropy_certaindex(classes)
+    require.one_of("measure", measure, MEASURES)
+    if rewards is None:
+        raise ValueError(f"{measure} needs the paths' rewards; give them, or threshold the entropy alone")
+    return reward_certaindex(rewards, "mean" if measure == "mean_reward" else "max")
+
+
+def is_certain(thresholds: Sequence[Threshold], classes: Sequence[int], rewards: Sequence[float] | None = None) -> bool:
+    """Whether every measure reaches its threshold.
+
+    Args:
+        thresholds: At least one.
+        classes: Class of each sample's answer, -1 where there is none.
+        rewards: Reward of each path, for the measures that need it.
+
+    Raises:
+        ValueError: There is no threshold, or a measure lacks its rewards.
+    """
+    if not thresholds:
+        raise ValueError("there is no threshold, and everything would pass; give at least one")
+    return all(measure_value(each.measure, classes, rewards) >= each.at_least for each in thresholds)

@@ -1,0 +1,268 @@
+"""Dynasor-CoT: probe an unfinished chain of thought for its answer now and then, and stop when the answers agree.
+
+Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), section on chain-of-thought
+probing.
+Deviations: hedge words match whole words; a chain that ends by itself keeps its own answer; at the end of the budget an
+answer is forced; every probe token and everything that an exit discards is counted.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, ClassVar, Literal
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.answer_classes import classify
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, show
+from scaffolding_ext.controllers.chain import (
+    AnswerProbe,
+    Asked,
+    Chain,
+    Looker,
+    Probe,
+    ProbeSchedule,
+    close_with,
+    conclude,
+    start_chain,
+)
+from scaffolding_ext.controllers.chain.stopping import (
+    Rule,
+    Stop,
+    StoppingRule,
+    certaindex_of,
+    decide,
+    make_rule,
+    needs_of,
+)
+from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY, PromptFamily, family_named
+from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_rules
+from scaffolding_ext.request.program import publish, record
+from scaffolding_ext.request.progress import Steps
+
+# How eagerly to stop: agreeing probes asked for, and tokens between probes.
+EFFORTS = {"mild": (8, 64), "low": (5, 64), "mid": (3, 64), "high": (2, 64), "crazy": (2, 32)}
+
+
+class DynasorCoTController(BaseController):
+    """Stops a chain of thought when its probed answers agree.
+
+    In *stream* mode the chain is one streaming generation that runs on while it is probed. In *chunk* mode it is a row
+    of plain generation tasks, which any worker serves; the next chunk runs while the last one is probed, unless
+    `overlap` is off. Where the worker cannot stream, stream mode falls back to chunks and the trace says so.
+
+    Args:
+        max_tokens: Budget of the chain in tokens; at its end an answer is forced.
+        certainty_threshold: How many probes in a row must agree, for a `rule` that is named; None takes the rule's own.
+        chunk_size: Tokens between probes, where no `schedule` says that; None takes the schedule's own.
+        effort: Preset for the two above, instead of them: mild, low, mid, high or crazy.
+        hedge_match: How hedge words match, where no `probe` says that: `"word"` or `"substring"`.
+        schedule: Where the chain is probed; None has it probed every `chunk_size` tokens.
+        probe: How the chain is probed; None takes an `AnswerProbe`.
+        rule: When thinking ends: `"consecutive"` (the last answers are equal, none empty, none hedged), another rule of
+            `controllers.chain.stopping` by its name, such as `"entropy"`, a rule itself, or a function of the probes.
+            The chain is only asked what the rule needs to see.
+        mode: `"stream"` or `"chunk"`.
+        overlap: In chunk mode, whether the next chunk runs while a probe does.
+        sampling_params: Sampling fields of the chain.
+        family: Name of the prompt family; None takes the one of the stack's prompting.
+        streaming: Whether the chain is streamed to the caller (stream mode only).
+        max_lead: Tokens that a stream may run ahead of a probe that has not been answered; None takes one spacing.
+        insist_on_answer: Whether a chain that ended by itself without an answer is asked for one.
+
+    Raises:
+        ConfigError: An argument is outside its range, or an object is given beside an argument that belongs into it.
+    """
+
+    continues_answers = True
+    registries: ClassVar = {"rule": stopping_rules, "schedule": probe_schedules, "probe": answer_probes}
+
+    def __init__(
+        self,
+        max_tokens: int = 8192,
+        certainty_threshold: int | None = None,
+        chunk_size: int | None = None,
+        *,
+        effort: str | None = None,
+        hedge_match: Literal["word", "substring"] | None = None,
+        schedule: ProbeSchedule | None = None,
+        probe: AnswerProbe | None = None,
+        rule: str | Rule = "consecutive",
+        mode: Literal["stream", "chunk"] = "stream",
+        overlap: bool = True,
+        sampling_params: dict[str, Any] | None = None,
+        family: str | None = None,
+        streaming: bool = False,
+        max_lead: int | None = None,
+        insist_on_answer: bool = True,
+    ) -> None:
+        super().__init__()
+        if effort is not None:
+            require.alone("effort", effort, certainty_threshold=certainty_threshold, chunk_size=chunk_size)
+            certainty_threshold, chunk_size = EFFORTS[require.one_of("effort", effort, EFFORTS)]
+        if certainty_threshold is not None:
+            require.whole("certainty_threshold", certainty_threshold)
+        require.alone("probe", probe, hedge_match=hedge_match)
+        self.max_tokens = require.whole("max_tokens", max_tokens)
+        self.probe = probe or AnswerProbe(hedge_match=hedge_match or "word")
+        self.forcing = {**self.probe.sampling_params, "temperature": 0.0}  # nobody votes on an answer that is forced
+        self.longest_request = self.max_tokens + self.probe.max_tokens
+        with require.under("rule"):
+            self.rule = make_rule(rule, certainty_threshold)
+        own = getattr(self.rule, "schedule", None)
+        require.alone("rule", own, schedule=schedule, chunk_size=chunk_size)
+        require.alone("schedule", schedule, chunk_size=chunk_size)
+        self.schedule = own or schedule or (ProbeSchedule() if chunk_size is None else ProbeSchedule(chunk_size))
+        needs = needs_of(self.rule)
+        self.num_logprobs = needs.num_logprobs
+        self.looker = Looker(self.probe, needs)
+        self.mode = require.one_of("mode", mode, ("stream", "chunk"))
+        self.overlap = overlap
+        self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
+        self.family = None if family is None else family_named(family)
+        if streaming and mode == "chunk":
+            raise ConfigError("needs mode 'stream': chunks of a chain are not its output", "streaming")
+        self.streaming = streaming
+        self.max_lead = None if max_lead is None else require.whole("max_lead", max_lead)
+        self.insist_on_answer = insist_on_answer
+
+    def honours(self) -> frozenset[str]:
+        return CHAIN_FIELDS | {"thinking_budget"}
+
+    def run(
+        self, task: GenerationTask, thinking_budget: int | None = None, **sampling_params: Any
+    ) -> ControllerGenerator:
+        """Answer the task's prompt.
+
+        Args:
+            task: Gets the output.
+            thinking_budget: Budget of this request's chain, where that is fewer tokens.
+            **sampling_params: Sampling fields of this request.
+        """
+        set_sampling_params(task, sampling_params)
+        family = self.family or prompt_family()
+        if self.family is None and family == family_named(UNTHINKING_FAMILY):
+            warnings.warn(
+                f"the model's chat template has no <think>: its chain is probed as an answer that it is writing "
+                f"(family {UNTHINKING_FAMILY!r}); family={DEFAULT_FAMILY!r} probes it as a chain of thought",
+                stacklevel=2,
+            )
+        if thinking_budget is not None:
+            record("thinking_budget", asked=thinking_budget, by="controller", reason="it bounds the chain")
+        chain = start_chain(
+            self,
+            task,
+            family,
+            max_tokens=self.max_tokens if thinking_budget is None else min(self.max_tokens, thinking_budget),
+            sampling_params=self._chain_params(),
+            answer_tokens=self.probe.max_tokens,
+            mode=self.mode,
+            streaming_output=self.streaming and not task.streaming_output_flag,  # which wants no text that may fall
+            max_lead=self.max_lead,
+        )
+        probes: list[Probe] = []
+        gaps = self.schedule.gaps()
+        gap = next(gaps)
+        self._publish(chain, 0, gap, probes)
+        yield from chain.grow(gap)
+        while not chain.ended:
+            if chain.contains(family.think_close):  # the model is writing its answer: let it
+                show(task, chain.text, None)
+                yield from chain.grow(chain.max_tokens)
+                continue
+            prefix = chain.prefix
+            gap = next(gaps)
+            next_position = prefix.num_tokens + gap
+            if not self.schedule.is_due(prefix.text[len(probes[-1].prefix.text) if probes else 0 :]):
+                show(task, prefix.text, None)
+                yield from chain.grow(next_position)
+                continue
+            asked = self.looker.asking(task, prefix, family)
+            if asked.tasks and self.overlap and not chain.runs_on:  # a stream runs on beside its probes by itself
+                yield from chain.grow(next_position, beside=asked.tasks)
+            elif asked.tasks:
+                yield asked.tasks
+            probes = yield from self._sorted([*probes, self.looker.read(prefix, asked, family)], asked)
+            if chain.ended and chain.finish_reason != "length":
+                break  # its own answer is there, and paid for
+            self._publish(chain, prefix.num_tokens, gap, probes)
+            stop = decide(self.rule, probes)
+            if stop is not None:
+                yield from self._stop(task, chain, probes, stop, family)
+                return
+            show(task, prefix.text, None)  # whatever the next probes say, the chain goes on behind this one
+            yield from chain.grow(next_position)
+        self._observe(chain.num_tokens)
+        yield from conclude(task, chain, family, self.forcing, insist_on_answer=self.insist_on_answer)
+
+    def _observe(self, num_tokens: int) -> None:
+        """Tell the rule where the chain was left or ended, and the trace what it says of that."""
+        drift = self.rule.observe(num_tokens) if isinstance(self.rule, StoppingRule) else None
+        if drift is not None:
+            record("drift", **drift)
+
+    def _chain_params(self) -> dict[str, Any]:
+        """Sampling fields of the chain, with the log-probabilities that the rule reads."""
+        params = self.sampling_params
+        wanted = int(needs_of(self.rule).chain_logprobs)
+        return {**params, "num_logprobs": wanted} if wanted > (params.get("num_logprobs") or 0) else params
+
+    def _publish(self, chain: Chain, position: int, gap: int, probes: list[Probe]) -> None:
+        """Say how far the chain is: its knob is the looks that its budget leaves."""
+        num_left = math.ceil((chain.max_tokens - position) / gap)
+        publish(Steps(type(self).__name__, len(probes), num_left, certaindex_of(self.rule, probes)))
+
+    def _sorted(self, probes: list[Probe], asked: Asked) -> ControllerGenerator:
+        """The probes, their answers sorted into classes anew."""
+        if not asked.tasks:
+            return probes
+        if asked.answer is not None:
+            classes = yield from classify(self, [probe.answer for probe in probes])
+            probes = [probe._replace(answer_class=number) for probe, number in zip(probes, classes, strict=True)]
+        record("probe", position=probes[-1].prefix.num_tokens, **probes[-1].figures(), **asked.figures())
+        return probes
+
+    def _stop(
+        self, task: GenerationTask, chain: Chain, probes: list[Probe], stop: Stop, family: PromptFamily
+    ) -> ControllerGenerator:
+        """Leave the chain where it was looked at last: with an answer that it gave, one that is asked for, or none."""
+        prefix, probe = probes[-1].prefix, stop.left_with(probes)
+        answer = None if probe is None or probe.is_part else probe.answer
+        record("stop", position=prefix.num_tokens, answer=answer, reason=stop.reason, **stop.figures)
+        self._observe(prefix.num_tokens)
+        if answer is None and stop.answer != "none":
+            yield from conclude(task, chain, family, self.forcing, exit_reason=stop.reason, at=prefix)
+            return
+        yield from chain.leave(prefix)
+        if answer is None:
+            finish(task, prefix.text, prefix.token_ids, None, stop.reason)
+        else:
+            close_with(task, prefix, family.close, answer, family, stop.reason)
+
+
+class DynasorGenerationController(DynasorCoTController):
+    """Upstream's name and arguments for `DynasorCoTController`, so that its stack files load here.
+
+    Migration: upstream's worker tag is not used: the chain goes to the worker `generation`. New stacks should name
+    `DynasorCoTController`.
+
+    Args:
+        generation_dir: Not used: token ids come from the worker, so no tokenizer is needed here.
+        **arguments: As there.
+    """
+
+    def __init__(
+        self,
+        generation_dir: str | None = None,
+        max_tokens: int = 8192,
+        certainty_threshold: int = 3,
+        chunk_size: int = 64,
+        streaming: bool = False,
+        sampling_params: dict[str, Any] | None = None,
+    ) -> None:
+        params = {"temperature": 0.6, "top_p": 0.95} | (sampling_params or {})
+        super().__init__(max_tokens, certainty_threshold, chunk_size, streaming=streaming, sampling_params=params)

@@ -1,0 +1,105 @@
+"""The file that a calibration of chains leaves: when to stop, what that was chosen on, and how it did elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaffolding_ext import registry
+from scaffolding_ext.controllers.calibration_file import CalibrationWarning, read_calibration, write_calibration
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.stats.drift import Drift, drift_between
+
+KIND, VERSION = "chain", 1
+
+
+@dataclass(frozen=True)
+class ChainPolicy:
+    """When to stop a chain of thought, with its origin.
+
+    Attributes:
+        model: Name of the model whose chains it was chosen on.
+        date: Day of the calibration, ISO 8601.
+        data: Fingerprint of the recording.
+        recorded: Arguments of the controller whose chains and probes were recorded.
+        loss: What counts as lost: `"differs"` or `"lost"`.
+        max_loss: Largest mean loss that was allowed.
+        confidence: Chance that it is exceeded on exchangeable questions; None where nothing is promised.
+        testing: How settings were tested for that; None without confidence.
+        cost: Which cost was to be small.
+        policy: Rule and schedule, each `{type, args}`; None where no setting loses as little: nothing is stopped.
+        chosen_on: Figures on the questions that it was chosen on.
+        reported_on: Figures on the others.
+        positions: Tokens after which each chain was left under it, for the test of drift.
+    """
+
+    model: str
+    date: str
+    data: str
+    recorded: Mapping[str, Any]
+    loss: str
+    max_loss: float
+    confidence: float | None
+    testing: str | None
+    cost: str
+    policy: Mapping[str, Any] | None
+    chosen_on: Mapping[str, float]
+    reported_on: Mapping[str, float]
+    positions: Sequence[int]
+
+    def check_model(self, model: str) -> None:
+        """Warn where the policy is for the chains of another model."""
+        if model != self.model:
+            warnings.warn(
+                f"the policy was calibrated on chains of {self.model!r} and is applied to {model!r}; calibrate on "
+                f"chains of {model!r}: scaffolding-ext calibrate chain",
+                CalibrationWarning,
+                stacklevel=3,
+            )
+
+    def drift(self, recent: Sequence[float], level: float = 0.01) -> Drift:
+        """Test where chains were left of late (tokens) against where those of the calibration were."""
+        return drift_between(list(self.positions), recent, level)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the YAML file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        write_calibration(path, KIND, VERSION, **dataclasses.asdict(self))
+
+
+def load_chain_policy(path: str | os.PathLike[str]) -> ChainPolicy:
+    """Read what `ChainPolicy.save` wrote.
+
+    Raises:
+        ConfigError: The file cannot be read, is of another kind or version, or lacks a field; it names the file.
+    """
+    document = read_calibration(path, {KIND: VERSION})
+    fields = {field.name: document[field.name] for field in dataclasses.fields(ChainPolicy) if field.name in document}
+    try:
+        return ChainPolicy(**fields)
+    except TypeError as error:
+        raise ConfigError(f"lacks a field: {error}", os.fspath(path)) from error
+
+
+def component(document: Mapping[str, Any], known: registry.Registry) -> Any:
+    """What `{type, args}` stands for, where nested ones are of the same registry.
+
+    Raises:
+        UnknownNameError: Nobody registered a type.
+        ConfigError: A type cannot be imported, or refuses its arguments.
+    """
+
+    def built(value: Any) -> Any:
+        if isinstance(value, list):
+            return [built(item) for item in value]
+        is_component = isinstance(value, Mapping) and "type" in value
+        return component(value, known) if is_component else value
+
+    return known.make(document["type"], **{name: built(value) for name, value in document.get("args", {}).items()})

@@ -1,0 +1,124 @@
+"""Lets a chain of thought run to its end and records on the way all that a stopping rule could see of it.
+
+One recording serves all rules and all settings: `evaluation.calibrate.chain_trial` reads it back and plays them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController
+from scaffolding_ext.controllers.chain import (
+    Looker,
+    Needs,
+    Probe,
+    asked_answer,
+    asking,
+    conclude,
+    row_of,
+    start_chain,
+)
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.chain.token_entropy import token_entropy
+from scaffolding_ext.controllers.prompting import encode, prompt_family
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.sampling_params import set_sampling_params
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.request.program import record
+
+VERSION = 1
+
+
+class RecordChainController(BaseController):
+    """Records the chains of a controller that stops them: at every look its answer when probed, and when forced.
+
+    The trace has an event `recording` (version, tokens of the prompt and of the suffixes), and an event `look` a look:
+    what `chain.recording.row_of` tells, the forced answer, and the tokens of both answers. The first token of the
+    forced answer tells the entropy behind closed thinking.
+
+    Args:
+        generation_controller: Whose chains and probes are recorded. Its rule stops nothing, and its schedule is not
+            used.
+        spacing: Tokens between two looks; None takes those between the first two of its schedule.
+        num_logprobs: Log-probabilities of the token behind closed thinking: with all tokens of the vocabulary its
+            entropy is exact, with fewer a lower bound. 0 records none, of chain and answers neither, for workers that
+            tell none.
+
+    Raises:
+        ConfigError: The controller stops no chains, or a number is below 1.
+    """
+
+    continues_answers = True
+
+    def __init__(
+        self, generation_controller: DynasorCoTController, spacing: int | None = None, num_logprobs: int = 20
+    ) -> None:
+        super().__init__()
+        if not isinstance(generation_controller, DynasorCoTController):
+            raise ConfigError(
+                f"is a {type(generation_controller).__name__}; a DynasorCoTController alone stops chains",
+                "generation_controller",
+            )
+        self.generation_controller = generation_controller
+        own = generation_controller.schedule.chunk_size
+        self.spacing = require.whole("spacing", own if spacing is None else spacing)
+        self.num_logprobs = require.whole("num_logprobs", num_logprobs, least=0)
+        self.longest_request = generation_controller.longest_request
+
+    def honours(self) -> frozenset[str]:
+        return CHAIN_FIELDS
+
+    def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
+        """Answer the task's prompt with the whole chain."""
+        set_sampling_params(task, sampling_params)
+        stopping = self.generation_controller
+        family, probe = stopping.family or prompt_family(), stopping.probe
+        has_logprobs = self.num_logprobs > 0
+        looker = Looker(probe, Needs(answer=True, answer_logprobs=has_logprobs, chain_logprobs=has_logprobs))
+        logprobs = {"num_logprobs": 1} if has_logprobs else {}
+        forcing = {**stopping.forcing, **({"num_logprobs": self.num_logprobs} if has_logprobs else {})}
+        chain = start_chain(
+            self,
+            task,
+            family,
+            max_tokens=stopping.max_tokens,
+            sampling_params={**stopping.sampling_params, **logprobs},
+            answer_tokens=probe.max_tokens,
+            mode=stopping.mode,
+        )
+        suffixes = {"num_probe_suffix": family.probe, "num_close_suffix": family.close}
+        record(
+            "recording",
+            version=VERSION,
+            spacing=self.spacing,
+            num_prompt_tokens=len(task.input_tokens or encode(task.input_str or "") or ()),
+            **{name: len(encode(suffix) or ()) for name, suffix in suffixes.items()},
+        )
+        looks: list[Probe] = []
+        yield from chain.grow(self.spacing)
+        while not chain.ended and not chain.contains(family.think_close):
+            prefix = chain.prefix
+            asked, forced = looker.asking(task, prefix, family), asking(task, prefix, family.close, forcing)
+            yield [*asked.tasks, forced]
+            look = looker.read(prefix, asked, family)
+            if forced.logprobs:
+                first = [entry.logprob for entry in forced.logprobs[0].values()]
+                look = look._replace(entropy=token_entropy(first))
+            looks.append(look)
+            record(
+                "look",
+                **row_of(looks),
+                num_answer_tokens=_num_decoded(asked.tasks[0]),
+                forced=asked_answer(forced),
+                num_forced_tokens=_num_decoded(forced),
+            )
+            yield from chain.grow(prefix.num_tokens + self.spacing)
+        yield from chain.grow(chain.max_tokens)
+        yield from conclude(task, chain, family, stopping.forcing, insist_on_answer=stopping.insist_on_answer)
+
+
+def _num_decoded(task: GenerationTask) -> int:
+    counts = token_counts_of(task)
+    return 0 if counts is None else counts.decoded

@@ -1,0 +1,38 @@
+"""When a chain of thought has thought enough: rules over what was seen of it (`base` has their contract).
+
+Rules over the answers that a chain gives (`agreement`), over one token behind closed thinking (`entropy`), over how
+sure the model is (`confidence`), over its text (`pattern`), one for chains that will not converge (`giving_up`),
+several as one (`several`), and that of a calibration's file (`calibrated`); `make_rule` makes one of what a controller
+is given.
+"""
+
+from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, TotalVariation, Window
+from scaffolding_ext.controllers.chain.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence, ChainCertainty
+from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
+from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
+from scaffolding_ext.controllers.chain.stopping.making import make_rule
+from scaffolding_ext.controllers.chain.stopping.pattern import PatternStop
+from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
+
+__all__ = [
+    "AllOf",
+    "AnswerConfidence",
+    "AnyOf",
+    "ChainCertainty",
+    "Consecutive",
+    "EntropyAfterThinking",
+    "GiveUp",
+    "Needs",
+    "PatternStop",
+    "Rule",
+    "Stop",
+    "StoppingRule",
+    "TotalVariation",
+    "Window",
+    "certaindex_of",
+    "decide",
+    "make_rule",
+    "needs_of",
+]

@@ -1,0 +1,100 @@
+"""Rules over the answers that a chain gives when it is asked: it has thought enough where they agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.certaindex import window_consistency
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.chain.stopping.total_variation import has_stabilised
+
+
+class Consecutive(StoppingRule):
+    """The last `threshold` answers are equal, none of them missing and none of them hedged.
+
+    Reference: the released code of Dynasor-CoT.
+
+    Args:
+        threshold: How many probes in a row must agree, at least 1.
+    """
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        return [{"threshold": threshold} for threshold in range(2, 9)]
+
+    def __init__(self, threshold: int = 3) -> None:
+        self.threshold = require.whole("threshold", threshold)
+
+    def __call__(self, probes: Sequence[Probe]) -> bool:
+        return self.certaindex(probes) == 1.0
+
+    def certaindex(self, probes: Sequence[Probe]) -> float:
+        classes = [-1 if probe.hedged else probe.answer_class for probe in probes]
+        return window_consistency(classes, self.threshold)
+
+
+class Window(StoppingRule):
+    """The share C_k of the last `threshold` answers that equal the newest is at least `share`; hedged ones left out.
+
+    Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), the rule C_k >= tau.
+
+    Args:
+        threshold: Size w of the window, at least 1.
+        share: tau, in (0, 1].
+    """
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        pairs = ((4, 0.75), (5, 0.8), (8, 0.75))
+        return [{"threshold": threshold, "share": share} for threshold, share in pairs]
+
+    def __init__(self, threshold: int = 3, share: float = 1.0) -> None:
+        self.threshold = require.whole("threshold", threshold)
+        self.share = require.share("share", share)
+
+    def __call__(self, probes: Sequence[Probe]) -> bool:
+        classes = [probe.answer_class for probe in probes if not probe.hedged]
+        if probes[-1].hedged or len(classes) < self.threshold:
+            return False
+        return window_consistency(classes, self.threshold) >= self.share
+
+    def certaindex(self, probes: Sequence[Probe]) -> float:
+        return window_consistency([probe.answer_class for probe in probes if not probe.hedged], self.threshold)
+
+
+class TotalVariation(StoppingRule):
+    """The answers of the last `window` probes are distributed like those of every window up to as many probes before.
+
+    Hedged answers are left out, and answers that go round in a circle have not settled. The newest answer, which the
+    chain is left with, must be among the most frequent of its window. What guarantee that gives, and why practice
+    cannot pay for it: docs/certaindex.md.
+
+    Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), appendix E.
+
+    Args:
+        window: Probes k of a mixture, at least 1; twice as many must be there.
+        tolerance: Largest total-variation distance of two mixtures, in [0, 1).
+    """
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        pairs = ((2, 0.0), (3, 0.34), (4, 0.0), (4, 0.25))
+        return [{"window": window, "tolerance": tolerance} for window, tolerance in pairs]
+
+    def __init__(self, window: int = 3, tolerance: float = 0.0) -> None:
+        self.window = require.whole("window", window)
+        self.tolerance = require.number("tolerance", tolerance, least=0, below=1)
+
+    def __call__(self, probes: Sequence[Probe]) -> bool:
+        newest = probes[-1]
+        if newest.answer is None or newest.hedged:
+            return False
+        classes = [probe.answer_class for probe in probes if not probe.hedged]
+        counts = Counter(classes[-self.window :])
+        return counts[newest.answer_class] == max(counts.values()) and has_stabilised(
+            classes, self.window, self.tolerance
+        )

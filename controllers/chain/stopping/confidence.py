@@ -1,0 +1,90 @@
+"""Rules over how sure the model is: of the answer that it gives when it is asked, and of what it writes anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.looking import Needs, chosen_logprobs
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.chain.token_entropy import geometric_mean
+
+
+class AnswerConfidence(StoppingRule):
+    """The geometric mean of the probabilities of the answer's tokens is at least `threshold` (DEER).
+
+    It belongs to looks at changes of thought, as `schedule: {type: ThoughtChanges}` has them, and does for any other.
+
+    Reference: Yang et al., "Dynamic Early Exit in Reasoning Models" (DEER), arXiv 2504.15895, and its released code,
+    whose variant for the over-confident Qwen3 models counts a trial answer only where the model closes its thinking
+    behind it.
+    Deviation: the probabilities are those of the tokens that were drawn, up to the closing brace; the paper's are the
+    highest ones, which is the same for a greedy probe. A model that ends behind its answer has closed its thinking.
+
+    Args:
+        threshold: lambda, in (0, 1].
+        must_close: The variant: the response must close thinking, or end; the probe's `max_tokens` must leave room.
+    """
+
+    needs = Needs(answer_logprobs=True)
+    exit_reason = "confidence"
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        return [{"threshold": threshold} for threshold in (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)]
+
+    def __init__(self, threshold: float = 0.95, must_close: bool = False) -> None:
+        self.threshold = require.share("threshold", threshold)
+        self.must_close = must_close
+
+    def __call__(self, probes: Sequence[Probe]) -> bool:
+        newest = probes[-1]
+        return (newest.confidence or 0.0) >= self.threshold and (newest.closes or not self.must_close)
+
+    def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:
+        return {"confidence": probes[-1].confidence or 0.0}
+
+
+class ChainCertainty(StoppingRule):
+    """The model is certain of what it writes: the geometric mean of the last `window` tokens' probabilities is high.
+
+    The chain's own log-probabilities decide, and it is asked nothing: a look costs no token, and the answer is asked
+    for once, at the stop.
+
+    Reference: the mean log-probability of a group of tokens is the confidence of Fu et al., "Deep Think with
+    Confidence" (DeepConf), arXiv 2508.15260, which stops a trace where it is low.
+    Deviation: it is read of the tokens that were written, and ends thinking where it is high.
+
+    Args:
+        threshold: In (0, 1].
+        window: Tokens that are read; nothing is stopped before that many are there.
+    """
+
+    needs = Needs(answer=False, chain_logprobs=True)
+    exit_reason = "certainty"
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        thresholds = (0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
+        return [{"threshold": threshold, "window": window} for window in (32, 64, 128) for threshold in thresholds]
+
+    def __init__(self, threshold: float = 0.99, window: int = 64) -> None:
+        self.threshold = require.share("threshold", threshold)
+        self.window = require.whole("window", window)
+
+    def __call__(self, probes: Sequence[Probe]) -> bool:
+        prefix = probes[-1].prefix
+        return prefix.num_tokens >= self.window and certainty(prefix, self.window) >= self.threshold
+
+    def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:
+        return {"certainty": certainty(probes[-1].prefix, self.window)}
+
+
+def certainty(prefix: Prefix, window: int) -> float:
+    """Geometric mean of the probabilities of a chain's last tokens."""
+    last = slice(max(0, prefix.num_tokens - window), prefix.num_tokens)
+    ids = None if prefix.token_ids is None else prefix.token_ids[last]
+    return geometric_mean(chosen_logprobs(ids, prefix.token_logprobs()[last]))

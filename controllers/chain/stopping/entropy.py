@@ -1,0 +1,71 @@
+"""A rule over one token that the chain would write if it closed its thinking now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.chain.stopping.moving_average import Moving, moving_average
+from scaffolding_ext.errors import ConfigError
+
+
+class EntropyAfterThinking(StoppingRule):
+    """The entropy of the token behind closed thinking no longer moves (EAT).
+
+    At each look thinking is closed in a suffix, and the distribution of one token is read: no answer is decoded. It
+    stops once the variance of that entropy's exponential moving average is at most `variance`, however high it is.
+
+    Where the worker reports the log-probabilities of some tokens only, the entropy is a lower bound and the trace says
+    so (`entropy_is_bound`, with the probability that is `missing`).
+
+    Reference: Wang, McInerney, Wang and Kallus, "Entropy After </Think> for reasoning model early exiting", arXiv
+    2509.26522, and its released code (average and variance).
+    Deviation: looks are on the controller's schedule, not at paragraphs; the suffix opens the answer, as the released
+    code's `include_final_answer_str` does.
+
+    Args:
+        variance: Largest variance, in nats squared.
+        smoothing: Weight of the newest entropy in the average, in (0, 1].
+        min_looks: Looks before it may stop, at least 2.
+        top_k: Log-probabilities that are read: as many as the vocabulary has tokens give the exact entropy.
+        suffix: What closes thinking; None takes the prompt family's `close`, up to and with the opening brace.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+    """
+
+    exit_reason = "entropy"
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        variances = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+        return [{"variance": variance, "smoothing": weight} for weight in (0.2, 0.5) for variance in variances]
+
+    def __init__(
+        self,
+        variance: float = 1e-3,
+        smoothing: float = 0.2,
+        min_looks: int = 4,
+        top_k: int = 20,
+        suffix: str | None = None,
+    ) -> None:
+        self.variance = require.number("variance", variance, least=0)
+        self.smoothing = require.share("smoothing", smoothing)
+        self.min_looks = require.whole("min_looks", min_looks, least=2)
+        if suffix is not None and not (isinstance(suffix, str) and suffix):
+            raise ConfigError(f"is {suffix!r}; give the text that closes thinking, such as '</think>'", "suffix")
+        self.needs = Needs(answer=False, entropy=require.whole("top_k", top_k), suffix=suffix)
+
+    def _moving(self, probes: Sequence[Probe]) -> Moving:
+        return moving_average([probe.entropy.nats for probe in probes if probe.entropy is not None], self.smoothing)
+
+    def __call__(self, probes: Sequence[Probe]) -> bool:
+        return len(probes) >= self.min_looks and self._moving(probes).variance <= self.variance
+
+    def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:
+        moving = self._moving(probes)
+        return {"entropy_mean": moving.mean, "entropy_variance": moving.variance}

@@ -1,0 +1,43 @@
+"""A rule that reads the chain's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.errors import ConfigError
+
+
+class PatternStop(StoppingRule):
+    r"""A regular expression appears in the chain's text; no probe is needed.
+
+    Each look reads the text that is new since the look before, and what of a match may stand before it. The chain is
+    left at the look that saw the pattern, so looks should be close where the cut is to be: they cost nothing.
+
+    Args:
+        pattern: What ends thinking, such as `r"(?i)\bfinal answer\b"`.
+        max_match_len: Characters of the longest match that is found where two looks share it.
+
+    Raises:
+        ConfigError: The pattern is no regular expression, or matches everywhere.
+    """
+
+    needs = Needs(answer=False)
+    exit_reason = "pattern"
+
+    def __init__(self, pattern: str, max_match_len: int = 200) -> None:
+        try:
+            self.pattern = re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ConfigError(f"is {pattern!r}, which is no regular expression: {error}", "pattern") from error
+        if self.pattern.search(""):
+            raise ConfigError(f"is {pattern!r}, which matches everywhere; it must need some text", "pattern")
+        self.max_match_len = require.whole("max_match_len", max_match_len)
+
+    def __call__(self, probes: Sequence[Probe]) -> bool:
+        num_seen = len(probes[-2].prefix.text) if len(probes) > 1 else 0
+        return self.pattern.search(probes[-1].prefix.text, max(0, num_seen - self.max_match_len)) is not None

@@ -1,0 +1,91 @@
+"""Several rules as one."""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
+from scaffolding_ext.controllers.chain.stopping.making import make_rule
+from scaffolding_ext.errors import ConfigError
+
+
+class SeveralRules(StoppingRule):
+    """Rules that look at the same chain.
+
+    Args:
+        rules: Rules, or names of rules, at least one.
+
+    Raises:
+        ConfigError: There is none, one is no rule, or two cannot look at one chain.
+    """
+
+    def __init__(self, rules: Sequence[str | Rule]) -> None:
+        if isinstance(rules, str) or not isinstance(rules, Sequence) or not rules:
+            raise ConfigError(f"is {rules!r}; give a list of rules, such as ['consecutive', 'entropy']", "rules")
+        self.rules: list[Rule] = []
+        for number, rule in enumerate(rules):
+            with require.under(f"rules.{number}"):
+                self.rules.append(make_rule(rule))
+        with require.under("rules"):
+            self.needs = functools.reduce(Needs.joined, map(needs_of, self.rules))
+
+    def __call__(self, probes: Sequence[Probe]) -> bool:
+        return self.stop(probes) is not None
+
+    @abstractmethod
+    def stop(self, probes: Sequence[Probe]) -> Stop | None: ...
+
+
+class AnyOf(SeveralRules):
+    """Stops where any of several rules does; the first of those in the list says why, and with which answer.
+
+    Reference: the upper and the lower threshold of "Conformal Thinking", arXiv 2602.03814, are two such rules.
+
+    Args:
+        rules: Rules, or names of rules, at least one.
+    """
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        agreeing = [{"type": "consecutive", "args": {"threshold": threshold}} for threshold in (3, 4)]
+        hopeless = [{"type": "give_up", "args": {"signal": signal}} for signal in ("confidence", "certainty")]
+        return [{"rules": [first, second]} for first in agreeing for second in hopeless]
+
+    def stop(self, probes: Sequence[Probe]) -> Stop | None:
+        return next((stop for rule in self.rules if (stop := decide(rule, probes)) is not None), None)
+
+    def certaindex(self, probes: Sequence[Probe]) -> float:
+        return max(certaindex_of(rule, probes) for rule in self.rules)
+
+
+class AllOf(SeveralRules):
+    """Stops where all of several rules do at one look; the first says with which answer, and all of them why.
+
+    Reference: a conjunction of measures, as certaindex has it: Fu et al., arXiv 2412.20993.
+
+    Args:
+        rules: Rules, or names of rules, at least one.
+    """
+
+    @classmethod
+    def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:
+        agreeing = [{"type": "consecutive", "args": {"threshold": threshold}} for threshold in (2, 3)]
+        sure = [{"type": "confidence", "args": {"threshold": threshold}} for threshold in (0.9, 0.99)]
+        return [{"rules": [first, second]} for first in agreeing for second in sure]
+
+    def stop(self, probes: Sequence[Probe]) -> Stop | None:
+        stops = [stop for rule in self.rules if (stop := decide(rule, probes)) is not None]
+        if len(stops) < len(self.rules):
+            return None
+        reason = "+".join(dict.fromkeys(stop.reason for stop in stops))
+        figures: Mapping[str, float] = {name: value for stop in stops for name, value in stop.figures.items()}
+        return stops[0]._replace(reason=reason, figures=figures)
+
+    def certaindex(self, probes: Sequence[Probe]) -> float:
+        return min(certaindex_of(rule, probes) for rule in self.rules)

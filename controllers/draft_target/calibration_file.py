@@ -1,0 +1,193 @@
+"""The file of a conformal calibration: the scores of every turn, and all that they depend on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scaffolding_ext.controllers.draft_target.pools import PoolKey, ScorePool, TurnPools, pool_key
+from scaffolding_ext.documents import decoded, located, write_text
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol.notes import TokenCounts
+
+OnReject = Literal["resample", "continue"]
+Source = Literal["online", "held_out"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DraftTargetSetting(_Frozen):
+    """What scores depend on; a calibration holds only for the same.
+
+    Attributes:
+        draft_model: Name of the model that drafts; None where its worker does not say.
+        target_model: Name of the model that scores and takes over; None where its worker does not say.
+        draft_tokens: Tokens of a drafted chunk.
+        target_tokens: Tokens of a chunk that the target writes.
+        on_reject: What a rejection leads to.
+        score: Name of the nonconformity score.
+    """
+
+    draft_model: str | None
+    target_model: str | None
+    draft_tokens: int
+    target_tokens: int
+    on_reject: OnReject
+    score: str
+
+    def of_models(self, draft_model: str | None, target_model: str | None) -> DraftTargetSetting:
+        """The setting with these models."""
+        return self.model_copy(update={"draft_model": draft_model, "target_model": target_model})
+
+
+class TurnScores(_Frozen):
+    """One turn of the calibration chains at one level.
+
+    Attributes:
+        scores: Nonconformity scores of the chunks.
+        rate: Share of them that were taken over, each ranked among the others; 0 where there are none.
+        low: Lower end of its interval from resampling questions; None with fewer than 2 questions.
+        high: Upper end.
+    """
+
+    scores: list[float]
+    rate: float
+    low: float | None
+    high: float | None
+
+
+class LevelScores(_Frozen):
+    """The calibration chains that ran at one level.
+
+    Attributes:
+        alpha: The level.
+        turns: Their turns, from 0.
+        num_target_tokens: Tokens that the target wrote in them; None in files that do not say, like the next.
+        ledger: All their tokens, as `Ledger.to_json` gives them.
+    """
+
+    alpha: float
+    turns: list[TurnScores]
+    num_target_tokens: int | None = None
+    ledger: dict[str, Any] | None = None
+
+    @property
+    def cost(self) -> TokenCounts | None:
+        """All their tokens; None in files that do not say."""
+        total = (self.ledger or {}).get("total")
+        return TokenCounts(**total) if total else None
+
+
+class ConformalCalibration(_Frozen):
+    """Scores of calibration chains, by level and turn.
+
+    Attributes:
+        version: Of the file's format.
+        source: `"online"` where the questions are those at hand, `"held_out"` where they are others.
+        setting: What the scores depend on.
+        num_chains: Chains a question.
+        seed: Of the calibration run.
+        questions: A fingerprint of each question's prompt as the models read it, sorted.
+        levels: The chains of each level.
+    """
+
+    version: Literal[1] = 1
+    source: Source
+    setting: DraftTargetSetting
+    num_chains: int
+    seed: int
+    questions: list[str]
+    levels: list[LevelScores]
+
+    @classmethod
+    def load(cls, path: str | Path) -> ConformalCalibration:
+        """Read a file; `configs:NAME` is one that ships with the package.
+
+        Raises:
+            ConfigError: It is not there, or no such file.
+        """
+        try:
+            return cls.model_validate_json(decoded(located(path).read_bytes()))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ConfigError(
+                f"{path} is no conformal calibration of version 1 ({where}: {first['msg']}); make one with "
+                "`scaffolding-ext calibrate conformal`",
+                "calibration",
+            ) from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read {path}: {error}", "calibration") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        write_text(path, self.model_dump_json(indent=1) + "\n")
+
+    def pools(self, alpha: float) -> TurnPools:
+        """The pools for decisions at a level.
+
+        Raises:
+            ConfigError: No chains were calibrated at that level.
+        """
+        level = self.level(alpha)
+        keys: list[PoolKey] = [pool_key(t, alpha, self.setting.on_reject) for t in range(len(level.turns))]
+        return TurnPools(zip(keys, (ScorePool(turn.scores) for turn in level.turns), strict=True))
+
+    def level(self, alpha: float) -> LevelScores:
+        """The chains of a level.
+
+        Raises:
+            ConfigError: No chains were calibrated at that level.
+        """
+        for level in self.levels:
+            if level.alpha == alpha:
+                return level
+        known = ", ".join(str(level.alpha) for level in self.levels)
+        raise ConfigError(
+            f"is {alpha}, but the calibration holds {known}: chains of one level say nothing of another's later turns; "
+            "calibrate at this one",
+            "alpha",
+        )
+
+    def check(self, setting: DraftTargetSetting) -> None:
+        """Refuse a setting that the scores do not hold for; a model that is not named is not compared.
+
+        Raises:
+            ConfigError: Models, chunk lengths, policy or score differ.
+        """
+        for name, ours in self.setting.model_dump().items():
+            theirs = getattr(setting, name)
+            if ours != theirs and not (name.endswith("_model") and None in (ours, theirs)):
+                raise ConfigError(
+                    f"was calibrated with {name} {ours!r}, and here it is {theirs!r}: its scores are not exchangeable "
+                    "with yours; calibrate anew, or set it as it was",
+                    "calibration",
+                )
+
+    def is_foreign(self, prompt: str) -> bool:
+        """Whether an online calibration, which is for the questions at hand, meets another one.
+
+        Args:
+            prompt: As the models read it.
+        """
+        return self.source == "online" and fingerprint(prompt) not in self.questions
+
+
+def fingerprint(prompt: str) -> str:
+    """Names a prompt without telling it."""
+    return hashlib.blake2b(prompt.encode(), digest_size=8).hexdigest()
+
+
+def fingerprints(prompts: Iterable[str]) -> list[str]:
+    """The fingerprints of some prompts, sorted."""
+    return sorted({fingerprint(prompt) for prompt in prompts})

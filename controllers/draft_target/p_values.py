@@ -1,0 +1,152 @@
+"""Conformal p-values and thresholds: how strange a score is among calibration scores.
+
+Scores are nonconformity scores: the higher, the stranger. A decision that fires where `p <= alpha` fires with
+probability at most `alpha` if the new score is exchangeable with the calibration scores. Which scores are given makes
+the guarantee: those of all questions, a marginal one, over questions and chunks together; a question's own, a
+conditional one, within that question. It is a guarantee for one decision, never for several at once.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor, inf
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext import require
+from scaffolding_ext.stats.resampling import Floats, Integers, checked_values
+
+Ties = Literal["conservative", "random"]
+
+
+class Ranks(NamedTuple):
+    """Where scores stand among calibration scores, in counts, so that nothing is rounded.
+
+    Attributes:
+        num_greater: Calibration scores above each score, shape [num_scores].
+        num_equal: Calibration scores equal to it, shape [num_scores].
+        num_calibration: Calibration scores.
+    """
+
+    num_greater: Integers
+    num_equal: Integers
+    num_calibration: int
+
+    def p_values(self, ties: Ties = "conservative", rng: np.random.Generator | None = None) -> Floats:
+        """The p-values of these ranks, as in the function `p_values`."""
+        check_ties(ties, rng)
+        if rng is None or ties == "conservative":
+            return (1 + self.num_greater + self.num_equal) / (self.num_calibration + 1)
+        above_zero = 1 - rng.random(len(self.num_greater))  # (0, 1]: at a level of 0 nothing may fire
+        return (self.num_greater + above_zero * (1 + self.num_equal)) / (self.num_calibration + 1)
+
+
+def p_values(
+    calibration: npt.ArrayLike,
+    scores: npt.ArrayLike,
+    ties: Ties = "conservative",
+    rng: np.random.Generator | None = None,
+) -> Floats:
+    """Conformal p-value of each score: the share of calibration scores, itself counted in, that are as strange.
+
+    Conservative: `(1 + #{calibration >= score}) / (num_calibration + 1)`; it is at most `alpha` with probability at
+    most `alpha`. Random: `(#{calibration > score} + U * (1 + #{calibration == score})) / (num_calibration + 1)` with U
+    uniform; it is uniform itself, so it is at most `alpha` with probability exactly `alpha`, ties or not.
+
+    Args:
+        calibration: Nonconformity scores, shape [num_calibration], finite, at least one.
+        scores: New scores, shape [num_scores], finite.
+        ties: What a tie counts for.
+        rng: Source of U, one draw a score; needed for random ties and not used otherwise.
+
+    Returns:
+        The p-values, shape [num_scores], in (0, 1].
+
+    Raises:
+        ValueError: If scores are malformed, or random ties have no `rng`.
+
+    Reference:
+        Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005, section 2.2, both kinds; A1,
+        equation 28, for where it is applied.
+
+    Deviation:
+        A1's equations 12 and 28 use opposite inequalities; this is the one for a nonconformity score. Its released code
+        leaves out the 1 that counts the score itself, without which the guarantee fails.
+    """
+    ordered = np.sort(checked_values("calibration", calibration))
+    values = checked_values("scores", scores)
+    num_at_most = np.searchsorted(ordered, values, side="right")
+    num_below = np.searchsorted(ordered, values, side="left")
+    return Ranks(len(ordered) - num_at_most, num_at_most - num_below, len(ordered)).p_values(ties, rng)
+
+
+def leave_one_out_p_values(
+    scores: npt.ArrayLike, ties: Ties = "conservative", rng: np.random.Generator | None = None
+) -> Floats:
+    """P-value of each score among the others, for scores that are their own calibration.
+
+    The first drafts of a question are calibration scores and candidates at once; ranked in a pool that holds itself, a
+    candidate would tie with itself and its p-value could not fall below `2 / (num_scores + 1)`.
+
+    Args:
+        scores: Nonconformity scores, shape [num_scores], finite, at least one. A single one has nothing to be compared
+            with: its p-value is 1, or uniform with random ties.
+        ties: As in `p_values`.
+        rng: As in `p_values`.
+
+    Returns:
+        The p-values, shape [num_scores], in (0, 1].
+
+    Raises:
+        ValueError: As in `p_values`.
+    """
+    values = checked_values("scores", scores)
+    ordered = np.sort(values)
+    num_at_most = np.searchsorted(ordered, values, side="right")
+    num_below = np.searchsorted(ordered, values, side="left")
+    return Ranks(len(values) - num_at_most, num_at_most - num_below - 1, len(values) - 1).p_values(ties, rng)
+
+
+def threshold(calibration: npt.ArrayLike, alpha: float) -> float:
+    """The score above which, strictly, the conservative p-value is at most `alpha`.
+
+    It is the k-th largest calibration score, `k = floor(alpha * (num_calibration + 1))`: infinity where k is 0 (too few
+    scores for that level), minus infinity where k exceeds their number.
+
+    Args:
+        calibration: As in `p_values`.
+        alpha: Level, in [0, 1].
+
+    Returns:
+        The threshold, in the unit of the scores.
+
+    Raises:
+        ValueError: If scores are malformed or `alpha` is out of range.
+
+    Deviation:
+        From quantile routines, which round `alpha * (num_calibration + 1)` and at 99 scores and 0.1 land one rank off.
+    """
+    ordered = np.sort(checked_values("calibration", calibration))
+    rank = threshold_rank(len(ordered), alpha)
+    if rank == 0:
+        return inf
+    return -inf if rank > len(ordered) else float(ordered[-rank])
+
+
+def threshold_rank(num_calibration: int, alpha: float) -> int:
+    """`floor(alpha * (num_calibration + 1))`, with alpha read as the decimal number that it is written as.
+
+    Raises:
+        ValueError: `alpha` is not in [0, 1].
+    """
+    require.number("alpha", alpha, least=0, most=1)
+    return floor(Fraction(repr(float(alpha))) * (num_calibration + 1))
+
+
+def check_ties(ties: Ties, rng: np.random.Generator | None) -> None:
+    """ValueError where the treatment of ties is unknown, or random without a source of randomness."""
+    require.one_of("ties", ties, get_args(Ties))
+    if ties == "random" and rng is None:
+        raise ValueError("ties is 'random' without rng; pass a numpy generator, or ask for conservative ties.")

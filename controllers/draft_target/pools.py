@@ -1,0 +1,110 @@
+"""Calibration scores that arrive one by one: a sorted pool, and one pool for each turn of each policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import inf, isfinite
+from typing import NamedTuple
+
+import numpy as np
+from sortedcontainers import SortedList
+
+from scaffolding_ext.controllers.draft_target.p_values import Ranks, Ties, threshold_rank
+
+
+class ScorePool:
+    """A multiset of nonconformity scores with insertion, removal and rank in O(log n).
+
+    Args:
+        scores: The first scores.
+
+    Raises:
+        ValueError: A score is not finite.
+    """
+
+    def __init__(self, scores: Iterable[float] = ()) -> None:
+        self._ordered = SortedList(_checked(score) for score in scores)
+
+    def __len__(self) -> int:
+        return len(self._ordered)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self._ordered)
+
+    def add(self, score: float) -> None:
+        """Put a score in; ValueError if it is not finite."""
+        self._ordered.add(_checked(score))
+
+    def remove(self, score: float) -> None:
+        """Take one such score out; ValueError if there is none."""
+        self._ordered.remove(score)
+
+    def p_value(
+        self,
+        score: float,
+        ties: Ties = "conservative",
+        rng: np.random.Generator | None = None,
+        *,
+        holds_score: bool = False,
+    ) -> float:
+        """The p-value of a score among the pool's, as `conformal.p_values` gives it.
+
+        Args:
+            score: The new score, finite.
+            ties: As in `conformal.p_values`.
+            rng: As in `conformal.p_values`.
+            holds_score: Whether the score is in the pool already; it is then ranked among the others.
+
+        Raises:
+            ValueError: If the score is not finite, is said to be in the pool and is not, or random ties have no `rng`.
+                An empty pool is no error: the p-value is 1, or uniform with random ties.
+        """
+        num_at_most = self._ordered.bisect_right(_checked(score))
+        num_equal = num_at_most - self._ordered.bisect_left(score)
+        if holds_score and not num_equal:
+            raise ValueError(f"score {score} is not in the pool; add it first, or leave holds_score out.")
+        ranks = Ranks(np.array([len(self) - num_at_most]), np.array([num_equal - holds_score]), len(self) - holds_score)
+        return float(ranks.p_values(ties, rng)[0])
+
+    def threshold(self, alpha: float) -> float:
+        """The score above which, strictly, the conservative p-value is at most `alpha`; see `conformal.threshold`."""
+        rank = threshold_rank(len(self), alpha)
+        if rank == 0:
+            return inf
+        return -inf if rank > len(self) else float(self._ordered[-rank])
+
+
+class PoolKey(NamedTuple):
+    """Whose scores may be pooled.
+
+    A chunk of turn t is exchangeable only with chunks of turn t whose chains lived through the same decisions before:
+    the same level and the same policy after a rejection. Before the first turn nothing has been decided.
+
+    Attributes:
+        turn: Chunks before this one, from 0.
+        alpha: Level of the decisions before it; None on turn 0.
+        policy: What a rejection led to; None on turn 0.
+    """
+
+    turn: int
+    alpha: float | None
+    policy: str | None
+
+
+def pool_key(turn: int, alpha: float, policy: str) -> PoolKey:
+    """The key of a turn's pool: that of turn 0 is shared by all levels and policies."""
+    return PoolKey(turn, alpha, policy) if turn else PoolKey(0, None, None)
+
+
+class TurnPools(dict[PoolKey, ScorePool]):
+    """A pool for each turn, level and policy; one that is asked for and not there starts empty."""
+
+    def __missing__(self, key: PoolKey) -> ScorePool:
+        self[key] = ScorePool()
+        return self[key]
+
+
+def _checked(score: float) -> float:
+    if not isfinite(score):
+        raise ValueError(f"score is {score}; scores must be finite: was an empty chunk scored?")
+    return float(score)

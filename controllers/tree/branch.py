@@ -1,0 +1,155 @@
+"""One branch of a tree of continuations of a prompt."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import cast
+
+from scaffolding_ext.answers import extract
+from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
+from scaffolding_ext.controllers.prompting import encode
+from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.notes import notes_of, set_notes
+from scaffolding_ext.request.seeds import derive_seed
+
+
+class Branch:
+    """A branch as it grows: what its ancestors wrote, its own hint, and what is written behind that.
+
+    Args:
+        prompt: The task that the tree answers; a seed of it becomes one of the branch's own.
+        path: Its number among its siblings at each depth, from the root.
+        hint: Text that it begins with.
+        max_tokens: Tokens of a whole branch, from the root.
+        parent: What it goes on behind; None at depth 1.
+        phrasing: The prompt in the branch's own words; None: in those of its parent, or as it stands.
+
+    Attributes:
+        path: As given.
+        hint: As given.
+        root: The prompt as it stands.
+        prompt: The branch's own copy of the prompt's task, in the words that it reads.
+        parent: As given.
+        chain: What is written so far.
+        logprobs: Of the tokens that were decoded from the root on; None once its worker told none.
+        score: What it is worth, in [0, 1]; None while nobody has judged it.
+        exit_layer: The layer after which its verdict was read; None where it was not, or its worker does not say.
+        answer: What its controller answered, where one wrote it and says so.
+    """
+
+    def __init__(
+        self,
+        prompt: GenerationTask,
+        path: tuple[int, ...],
+        hint: str,
+        max_tokens: int,
+        parent: Branch | None = None,
+        phrasing: GenerationTask | None = None,
+    ) -> None:
+        self.path = path
+        self.hint = hint
+        self.parent = parent
+        self.root = prompt
+        self.prompt = copy.copy(prompt)
+        self.read(phrasing or (prompt if parent is None else parent.prompt))
+        self.prompt.customized_result_fields = {}
+        notes = notes_of(prompt)
+        set_notes(self.prompt, notes._replace(counts=None, draw=(*notes.draw, *path)))
+        self.prompt.streaming_output_flag, self.prompt.streaming_output_list = False, []
+        if prompt.seed is not None:
+            self.prompt.seed = derive_seed(prompt.seed, *path)
+        # A worker that draws by position goes on under the one seed as if nobody had looked at the branch in between.
+        self.chain = ChunkChain(self.prompt, max_tokens, {}, reseeds=False)
+        self.logprobs: list[float] | None = []
+        self._top_probabilities = 0.0
+        if parent is not None:
+            self.chain.keep(parent.chain.as_chunk(), None)
+            self.logprobs = None if parent.logprobs is None else list(parent.logprobs)
+            self._top_probabilities = parent._top_probabilities
+        if hint:
+            self.chain.keep(Chunk(hint, encode(hint), 0, 0, "length"), None)
+        self.score: float | None = None
+        self.exit_layer: int | None = None
+        self._answer: str | None = None
+        self._has_answered = False
+
+    @property
+    def depth(self) -> int:
+        return len(self.path)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The ids of all that stands behind the prompt; empty where they are not known."""
+        return self.chain.prefix.token_ids or []
+
+    @property
+    def prior(self) -> float:
+        """What it is worth before it is judged, in [0, 1]: its parent's score; 1 where there is none."""
+        return 1.0 if self.parent is None or self.parent.score is None else min(1.0, max(0.0, self.parent.score))
+
+    @property
+    def answer(self) -> str | None:
+        """The answer that its controller gave; of a worker's text, the one in it."""
+        return self._answer if self._has_answered else extract(self.chain.text)
+
+    @answer.setter
+    def answer(self, answer: str | None) -> None:
+        self._answer, self._has_answered = answer, True
+
+    def read(self, wording: GenerationTask) -> None:
+        """Have the branch stand behind other words of the prompt."""
+        self.prompt.input_str, self.prompt.input_tokens = wording.input_str, wording.input_tokens
+
+    @property
+    def prefix_tokens(self) -> list[int]:
+        """The ids of all that it may share with its siblings: the prompt, and what their parent wrote."""
+        if self.parent is None:
+            return self.root.input_tokens or []
+        return [*(self.parent.prompt.input_tokens or []), *self.parent.token_ids]
+
+    def advance(self, num_tokens: int) -> list[GenerationTask]:
+        """As `ChunkChain.advance`, whose tasks are plain generation."""
+        return cast("list[GenerationTask]", self.chain.advance(num_tokens))
+
+    def saw(self, logprobs: Sequence[float] | None, confidence: float | None) -> None:
+        """Take in how sure its worker was of the tokens that it has just decoded.
+
+        Args:
+            logprobs: Of each of them; None where the worker does not tell.
+            confidence: The mean probability of the likeliest token at their places.
+        """
+        if logprobs is None or confidence is None or self.logprobs is None:
+            self.logprobs = None
+        else:
+            self.logprobs += logprobs
+            self._top_probabilities += confidence * len(logprobs)
+
+    @property
+    def confidence(self) -> float:
+        """The mean probability of the likeliest token, over all that was decoded; 0 where nothing was (RKSC, eq. 3).
+
+        Raises:
+            NoOutputError: Its worker told no log-probabilities.
+        """
+        return self._top_probabilities / max(1, len(self._known_logprobs()))
+
+    @property
+    def mean_probability(self) -> float:
+        """The geometric mean of the probabilities of its tokens, in [0, 1].
+
+        Raises:
+            NoOutputError: Its worker told no log-probabilities.
+        """
+        known = self._known_logprobs()
+        return math.exp(math.fsum(known) / len(known)) if known else 0.0
+
+    def _known_logprobs(self) -> list[float]:
+        if self.logprobs is None:
+            raise NoOutputError(
+                "a branch brought no log-probabilities, which its confidence is made of: take a worker that tells "
+                "them; or set weighs_confidence and skip_gate to false, and score branches by a reward_controller"
+            )
+        return self.logprobs

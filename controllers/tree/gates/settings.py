@@ -1,0 +1,66 @@
+"""What ends branches early and what spares their verdicts, as arguments of a controller say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate
+from scaffolding_ext.errors import ConfigError
+
+G = TypeVar("G")
+
+
+@dataclass(frozen=True)
+class DecodeExit(ConfidenceGate):
+    """A gate on the first tokens of branches: where one leads, the others end, and it goes on to its own end.
+
+    Args:
+        least: As for every gate.
+        gap: As for every gate.
+        after: Tokens of each branch that it looks at.
+
+    Raises:
+        ValueError: One is outside its range.
+
+    Deviation:
+        The released code ends all branches then, the leader too, so that nothing is answered.
+    """
+
+    least: float = 0.72
+    gap: float = 0.10
+    after: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require.whole("after", self.after)
+
+
+def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | None, known: G | None = None) -> G | None:
+    """A gate from its object, from its arguments, or from whether there is one.
+
+    Args:
+        key: Name of the argument.
+        kind: Class of the gate.
+        given: The gate, a mapping of its arguments, True for its defaults, False for none; None takes what is known.
+        known: The gate of a calibration.
+
+    Raises:
+        ConfigError: It is none of these, or an argument of the gate is wrong.
+    """
+    if given is None or isinstance(given, kind):
+        return known if given is None else given
+    if given is False:
+        return None
+    if given is not True and not isinstance(given, Mapping):
+        raise ConfigError(f"is {given!r}; give a mapping of arguments, or true or false", key)
+    with require.under(key):
+        try:
+            return kind(**({} if given is True else given))
+        except TypeError as error:
+            raise ConfigError(f"is {given!r}, which makes no {kind.__name__} ({error})", "") from None
+
+
+Reward = Literal["verdict", "mean_logprob"]

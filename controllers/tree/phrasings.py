@@ -1,0 +1,73 @@
+"""Other wordings of a request's question, for branches that each read their own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from scaffolding_ext import require
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.request.program import current_program
+
+QUESTION = "{question}"
+
+
+def templates_of(phrasings: Sequence[str] | None) -> tuple[str, ...]:
+    """The templates themselves; none where all branches read the question as it stands.
+
+    Raises:
+        ConfigError: They are no list of texts, or one has not exactly one place for the question.
+    """
+    if phrasings is None:
+        return ()
+    found = [phrasings] if isinstance(phrasings, str) else list(phrasings)
+    for number, template in enumerate(found):
+        if not isinstance(template, str) or template.count(QUESTION) != 1:
+            raise ConfigError(f"is {template!r}; give a text with one {QUESTION}", f"phrasings[{number}]")
+    if not found or isinstance(phrasings, str):
+        raise ConfigError(f"is {phrasings!r}; give a list of texts, each with one {QUESTION}", "phrasings")
+    return tuple(found)
+
+
+def least_similarity_of(least: float | None, templates: Sequence[str], hints: Sequence[str]) -> float | None:
+    """The threshold of a similarity gate; None where there is no gate.
+
+    Raises:
+        ConfigError: It is outside [-1, 1], or there is nothing that it could look at.
+    """
+    if least is None:
+        return None
+    require.number("least_similarity", least, least=-1.0, most=1.0)
+    if not templates:
+        raise ConfigError(f"is {least}, but all branches read the prompt: give phrasings", "least_similarity")
+    if not hints or not all(hints):
+        raise ConfigError("looks at what a branch begins with: give hints, none of them empty", "least_similarity")
+    return least
+
+
+def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
+    """A request's prompt with its question in other words, rendered as the prompt was.
+
+    Args:
+        prompt: The running request's prompt; it stays as it is.
+        template: Other words around the question.
+
+    Raises:
+        ConfigError: The task is not the request's prompt, as where another controller has written behind it, or the
+            prompt went to the model as it is, so that nobody knows where the question stands.
+    """
+    program = current_program()
+    wording = copy.copy(prompt)
+    if program is None or program.prompting is None:
+        wording.input_str = template.replace(QUESTION, prompt.input_str or "")
+        return wording
+    question, history, raw = program.asked
+    wording.input_str = question
+    program.prompting.apply(wording, history, raw)
+    if raw or wording.input_str != prompt.input_str:
+        why = "the prompt is raw" if raw else "the task is not the request's prompt alone"
+        raise ConfigError(f"put the question in other words, and {why}: leave phrasings out", "phrasings")
+    wording.input_str = template.replace(QUESTION, question)
+    program.prompting.apply(wording, history, raw)
+    return wording

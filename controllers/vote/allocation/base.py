@@ -1,0 +1,203 @@
+"""The contract of every rule that decides how many more samples a vote draws."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.voting import vote
+
+
+@dataclass(frozen=True)
+class Votes:
+    """A vote so far.
+
+    Attributes:
+        classes: Class of each sample's answer in the order drawn, shape [num_samples]; -1 where there is none.
+        max_samples: Most samples in all, at least 1.
+        rewards: Reward of each sample, in [0, 1], where there is one.
+        lengths: Tokens of each sample, where they are known.
+        weights: What each sample's vote weighs, at least 0; None where all weigh 1.
+        most_weight: The most that a vote can weigh.
+    """
+
+    classes: Sequence[int]
+    max_samples: int
+    rewards: Sequence[float] | None = None
+    lengths: Sequence[int] | None = None
+    weights: Sequence[float] | None = None
+    most_weight: float = 1.0
+
+    @property
+    def num_remaining(self) -> int:
+        """Samples that may still be drawn."""
+        return self.max_samples - len(self.classes)
+
+
+class AllocationRule(ABC):
+    """Decides when a vote has seen enough. Rules are frozen dataclasses: equal settings, equal decisions.
+
+    A subclass gives `_num_more`; callers ask `num_more`, draw as many samples, and ask again with them appended. A
+    setting that plain data cannot hold is made of plain data, too, so that stack files and calibrations can give it.
+    """
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        """The settings that a calibration tries, by family; none, unless a rule says so.
+
+        Args:
+            votes: The labelled votes; their sizes and lengths bound the settings.
+
+        Returns:
+            Each family's rules, from the most careful to the boldest as far as that is known.
+        """
+        return {}
+
+    @property
+    def reads_rewards(self) -> bool:
+        """Whether the rule needs the samples' rewards."""
+        return False
+
+    def refuses_weights(self, most_weight: float) -> str | None:
+        """Why the rule cannot decide on votes that do not all weigh 1; None where it can.
+
+        Args:
+            most_weight: The most that a vote can weigh; infinite where that is not known.
+        """
+        return "counts every vote as 1"
+
+    def settings(self) -> dict[str, Any]:
+        """The rule's arguments as JSON and YAML can hold them; the rule can be made of them again."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return {field.name: _plain(getattr(self, field.name)) for field in fields}
+
+    def num_more(self, votes: Votes) -> int:
+        """How many more samples to draw at once; 0 stops the vote. Never more than may still be drawn."""
+        if votes.num_remaining <= 0:
+            return 0
+        return max(0, min(votes.num_remaining, self._num_more(votes)))
+
+    def observe(self, classes: Sequence[int], max_samples: int) -> Mapping[str, float] | None:
+        """Told of each vote that has ended, for rules that watch over many of them; returns what the trace should hold.
+
+        Args:
+            classes: Class of each sample's answer that voted.
+            max_samples: Most samples that the vote could have drawn.
+        """
+        return None
+
+    @abstractmethod
+    def _num_more(self, votes: Votes) -> int:
+        """What the rule wants while samples may still be drawn; any number, `num_more` cuts it to what is left."""
+
+
+class Rival(NamedTuple):
+    """A class that does not lead: its votes, by weight, and whether it would win a tie against the leader."""
+
+    num_votes: float
+    wins_ties: bool
+
+
+class Standing(NamedTuple):
+    """All that a sequential rule may look at.
+
+    Attributes:
+        lead: Votes of the leader, by weight; 0 without any answer.
+        rivals: The other classes, most votes first.
+        num_samples: Samples drawn, those without an answer included.
+        num_remaining: Samples that may still be drawn.
+        most_weight: The most that each of them can weigh.
+    """
+
+    lead: float
+    rivals: tuple[Rival, ...]
+    num_samples: int
+    num_remaining: int
+    most_weight: float = 1.0
+
+    @property
+    def runner_up(self) -> float:
+        """Votes of the first rival; 0 without one."""
+        return self.rivals[0].num_votes if self.rivals else 0
+
+    def after(self, num_agreeing: int) -> Standing:
+        """The standing when the next samples all vote for the leader, with all the weight that they can have."""
+        return self._replace(
+            lead=self.lead + num_agreeing * self.most_weight,
+            num_samples=self.num_samples + num_agreeing,
+            num_remaining=self.num_remaining - num_agreeing,
+        )
+
+
+def standing_of(votes: Votes) -> Standing:
+    """Count a vote; of equals the class that appeared first leads."""
+    counts: dict[int, float] = {}
+    weights = [1] * len(votes.classes) if votes.weights is None else votes.weights
+    for number, weight in zip(votes.classes, weights, strict=True):
+        if number != -1:
+            counts[number] = counts.get(number, 0) + weight
+    leader = vote(votes.classes, votes.weights)
+    order = list(counts)
+    rivals = (
+        Rival(count, order.index(number) < order.index(leader)) for number, count in counts.items() if number != leader
+    )
+    ranked = tuple(sorted(rivals, reverse=True))
+    return Standing(counts.get(leader, 0), ranked, len(votes.classes), votes.num_remaining, votes.most_weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequentialRule(AllocationRule):
+    """A rule that could stop after any sample.
+
+    It may draw in *leaps*: in one batch the samples that are needed before it could stop at all, the number after which
+    it would if all of them voted for the leader. A leap draws no sample that one-by-one sampling would have saved, for
+    as long as certainty only grows with the leader's votes; but rounds, which cost time, are far fewer.
+
+    Args:
+        leap: 0 draws one by one, 1 in leaps; above 1 every batch but the first is so many leaps, which saves further
+            rounds for some samples. At least 0.
+        give_up: Whether "no answer" may lead as long as no sample has one: a question that leaves every sample without
+            an answer is then given up when the rule is as certain of that as it must be of an answer.
+
+    Raises:
+        ValueError: `leap` is out of range.
+    """
+
+    leap: float = 0.0
+    give_up: bool = False
+
+    def __post_init__(self) -> None:
+        require.number("leap", self.leap, least=0)
+
+    @abstractmethod
+    def is_certain(self, standing: Standing) -> bool:
+        """Whether the leader is certain enough to stop."""
+
+    def _num_more(self, votes: Votes) -> int:
+        standing = standing_of(votes)
+        if self.give_up and all(number == -1 for number in votes.classes):
+            standing = standing._replace(lead=standing.num_samples)
+        if standing.lead and self.is_certain(standing):
+            return 0
+        if not self.leap:
+            return 1
+        counts = range(1, votes.num_remaining + 1)
+        one_leap = 1 + bisect_left(counts, True, key=lambda count: self.is_certain(standing.after(count)))
+        return one_leap if not votes.classes else math.ceil(one_leap * self.leap)
+
+    def leaping(self) -> SequentialRule:
+        """The same rule in leaps."""
+        return replace(self, leap=1.0)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value

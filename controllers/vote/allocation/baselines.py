@@ -1,0 +1,80 @@
+"""What a rule must beat to be worth its name: the same number for all, and fewer where answers are short.
+
+Reference: Fu et al., arXiv 2412.20993, baseline-even and baseline-length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.search import knobs_of, most_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Even(AllocationRule):
+    """Baseline-even: every vote draws `num_samples`, whatever they say.
+
+    Args:
+        num_samples: Samples of every vote, at least 1.
+
+    Raises:
+        ValueError: The number is out of range.
+    """
+
+    num_samples: int = 8
+
+    def __post_init__(self) -> None:
+        require.whole("num_samples", self.num_samples)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {"even": [cls(num_samples=number) for number in range(most_samples(votes), 0, -1)]}
+
+    def _num_more(self, votes: Votes) -> int:
+        return self.num_samples - len(votes.classes)
+
+    def refuses_weights(self, most_weight: float) -> str | None:
+        return None  # it looks at no vote
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthThreshold(AllocationRule):
+    """Baseline-length: after `knob` samples stop where they are short on average, else draw all the rest.
+
+    Args:
+        max_mean_length: Tokens, the mean length up to which a vote stops, above 0.
+        knob: Samples before the look, at least 1.
+
+    Raises:
+        ValueError: A setting is out of range, or, when asked, the votes carry no lengths.
+    """
+
+    max_mean_length: float
+    knob: int = 5
+
+    def __post_init__(self) -> None:
+        require.number("max_mean_length", self.max_mean_length, above=0)
+        require.whole("knob", self.knob)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        lengths = np.concatenate([np.asarray(each.lengths, dtype=float) for each in votes])
+        cuts = sorted({float(cut) for cut in np.quantile(lengths, (0.1, 0.25, 0.5, 0.75, 0.9)) if cut > 0})
+        return {"length": [cls(max_mean_length=cut, knob=knob) for knob in knobs_of(votes) for cut in cuts]}
+
+    def _num_more(self, votes: Votes) -> int:
+        if votes.lengths is None:
+            raise ValueError("the votes carry no lengths; give them, or choose a rule that needs none")
+        if len(votes.classes) < self.knob:
+            return self.knob - len(votes.classes)
+        mean = sum(votes.lengths[: self.knob]) / self.knob
+        return 0 if mean <= self.max_mean_length else votes.num_remaining
+
+    def refuses_weights(self, most_weight: float) -> str | None:
+        return None  # it looks at no vote

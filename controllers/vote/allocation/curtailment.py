@@ -1,0 +1,37 @@
+"""Stop when the remaining samples can no longer change the winner: every answer of the full vote is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Rival, SequentialRule, Standing
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curtailment(SequentialRule):
+    """Stops once no class, seen or new, can overtake the leader even if it got every remaining sample.
+
+    Where votes weigh unalike, each remaining sample counts with the most that it can weigh.
+
+    Reference:
+        Curtailed sampling, as in acceptance sampling: Wald, "Sequential Analysis", 1947.
+    """
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {"curtailment": [cls(leap=1)]}
+
+    def is_certain(self, standing: Standing) -> bool:
+        """Whether the winner of the full vote is known."""
+        rivals = (*standing.rivals, Rival(0, False))  # a class not seen yet would come last
+        further = standing.num_remaining * standing.most_weight
+        return all((rival.num_votes + further, rival.wins_ties) <= (standing.lead, False) for rival in rivals)
+
+    def refuses_weights(self, most_weight: float) -> str | None:
+        unbounded = (
+            "stops where no vote to come can matter, and of these votes nobody knows the most that one can weigh"
+        )
+        return None if isfinite(most_weight) else unbounded

@@ -1,0 +1,95 @@
+"""One budget of tokens for the votes of a whole data set: further samples go where the vote is least settled.
+
+Samples are given out in rounds, each decided on all samples of the rounds before it, so that the order of spending
+depends on no time. A larger budget begins with what a smaller one bought.
+
+Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, section 3.3 and D.2.1:
+programs that are certain give their compute up to those that are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from scaffolding_ext.controllers.certaindex import entropy_certaindex
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.errors import ConfigError
+
+Claim = Callable[[Votes], tuple[float, float]]  # votes are sorted by it: the lowest gets a sample first
+Spending = Literal["certaindex", "even"]
+ROUND_SHARE = 1 / 8  # of the questions get a sample in one round: enough to keep an engine busy, few enough to choose
+
+
+class Round(NamedTuple):
+    """Samples that may be drawn side by side.
+
+    Attributes:
+        questions: Indices of the questions that get one further sample each, in the order of their claim.
+        is_last: Whether the budget, or what there is to draw, ends with them.
+    """
+
+    questions: list[int]
+    is_last: bool
+
+
+def unsettledness(votes: Votes) -> tuple[float, float]:
+    """Sorts the least settled vote first, by certaindex; of equals that with the shortest samples so far."""
+    return entropy_certaindex(votes.classes), mean_length(votes)
+
+
+def evenness(votes: Votes) -> tuple[float, float]:
+    """Sorts the vote with the fewest samples first."""
+    return len(votes.classes), 0.0
+
+
+CLAIMS: dict[Spending, Claim] = {"certaindex": unsettledness, "even": evenness}
+
+
+def next_round(
+    questions: Sequence[Votes],
+    total_tokens: float,
+    claim: Claim = unsettledness,
+    rule: AllocationRule | None = None,
+) -> Round:
+    """Who gets a further sample.
+
+    Every question gets one sample first. A sample is expected to be as long as those of its question were on average; a
+    round ends, and with it the spending, before the first one that what is left is not expected to pay for. What is
+    begun is not cut, so the last round may take a little more than the budget.
+
+    Args:
+        questions: The votes so far, with the lengths of their samples.
+        total_tokens: The budget.
+        claim: Who is first; `evenness` gives a sample to each in turn.
+        rule: A vote that it calls settled gets no more samples; None draws up to each vote's most.
+
+    Raises:
+        ValueError: The budget does not pay for one sample a question, as far as the samples so far tell.
+    """
+    size = math.ceil(ROUND_SHARE * len(questions))
+    left = total_tokens - sum(sum(votes.lengths or ()) for votes in questions)
+    unasked = [index for index, votes in enumerate(questions) if not votes.classes]
+    if unasked:
+        num_asked = len(questions) - len(unasked)
+        needed = len(unasked) * (total_tokens - left) / num_asked if num_asked else len(unasked)
+        if needed > left:
+            raise ConfigError(
+                f"is {total_tokens:,}; one sample for each of {len(questions)} questions takes about "
+                f"{total_tokens - left + needed:,.0f}: give more tokens, or fewer questions",
+                "total_tokens",
+            )
+        return Round(unasked[:size], False)
+    is_open = [votes.num_remaining > 0 and (rule is None or rule.num_more(votes) > 0) for votes in questions]
+    ranked = sorted((i for i in range(len(questions)) if is_open[i]), key=lambda i: (*claim(questions[i]), i))[:size]
+    for place, index in enumerate(ranked):
+        left -= mean_length(questions[index])
+        if left < 0:
+            return Round(ranked[:place], True)
+    return Round(ranked, not ranked)
+
+
+def mean_length(votes: Votes) -> float:
+    """Mean tokens of the samples so far; 0 without any."""
+    return sum(votes.lengths) / len(votes.lengths) if votes.lengths else 0.0

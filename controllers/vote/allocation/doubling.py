@@ -1,0 +1,50 @@
+"""its_hub's adaptive self-consistency: double the samples until enough of them agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes, standing_of
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreementDoubling(AllocationRule):
+    """Draws `first` samples and as many again at each look, until the leader's share of the votes is enough.
+
+    Args:
+        agreement: Share of the votes, by weight, that must agree, in (0.5, 1].
+        first: Samples before the first look, at least 1.
+
+    Raises:
+        ValueError: A setting is out of range.
+
+    Reference:
+        `AdaptiveSelfConsistency` of its_hub (Red Hat AI Innovation Team), whose defaults these are.
+    """
+
+    agreement: float = 0.75
+    first: int = 2
+
+    def __post_init__(self) -> None:
+        require.number("agreement", self.agreement, above=0.5, most=1)
+        require.whole("first", self.first)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {"its_hub doubling": [cls(agreement=share) for share in (1.0, 0.9, 0.8, 0.75, 0.6, 0.51)]}
+
+    def _num_more(self, votes: Votes) -> int:
+        num_drawn = len(votes.classes)
+        if num_drawn < self.first:
+            return self.first - num_drawn
+        standing = standing_of(votes)
+        cast = standing.lead + sum(rival.num_votes for rival in standing.rivals)
+        if cast and standing.lead / cast >= self.agreement:
+            return 0
+        return num_drawn
+
+    def refuses_weights(self, most_weight: float) -> str | None:
+        return None  # shares are shares of the weight

@@ -1,0 +1,43 @@
+"""Early-Stopping Self-Consistency: draw in windows, and stop after one whose answers are all equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.search import most_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStoppingWindow(AllocationRule):
+    """Stops after a window of `window` samples that all give one answer; all samples vote.
+
+    Args:
+        window: Samples drawn at once, at least 2.
+
+    Raises:
+        ValueError: The window is out of range.
+
+    Reference:
+        Li et al., "Escape Sky-high Cost: Early-stopping Self-Consistency for Multi-step Reasoning", ICLR 2024,
+        arXiv 2401.10480.
+    """
+
+    window: int = 5
+
+    def __post_init__(self) -> None:
+        require.whole("window", self.window, least=2)  # with 1, the first sample would stop the vote
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {"early stopping": [cls(window=window) for window in range(min(8, most_samples(votes)), 1, -1)]}
+
+    def _num_more(self, votes: Votes) -> int:
+        num_over = len(votes.classes) % self.window
+        if num_over:
+            return self.window - num_over
+        newest = set(votes.classes[-self.window :])
+        return 0 if len(newest) == 1 and -1 not in newest else self.window

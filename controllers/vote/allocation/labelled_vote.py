@@ -1,0 +1,45 @@
+"""All samples of one question, with what is known of each: what rules are tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scaffolding_ext.controllers.vote.voting import vote
+
+
+@dataclass(frozen=True)
+class LabelledVote:
+    """All samples of one question, of which the right ones are known.
+
+    Attributes:
+        id: The question's.
+        classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
+        correct: Whether each sample is right, shape [num_samples].
+        lengths: Tokens of each sample, shape [num_samples].
+        rewards: Reward of each sample, in [0, 1], or None.
+        logprobs: Mean log-probability of each sample's tokens, or None.
+    """
+
+    id: str
+    classes: Sequence[int]
+    correct: Sequence[bool]
+    lengths: Sequence[int]
+    rewards: Sequence[float] | None = None
+    logprobs: Sequence[float] | None = None
+
+    def reordered(self, order: Sequence[int]) -> LabelledVote:
+        """The same samples in another order."""
+        return LabelledVote(
+            self.id,
+            [self.classes[index] for index in order],
+            [self.correct[index] for index in order],
+            [self.lengths[index] for index in order],
+            None if self.rewards is None else [self.rewards[index] for index in order],
+            None if self.logprobs is None else [self.logprobs[index] for index in order],
+        )
+
+    def is_right(self, num_samples: int) -> bool:
+        """Whether the vote of the first samples is: its output is the winner's first sample."""
+        winner = vote(self.classes[:num_samples])
+        return winner != -1 and bool(self.correct[list(self.classes).index(winner)])

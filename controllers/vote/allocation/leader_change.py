@@ -1,0 +1,140 @@
+"""Our own rule: stop when the full vote would probably crown the same leader, and look only when that can be so.
+
+Adaptive-Consistency asks whether the leader is the likeliest answer, as if the vote went on for ever; a vote of 16 asks
+less: whether the samples that are left would change its winner. Under a Polya urn (the next answer repeats a class in
+proportion to its votes, or is new) that has a closed form, falls with every sample drawn, and is 0 where curtailment
+stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize_scalar
+from scipy.special import gammaln
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Rival, SequentialRule, Standing
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+
+CONCENTRATIONS = (2.0, 1.0, 0.5)  # that a calibration tries, beside the one that fits its votes
+MISSES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25)
+
+
+@lru_cache(maxsize=65_536)
+def overtake_probability(
+    lead: float, rival: Rival, num_samples: int, num_remaining: int, concentration: float
+) -> float:
+    """P(a rival beats the leader once the remaining samples are drawn) under a Polya urn.
+
+    The urn holds the leader's votes, the rival's, and a rest: the other samples and `concentration` for answers not
+    seen yet. The rival's and leader's further votes are then Dirichlet-multinomial, and the probability is their mass
+    where the rival ends ahead.
+
+    Args:
+        lead: Votes of the leader, at least 1.
+        rival: The rival; one without votes stands for all answers not seen yet, and holds `concentration` itself.
+        num_samples: Samples drawn.
+        num_remaining: Samples still to come.
+        concentration: Weight of unseen answers, above 0.
+    """
+    rival_mass = rival.num_votes or concentration
+    rest_mass = num_samples + concentration - lead - rival_mass
+    more = np.arange(num_remaining + 1)
+    leader_more, rival_more = np.meshgrid(more, more, indexing="ij")
+    rest_more = num_remaining - leader_more - rival_more
+    ahead = (rest_more >= 0) & (rival.num_votes + rival_more + rival.wins_ties > lead + leader_more)
+    log_terms = (
+        _log_rising(lead, more)[leader_more[ahead]]
+        + _log_rising(rival_mass, more)[rival_more[ahead]]
+        + _log_rising(rest_mass, more)[rest_more[ahead]]
+    )
+    log_all = _log_rising(num_samples + concentration, more)[-1]
+    return float(np.exp(log_terms - log_all).sum())
+
+
+def _log_rising(mass: float, more: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """log of mass (mass + 1) ... (mass + k - 1) / k! for each k: the urn's weight of k further votes."""
+    if mass <= 0:  # no rest: it can get no votes
+        return np.where(more == 0, 0.0, -np.inf)
+    weights: npt.NDArray[np.float64] = gammaln(mass + more) - gammaln(mass) - gammaln(more + 1)
+    return weights
+
+
+def change_probability(standing: Standing, concentration: float) -> float:
+    """Bound on P(the full vote's winner is not the present leader): the sum over all rivals, seen and unseen."""
+    if not standing.lead:
+        return 1.0
+    rivals = (*standing.rivals, Rival(0, False))
+    return min(
+        1.0,
+        sum(
+            overtake_probability(standing.lead, rival, standing.num_samples, standing.num_remaining, concentration)
+            for rival in rivals
+        ),
+    )
+
+
+def fit_concentration(votes: Sequence[Sequence[int]]) -> float:
+    """The concentration under which full votes, labelled or not, are likeliest; within [0.01, 100].
+
+    Args:
+        votes: Classes of each vote, each with at least one sample; -1 counts as an answer that none repeats.
+
+    Raises:
+        ValueError: There is no vote.
+
+    Reference:
+        Ewens, "The sampling theory of selectively neutral alleles", 1972: the probability of a partition.
+    """
+    if not votes:
+        raise ValueError("there is no vote to fit; give at least one")
+    sizes = np.array([len(classes) for classes in votes], dtype=float)
+    num_classes = sum(len(set(classes) - {-1}) + list(classes).count(-1) for classes in votes)
+
+    def loss(log_concentration: float) -> float:
+        value = np.exp(log_concentration)
+        return float((gammaln(value + sizes) - gammaln(value)).sum() - num_classes * log_concentration)
+
+    return float(np.exp(minimize_scalar(loss, bounds=(np.log(0.01), np.log(100)), method="bounded").x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderChange(SequentialRule):
+    """Stops when the probability that the remaining samples change the winner is at most `miss`.
+
+    Unless told otherwise it draws in batches of two leaps.
+
+    Args:
+        miss: That probability, in [0, 1); at 0 the rule is curtailment.
+        concentration: Weight of answers not seen yet, above 0, in votes; `fit_concentration` takes it from data.
+
+    Raises:
+        ValueError: A setting is out of range.
+
+    Reference:
+        Ours. The urn is Blackwell and MacQueen's, "Ferguson distributions via Polya urn schemes", 1973.
+    """
+
+    leap: float = 2.0
+    miss: float = 0.1
+    concentration: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require.number("miss", self.miss, least=0, below=1)
+        require.number("concentration", self.concentration, above=0)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        weights = sorted({*CONCENTRATIONS, round(fit_concentration([each.classes for each in votes]), 2)}, reverse=True)
+        plain = [cls(miss=miss, concentration=weight) for weight in weights for miss in MISSES]
+        return {"leader change": plain, "leader change, gives up": [replace(rule, give_up=True) for rule in plain]}
+
+    def is_certain(self, standing: Standing) -> bool:
+        """Whether the winner is known well enough."""
+        return change_probability(standing, self.concentration) <= self.miss

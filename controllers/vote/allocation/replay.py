@@ -1,0 +1,151 @@
+"""Replay a rule on samples that were drawn before: what it would have drawn, in how many rounds, and its vote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.voting import vote
+
+Floats = npt.NDArray[np.float64]
+
+
+class Replay(NamedTuple):
+    """What a rule did.
+
+    Attributes:
+        num_samples: Samples that voted.
+        num_rounds: Times that it drew; samples of one round run at once.
+        critical_length: Tokens of the longest sample of each round, summed: the time of the vote in decoding steps.
+            0 where no lengths are known.
+    """
+
+    num_samples: int
+    num_rounds: int
+    critical_length: int
+
+
+def replay(
+    rule: AllocationRule,
+    classes: Sequence[int],
+    lengths: Sequence[int] | None = None,
+    rewards: Sequence[float] | None = None,
+) -> Replay:
+    """Give the rule the samples in their order until it stops or none is left.
+
+    Args:
+        rule: The rule.
+        classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
+        lengths: Tokens of each sample.
+        rewards: Reward of each sample.
+    """
+    num_drawn = num_rounds = critical_length = 0
+    while True:
+        num_more = rule.num_more(_first(num_drawn, classes, lengths, rewards))
+        if not num_more:
+            return Replay(num_drawn, num_rounds, critical_length)
+        num_rounds += 1
+        if lengths is not None:
+            critical_length += max(lengths[num_drawn : num_drawn + num_more])
+        num_drawn += num_more
+
+
+def tokens_at_once(num_samples: int, lengths: Sequence[int]) -> int:
+    """Tokens decoded when all samples start together and the rest is stopped once the first `num_samples` have ended.
+
+    Args:
+        num_samples: Samples, in the order started, that the rule needed.
+        lengths: Tokens of each sample, had it run to its end.
+    """
+    last = max(lengths[:num_samples])
+    return sum(min(length, last) for length in lengths)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A rule on labelled votes: each figure a mean over a question's orders, shape [num_questions].
+
+    Attributes:
+        correct: Share of right votes.
+        num_samples: Samples that voted.
+        num_rounds: Rounds of drawing.
+        tokens: Tokens decoded in rounds.
+        tokens_at_once: Tokens decoded where all start together and the rest is stopped.
+        critical_length: Tokens on the critical path, in rounds.
+        changed: Share of votes whose winner is not that of all samples.
+        stopped: Share of votes that stopped before their last sample.
+        sizes: `num_samples` of every order, shape [num_questions, num_orders].
+    """
+
+    correct: Floats
+    num_samples: Floats
+    num_rounds: Floats
+    tokens: Floats
+    tokens_at_once: Floats
+    critical_length: Floats
+    changed: Floats
+    stopped: Floats
+    sizes: npt.NDArray[np.int64]
+
+
+def shuffled(votes: Sequence[LabelledVote], num_orders: int, rng: np.random.Generator) -> list[list[LabelledVote]]:
+    """Each vote in `num_orders` random orders; rules that are compared should be played on the same ones."""
+    return [[each.reordered(rng.permutation(len(each.classes)).tolist()) for _ in range(num_orders)] for each in votes]
+
+
+def play(rule: AllocationRule, orders: Sequence[Sequence[LabelledVote]]) -> Outcome:
+    """Play a rule on every order of every question.
+
+    Args:
+        rule: The rule.
+        orders: As `shuffled` gives them; as many orders of each question.
+    """
+    rows, sizes = [], []
+    for question in orders:
+        figures = []
+        for each in question:
+            ran = replay(rule, each.classes, each.lengths, each.rewards)
+            num_all = len(each.classes)
+            figures.append(
+                (
+                    each.is_right(ran.num_samples),
+                    ran.num_samples,
+                    ran.num_rounds,
+                    sum(each.lengths[: ran.num_samples]),
+                    tokens_at_once(ran.num_samples, each.lengths),
+                    ran.critical_length,
+                    vote(each.classes[: ran.num_samples]) != vote(each.classes),
+                    ran.num_samples < num_all,
+                )
+            )
+        rows.append(np.mean(np.array(figures, dtype=float), axis=0))
+        sizes.append([figure[1] for figure in figures])
+    names = (
+        "correct",
+        "num_samples",
+        "num_rounds",
+        "tokens",
+        "tokens_at_once",
+        "critical_length",
+        "changed",
+        "stopped",
+    )
+    columns = dict(zip(names, np.array(rows).T, strict=True))
+    return Outcome(**columns, sizes=np.array(sizes))
+
+
+def _first(
+    num_drawn: int, classes: Sequence[int], lengths: Sequence[int] | None, rewards: Sequence[float] | None
+) -> Votes:
+    return Votes(
+        classes[:num_drawn],
+        len(classes),
+        None if rewards is None else rewards[:num_drawn],
+        None if lengths is None else lengths[:num_drawn],
+    )

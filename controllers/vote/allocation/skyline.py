@@ -1,0 +1,152 @@
+"""Curves from certaindex to samples, fitted on votes whose outcome is known: at one step, or again at every step.
+
+Fitted on the very questions that they are tested on they are the paper's skylines, bounds that no policy without that
+knowledge reaches; fitted on others they are policies.
+
+Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, curve-fitted policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.certaindex import entropy_certaindex
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.errors import ConfigError
+
+
+def samples_needed(classes: Sequence[int]) -> int:
+    """The fewest samples from which on the vote's winner is that of the full vote, at every later size too.
+
+    Args:
+        classes: Class of each sample's answer in order, shape [num_samples], at least one; -1 where there is none.
+    """
+    winner = vote(classes)
+    needed = len(classes)
+    while needed > 1 and vote(classes[: needed - 1]) == winner:
+        needed -= 1
+    return needed
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A step function: the more certain, the fewer samples.
+
+    Attributes:
+        certaindex: Values in falling order, shape [num_steps].
+        num_samples: Samples in all for a vote at least as certain, shape [num_steps], not falling.
+
+    Raises:
+        ValueError: There is no step, or not a number of samples for each value.
+    """
+
+    certaindex: tuple[float, ...]
+    num_samples: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "certaindex", tuple(self.certaindex))
+        object.__setattr__(self, "num_samples", tuple(self.num_samples))
+        if not self.certaindex or len(self.certaindex) != len(self.num_samples):
+            raise ConfigError(f"is {self}; give at least one step, and as many samples as values", "curve")
+
+    @classmethod
+    def of(cls, value: Curve | Mapping[str, Any]) -> Curve:
+        """The curve itself, or one made of its attributes."""
+        return value if isinstance(value, Curve) else cls(**value)
+
+    def allocated(self, certaindex: float) -> int:
+        """Samples in all; a vote less certain than any that the curve was fitted on gets the last value."""
+        for least, num_samples in zip(self.certaindex, self.num_samples, strict=True):
+            if certaindex >= least - 1e-12:
+                return num_samples
+        return self.num_samples[-1]
+
+
+def fit_curve(votes: Sequence[Sequence[int]], knob: int, quantile: float) -> Curve:
+    """Fit the samples that votes need to their certaindex after `knob` samples.
+
+    At each value that occurs the curve is the `quantile` of what the votes with that value needed, and never below the
+    curve at a higher value.
+
+    Args:
+        votes: Classes of each full vote in the order drawn, each with at least `knob` samples.
+        knob: Samples before the look, at least 1.
+        quantile: Share of the votes that get what they need, in (0, 1].
+
+    Raises:
+        ValueError: There is no vote, a vote is shorter than the knob, or a setting is out of range.
+    """
+    if not votes or knob < 1 or not 0 < quantile <= 1:
+        raise ValueError(f"{len(votes)} votes, knob {knob}, quantile {quantile}; give votes, 1 or more, and (0, 1]")
+    shortest = min(len(classes) for classes in votes)
+    if shortest < knob:
+        raise ValueError(f"a vote has {shortest} samples, fewer than the knob {knob}; leave it out or lower the knob")
+    needs: dict[float, list[int]] = {}
+    for classes in votes:
+        value = round(entropy_certaindex(classes[:knob]), 9)
+        needs.setdefault(value, []).append(max(knob, samples_needed(classes)))
+    values = sorted(needs, reverse=True)
+    wanted = [int(np.quantile(needs[value], quantile, method="higher")) for value in values]
+    return Curve(tuple(values), tuple(int(number) for number in np.maximum.accumulate(wanted)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialStepSkyline(AllocationRule):
+    """Look once after `knob` samples, and draw at once what the curve allots.
+
+    Args:
+        knob: Samples before the look.
+        curve: Fitted at that knob.
+    """
+
+    knob: int
+    curve: Curve
+
+    def __post_init__(self) -> None:
+        require.whole("knob", self.knob)
+        object.__setattr__(self, "curve", Curve.of(self.curve))
+
+    def _num_more(self, votes: Votes) -> int:
+        if len(votes.classes) < self.knob:
+            return self.knob - len(votes.classes)
+        return self.curve.allocated(entropy_certaindex(votes.classes[: self.knob])) - len(votes.classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicSkyline(AllocationRule):
+    """Look at every knob, each with its own curve, and draw up to the next for as long as the curve allots more.
+
+    Args:
+        knobs: Sizes at which to look, rising.
+        curves: The curve fitted at each.
+
+    Raises:
+        ValueError: The knobs do not rise, or have not one curve each.
+    """
+
+    knobs: tuple[int, ...]
+    curves: tuple[Curve, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "knobs", tuple(self.knobs))
+        object.__setattr__(self, "curves", tuple(map(Curve.of, self.curves)))
+        if not self.knobs or len(self.knobs) != len(self.curves) or list(self.knobs) != sorted(set(self.knobs)):
+            message = f"is {list(self.knobs)} for {len(self.curves)} curves; give rising knobs, one curve each"
+            raise ConfigError(message, "knobs")
+
+    def _num_more(self, votes: Votes) -> int:
+        num_drawn = len(votes.classes)
+        following = [knob for knob in self.knobs if knob > num_drawn]
+        passed = [index for index, knob in enumerate(self.knobs) if knob <= num_drawn]
+        next_look = following[0] if following else votes.max_samples
+        if not passed:
+            return next_look - num_drawn
+        index = passed[-1]
+        allotted = self.curves[index].allocated(entropy_certaindex(votes.classes[: self.knobs[index]]))
+        return min(allotted, next_look) - num_drawn

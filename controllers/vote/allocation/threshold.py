@@ -1,0 +1,105 @@
+"""Certaindex against a threshold, at one step of the vote or at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.certaindex import Threshold, is_certain
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.search import knobs_of
+
+THRESHOLDS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)  # that a calibration tries
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertaindexRule(AllocationRule):
+    """What the rules share that compare certaindex with a threshold.
+
+    Args:
+        threshold: Least entropy certaindex.
+        reward_thresholds: Further measures that must reach a threshold too; they need the samples' rewards.
+
+    Raises:
+        ValueError: A setting is out of range.
+    """
+
+    threshold: float = 0.7
+    reward_thresholds: tuple[Threshold, ...] = ()
+
+    def __post_init__(self) -> None:
+        require.number("threshold", self.threshold, least=0, most=1)
+        object.__setattr__(self, "reward_thresholds", tuple(map(Threshold.of, self.reward_thresholds)))
+
+    @property
+    def reads_rewards(self) -> bool:
+        """Whether there are reward thresholds."""
+        return bool(self.reward_thresholds)
+
+    def is_certain(self, votes: Votes, num_samples: int) -> bool:
+        """Whether every measure of the first samples reaches its threshold."""
+        thresholds = (Threshold("entropy", self.threshold), *self.reward_thresholds)
+        rewards = None if votes.rewards is None else votes.rewards[:num_samples]
+        return is_certain(thresholds, votes.classes[:num_samples], rewards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticThreshold(CertaindexRule):
+    """Look once, after `knob` samples: stop where certain, else draw all the rest.
+
+    Args:
+        knob: Samples before the look, at least 1.
+
+    Raises:
+        ValueError: A setting is out of range.
+
+    Reference:
+        Certaindex, arXiv 2412.20993: the detection knob and the static threshold policy.
+    """
+
+    knob: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require.whole("knob", self.knob)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {"certaindex, one knob": [cls(threshold=least, knob=n) for n in knobs_of(votes) for least in THRESHOLDS]}
+
+    def _num_more(self, votes: Votes) -> int:
+        if len(votes.classes) < self.knob:
+            return self.knob - len(votes.classes)
+        return 0 if self.is_certain(votes, self.knob) else votes.num_remaining
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdEvery(CertaindexRule):
+    """Look after every `step` samples and stop as soon as certain.
+
+    Args:
+        step: Samples between looks, at least 1.
+
+    Raises:
+        ValueError: A setting is out of range.
+
+    Reference:
+        Certaindex, arXiv 2412.20993: the threshold policy applied every few steps.
+    """
+
+    step: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require.whole("step", self.step)
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        return {
+            "certaindex, every step": [cls(threshold=least, step=n) for n in knobs_of(votes) for least in THRESHOLDS]
+        }
+
+    def _num_more(self, votes: Votes) -> int:
+        return 0 if votes.classes and self.is_certain(votes, len(votes.classes)) else self.step

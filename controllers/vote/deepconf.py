@@ -1,0 +1,238 @@
+"""DeepConf: a vote of the traces that the model is sure of, and an early end for those that it is not.
+
+Reference: Fu et al., "Deep Think with Confidence" (DeepConf), arXiv 2508.15260.
+Deviations: a trace is stopped at the exact token at which its group falls below the threshold, whatever has arrived by
+then; consensus is looked at between rounds of traces, so that the vote repeats at any concurrency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.answer_classes import classify
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
+from scaffolding_ext.controllers.chain import Chain, conclude, start_chain
+from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.controllers.vote.group_confidence import RunningGroupConfidence, warm_up_threshold
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler
+from scaffolding_ext.controllers.vote.voting import filtered_weights, vote
+from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.prompts.prompting import family_named
+from scaffolding_ext.prompts.sampling_params import checked_sampling_params, refuse_greedy, set_sampling_params
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.request.program import record
+
+_CONFIDENCE = "lowest_group_confidence"  # key of a trace's customized_result_fields
+
+
+class DeepConfController(BaseController):
+    """Draws traces, weighs each vote by the trace's lowest group confidence, and leaves out the least sure.
+
+    A token's confidence is the negative mean log-probability of the `top_k` likeliest tokens at its position, a group's
+    the mean over `group_size` consecutive tokens.
+
+    *Offline*, all traces run to their end and the `keep_share` with the highest confidence vote. *Online*, the traces
+    of a warm-up set a threshold that `keep_share` of them lie above; the others are stopped once a group falls below
+    it, and have no vote. No more traces are drawn once `consensus_share` of two or more votes agree.
+
+    Args:
+        default_sample_num: Traces in all, at most.
+        mode: `"offline"` or `"online"`.
+        warm_up_sample_num: Online: traces of the warm-up, and of each round after it.
+        keep_share: eta as a share, in (0, 1]: 0.1 or 0.9 in the paper.
+        consensus_share: Online: tau, in (0, 1].
+        group_size: Tokens in a group.
+        top_k: Likeliest tokens that a position's confidence reads.
+        check_every: Online: tokens between looks at a trace. It changes what is decoded in vain, never where a trace is
+            stopped.
+        max_tokens: Budget of each trace; at its end an answer is asked for.
+        answer_tokens: Tokens of an answer that is asked for.
+        sampling_params: Sampling fields of the traces.
+        family: Name of the prompt family; None takes the one of the stack's prompting.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+    """
+
+    def __init__(
+        self,
+        default_sample_num: int = 16,
+        mode: Literal["offline", "online"] = "offline",
+        *,
+        warm_up_sample_num: int = 4,
+        keep_share: float = 0.9,
+        consensus_share: float = 0.95,
+        group_size: int = 2048,
+        top_k: int = 20,
+        check_every: int = 64,
+        max_tokens: int = 8192,
+        answer_tokens: int = 20,
+        sampling_params: dict[str, Any] | None = None,
+        family: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.default_sample_num = require.whole("default_sample_num", default_sample_num)
+        self.mode = require.one_of("mode", mode, ("offline", "online"))
+        self.warm_up_sample_num = require.whole("warm_up_sample_num", warm_up_sample_num)
+        self.keep_share = require.share("keep_share", keep_share)
+        self.consensus_share = require.share("consensus_share", consensus_share)
+        self.trace_controller = _TraceController(
+            group_size, top_k, check_every, max_tokens, answer_tokens, sampling_params, family
+        )
+        if self.default_sample_num > 1 and self.trace_controller.sampling_params.get("temperature") == 0:
+            refuse_greedy("sampling_params.temperature")
+
+    def honours(self) -> frozenset[str]:
+        return CHAIN_FIELDS
+
+    def run(self, task: GenerationTask, sample_num: int | None = None, **sampling_params: Any) -> ControllerGenerator:
+        """Answer the task's prompt.
+
+        Args:
+            task: Gets the output.
+            sample_num: Traces in all, instead of the default.
+            **sampling_params: Sampling fields of this request.
+        """
+        num = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
+        sampler = Sampler(self.trace_controller, task, num, sampling_params)
+        threshold = -math.inf
+        if self.mode == "offline":
+            yield sampler.start(num)
+        else:
+            yield sampler.start(min(self.warm_up_sample_num, num))
+            threshold = warm_up_threshold([_confidence(sample) for sample in sampler.samples], self.keep_share)
+            record("warm_up", num_samples=len(sampler.samples), threshold=threshold)
+            sampler.controller = self.trace_controller.stopping_below(threshold)
+        while True:
+            samples = sampler.samples
+            classes = yield from classify(self, [sample.answer for sample in samples])
+            weights = self._weights(samples, classes, threshold)
+            winner = vote(classes, weights)
+            share = _share(classes, weights, winner)
+            agree = share >= self.consensus_share and sum(weight > 0 for weight in weights) > 1
+            if len(samples) == num or agree:
+                break
+            yield sampler.start(min(self.warm_up_sample_num, num - len(samples)))
+        sampler.look_for_copies(self)
+        num_discarded = sampler.discard(sample for sample in samples if _is_unsure(sample))
+        record(
+            "vote",
+            num_samples=len(samples),
+            answers=[sample.answer for sample in samples],
+            classes=classes,
+            weights=weights,
+            winner=winner,
+            share=share,
+            stopped=[sample.index for sample in samples if _is_unsure(sample)],
+            num_decoded=[sample.num_decoded for sample in samples],
+            num_discarded=num_discarded,
+        )
+        elected = samples[classes.index(winner)] if winner >= 0 else samples[0]
+        reason = "no_answer" if winner < 0 else "certain" if len(samples) < num else "vote"
+        answer = elected.answer if winner >= 0 else None
+        finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
+
+    def _weights(self, samples: list[Sample], classes: list[int], threshold: float) -> list[float]:
+        """Each trace's confidence; 0 for those that do not vote."""
+        confidences = [_confidence(sample) for sample in samples]
+        if self.mode == "offline":
+            return filtered_weights(classes, confidences, self.keep_share)
+        votes = [kind >= 0 and confidence >= threshold for kind, confidence in zip(classes, confidences, strict=True)]
+        return [confidence if has_vote else 0.0 for confidence, has_vote in zip(confidences, votes, strict=True)]
+
+
+class _TraceController(BaseController):
+    """One chain whose confidence is watched; below the threshold it is left, without an answer.
+
+    Args: as for `DeepConfController`.
+    """
+
+    def __init__(
+        self,
+        group_size: int,
+        top_k: int,
+        check_every: int,
+        max_tokens: int,
+        answer_tokens: int,
+        sampling_params: dict[str, Any] | None,
+        family: str | None,
+    ) -> None:
+        super().__init__()
+        self.group_size = require.whole("group_size", group_size)
+        self.top_k = require.whole("top_k", top_k)
+        self.check_every = require.whole("check_every", check_every)
+        self.max_tokens = require.whole("max_tokens", max_tokens)
+        self.answer_tokens = require.whole("answer_tokens", answer_tokens)
+        self.longest_request = self.max_tokens + self.answer_tokens
+        self.num_logprobs = self.top_k
+        self.threshold = -math.inf
+        self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens", "num_logprobs"))
+        self.family = None if family is None else family_named(family)
+
+    def stopping_below(self, threshold: float) -> _TraceController:
+        """A copy that stops below a confidence."""
+        twin = self.clone()
+        assert isinstance(twin, _TraceController)
+        twin.threshold = threshold
+        return twin
+
+    def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
+        """Answer the task's prompt, or leave it where the trace becomes unsure."""
+        set_sampling_params(task, sampling_params)
+        family = self.family or prompt_family()
+        chain = start_chain(
+            self,
+            task,
+            family,
+            max_tokens=self.max_tokens,
+            sampling_params={**self.sampling_params, "num_logprobs": self.top_k},
+            answer_tokens=self.answer_tokens,
+        )
+        group = RunningGroupConfidence(self.group_size)
+        confidence = math.inf
+        while not chain.ended and confidence >= self.threshold:
+            yield from chain.grow(chain.num_tokens + self.check_every)
+            for position in self._positions(chain, group.num_tokens):
+                confidence = group.add(position)
+                if confidence < self.threshold:
+                    break
+        if confidence < self.threshold:
+            record("unsure", position=group.num_tokens, confidence=confidence, threshold=self.threshold)
+            yield from chain.leave()
+            prefix = chain.prefix
+            finish(task, prefix.text, prefix.token_ids, None, "unsure")
+        else:
+            yield from conclude(task, chain, family, {"temperature": 0.0, "max_tokens": self.answer_tokens})
+        task.customized_result_fields[_CONFIDENCE] = group.lowest
+
+    def _positions(self, chain: Chain, start: int) -> list[float]:
+        """The confidence of each token of the chain from a position on."""
+        prefix = chain.prefix
+        if prefix.logprobs is None and prefix.num_tokens:
+            raise NoOutputError(
+                f"the worker brought no log-probabilities, though num_logprobs is {self.top_k}; DeepConfController "
+                "needs them: take another worker"
+            )
+        return [_token_confidence(step, self.top_k) for step in (prefix.logprobs or [])[start:]]
+
+
+def _token_confidence(step: Mapping[int, Any], top_k: int) -> float:
+    highest = sorted((entry.logprob for entry in step.values()), reverse=True)[:top_k]
+    return -math.fsum(highest) / len(highest)
+
+
+def _confidence(sample: Sample) -> float:
+    confidence: float = sample.task.customized_result_fields[_CONFIDENCE]
+    return 0.0 if math.isinf(confidence) else confidence  # a trace without a token
+
+
+def _is_unsure(sample: Sample) -> bool:
+    return sample.task.customized_result_fields.get("exit_reason") == "unsure"
+
+
+def _share(classes: list[int], weights: list[float], winner: int) -> float:
+    total = math.fsum(weights)
+    return math.fsum(w for w, kind in zip(weights, classes, strict=True) if kind == winner) / total if total else 0.0

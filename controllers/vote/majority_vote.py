@@ -1,0 +1,179 @@
+"""Self-consistency: several samples of one question, and the answer that most of them give.
+
+With an allocation rule the vote is drawn in rounds and ends as soon as the rule calls it certain; no sample runs then.
+
+Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models"; the allocation rules
+name their own sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.answer_classes import classify
+from scaffolding_ext.controllers.base import ONE_GENERATION, BaseController, finish, honoured_by
+from scaffolding_ext.controllers.certaindex import entropy_certaindex
+from scaffolding_ext.controllers.reward import prepare, score
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler
+from scaffolding_ext.controllers.vote.variety import check_variety
+from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight, weight_from
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.registry import allocation_rules
+from scaffolding_ext.request.program import publish, record
+from scaffolding_ext.request.progress import Steps
+
+
+class MajorityVoteController(BaseController):
+    """Samples a sub-controller several times and gives the answer with the most votes.
+
+    The output is the first sample that gave the winning answer. Ties go to the answer that appeared first, samples
+    without an answer have no vote, and where no sample has one the output is the first sample's, without an answer.
+
+    Args:
+        generation_controller: Draws one sample; any controller, a vote included.
+        default_sample_num: Samples of a vote; with a rule the most that are drawn.
+        allocation: Decides when the vote has seen enough: a rule, or the name of one with its own defaults. The default
+            stops once the remaining samples would probably not change the winner: of all rules tried on real models'
+            samples it decoded the fewest tokens at the full vote's accuracy. None draws all samples.
+        weight: What a vote weighs: `"uniform"`, `"mean_logprob"` (the geometric mean of the sampled tokens'
+            probabilities), `"confidence"` (DeepConf's lowest group confidence), `"reward"` (the reward controller's
+            score), or a function of the finished sample. The rule sees the weights; one that
+            cannot read them is refused beside any but `"uniform"`.
+        reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
+
+    Raises:
+        ConfigError: An argument is outside its range, arguments do not go together, or samples would all be alike.
+    """
+
+    required_tags: tuple[WorkerTag, ...] = ()
+    registries: ClassVar = {"allocation": allocation_rules}
+
+    def __init__(
+        self,
+        generation_controller: Controller,
+        default_sample_num: int = 1,
+        *,
+        allocation: AllocationRule | str | None = "LeaderChange",
+        weight: str | Weight | Callable[[Sample], float] = "uniform",
+        reward_controller: Controller | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(generation_controller, Controller):
+            raise ConfigError(
+                f"is a {type(generation_controller).__name__}; give the controller that draws one sample",
+                "generation_controller",
+            )
+        if weight == "reward" and reward_controller is None:
+            raise ConfigError("is 'reward', which needs a reward_controller", "weight")
+        self.generation_controller = generation_controller
+        self.default_sample_num = require.whole("default_sample_num", default_sample_num)
+        check_variety(self.default_sample_num, generation_controller=generation_controller)
+        if isinstance(allocation, str):
+            with require.under("allocation"):
+                allocation = allocation_rules.make(allocation)
+        if allocation is not None and not isinstance(allocation, AllocationRule):
+            raise ConfigError(f"is {allocation!r}; give a rule, the name of one, or None for all samples", "allocation")
+        if allocation is not None and allocation.reads_rewards and reward_controller is None:
+            raise ConfigError("reads rewards, which needs a reward_controller", "allocation")
+        self.allocation: AllocationRule | None = allocation
+        self.weight = weight_from(weight)
+        self.reward_controller = reward_controller
+        if self.allocation is not None and not isinstance(self.weight, UniformWeight):
+            reason = self.allocation.refuses_weights(self.weight.most)
+            if reason is not None:
+                raise ConfigError(
+                    f"{type(self.allocation).__name__} {reason}: set it to null to draw all samples, or to a rule that "
+                    "reads weights (AgreementDoubling, Even; Curtailment for 'mean_logprob')",
+                    "allocation",
+                )
+
+    def honours(self) -> frozenset[str]:
+        return honoured_by(self.generation_controller) - ONE_GENERATION
+
+    def run(
+        self,
+        task: GenerationTask,
+        sample_num: int | None = None,
+        generation_kwargs: Mapping[str, Any] | None = None,
+        only_sample: int | None = None,
+        **sampling_params: Any,
+    ) -> ControllerGenerator:
+        """Answer the task's prompt.
+
+        Args:
+            task: Gets the output.
+            sample_num: Samples of this vote, instead of the default.
+            generation_kwargs: For the sub-controller's `process`.
+            only_sample: Index of one sample of the vote: it is drawn as the vote would draw it, and is the output. For
+                callers that hold the vote themselves, such as an evaluation with one budget for all questions.
+            **sampling_params: Sampling fields of this request; they reach the sub-controller, too.
+        """
+        max_samples = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
+        if only_sample is not None:
+            require.whole("only_sample", only_sample, 0, max_samples - 1)
+        self.weight.prepare(task)
+        prepare(self.reward_controller, task)
+        kwargs_of_a_sample = {**(generation_kwargs or {}), **sampling_params}
+        sampler = Sampler(self.generation_controller, task, max_samples, kwargs_of_a_sample)
+        if only_sample is not None:
+            yield sampler.start(1, first=only_sample)
+            drawn = sampler.samples[0]
+            reason = drawn.task.customized_result_fields.get("exit_reason")
+            finish(task, drawn.task.output_str or "", drawn.task.output_tokens, drawn.answer, reason)
+            return
+        classes: list[int] = []
+        weights: list[float] = []
+        num_rounds = 0
+        num_more = max(1, self._num_more([], classes, weights, max_samples))
+        while num_more:
+            publish(self._steps(classes, max_samples))
+            yield sampler.start(num_more)
+            new, num_rounds = sampler.samples[len(weights) :], num_rounds + 1
+            if self.reward_controller is not None:
+                scores = yield from score(self.reward_controller, [sample.task for sample in new])
+                for sample, value in zip(new, scores, strict=True):
+                    sample.reward = value
+            weights += [self.weight(sample) for sample in new]
+            classes = yield from classify(self, [sample.answer for sample in sampler.samples])
+            num_more = self._num_more(sampler.samples, classes, weights, max_samples)
+            record("allocate", num_samples=len(classes), classes=classes, num_more=num_more)
+        publish(Steps(type(self).__name__, len(classes), 0, 1.0))
+        sampler.look_for_copies(self)
+        samples, winner = sampler.samples, vote(classes, weights)
+        elected = samples[classes.index(winner)] if winner >= 0 else samples[0]
+        record(
+            "vote",
+            num_samples=len(samples),
+            num_rounds=num_rounds,
+            answers=[sample.answer for sample in samples],
+            classes=classes,
+            weights=weights,
+            winner=winner,
+            num_decoded=[sample.num_decoded for sample in samples],
+            drift=None if self.allocation is None else self.allocation.observe(classes, max_samples),
+        )
+        reason = "no_answer" if winner < 0 else "certain" if len(samples) < max_samples else "vote"
+        answer = elected.answer if winner >= 0 else None
+        finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
+
+    def _steps(self, classes: Sequence[int], max_samples: int) -> Steps:
+        """How far the vote is: its knob is the samples that it may still draw, as far as its rule may stop it."""
+        certaindex = 0.0 if self.allocation is None else entropy_certaindex(classes)
+        return Steps(type(self).__name__, len(classes), max_samples - len(classes), certaindex)
+
+    def _num_more(
+        self, samples: Sequence[Sample], classes: Sequence[int], weights: Sequence[float], max_samples: int
+    ) -> int:
+        """Samples that the rule wants behind those that have been counted; 0 ends the vote."""
+        if self.allocation is None:
+            return max_samples - len(samples)
+        rewards = [sample.reward for sample in samples if sample.reward is not None]
+        lengths = [sample.num_decoded for sample in samples]
+        read = None if isinstance(self.weight, UniformWeight) else weights
+        return self.allocation.num_more(Votes(classes, max_samples, rewards or None, lengths, read, self.weight.most))

@@ -1,0 +1,150 @@
+"""The file that a calibration leaves: a policy for votes, what it was chosen on, and how it did there."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.calibration_file import CalibrationWarning, read_calibration, write_calibration
+from scaffolding_ext.controllers.certaindex import entropy_certaindex
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.registry import allocation_rules
+from scaffolding_ext.stats.drift import Drift, drift_between
+
+KIND, VERSION = "certaindex", 1
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A policy with its origin.
+
+    Attributes:
+        model: Name of the model whose samples it was chosen on.
+        date: Day of the calibration, ISO 8601.
+        data: Fingerprint of the samples' file.
+        max_loss: Largest loss of accuracy that was allowed, as a share.
+        rule: The policy.
+        figures: What it came to on the data: accuracy, tokens and rounds, of the policy and of the full vote.
+        knob: Samples after which `certaindex` was taken.
+        certaindex: Certaindex of each calibration question at the knob, for the test of drift.
+    """
+
+    model: str
+    date: str
+    data: str
+    max_loss: float
+    rule: AllocationRule
+    figures: Mapping[str, float]
+    knob: int
+    certaindex: Sequence[float]
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """The policy as a stack file names it."""
+        return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}
+
+    def rule_for(self, model: str) -> AllocationRule:
+        """The policy, for votes of a model; warns where that is not the model it was chosen on."""
+        if model != self.model:
+            warnings.warn(
+                f"the certaindex policy was calibrated on {self.model!r} and is applied to {model!r}; "
+                f"calibrate on samples of {model!r}: scaffolding-ext calibrate certaindex",
+                CalibrationWarning,
+                stacklevel=2,
+            )
+        return self.rule
+
+    def drift(self, recent: Sequence[float], level: float = 0.01) -> Drift:
+        """Test certaindex values of recent requests, taken at the same knob, against those of the calibration."""
+        return drift_between(self.certaindex, recent, level)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the YAML file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        write_calibration(
+            path,
+            KIND,
+            VERSION,
+            model=self.model,
+            date=self.date,
+            data=self.data,
+            max_loss=self.max_loss,
+            policy=self.policy,
+            figures={name: float(value) for name, value in self.figures.items()},
+            knob=self.knob,
+            certaindex=[round(float(value), 6) for value in self.certaindex],
+        )
+
+
+def load_calibration(path: str | os.PathLike[str]) -> Calibration:
+    """Read what `Calibration.save` wrote.
+
+    Raises:
+        ConfigError: The file cannot be read, is of another kind or version, or lacks a field; it names the file.
+    """
+    document = read_calibration(path, {KIND: VERSION})
+    try:
+        return Calibration(
+            model=document["model"],
+            date=document["date"],
+            data=document["data"],
+            max_loss=document["max_loss"],
+            rule=allocation_rules.resolve(document["policy"]["type"])(**document["policy"]["args"]),
+            figures=document["figures"],
+            knob=document["knob"],
+            certaindex=document["certaindex"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"lacks a field or holds a wrong one: {error!r}", os.fspath(path)) from error
+
+
+class CalibratedRule(AllocationRule):
+    """The policy of a calibration file, which also tells when it should be made anew.
+
+    It keeps the certaindex of the last votes, of all requests of a stack together, and tests them against those that
+    it was calibrated on. Both are taken after as many samples as every vote of the calibration drew.
+
+    Args:
+        path: The file.
+        model: The model that is voted on; a warning says where the file was made for another.
+        window: Votes that a test looks back on, at least 2; no test before that many have ended.
+
+    Raises:
+        ConfigError: The file cannot be used, or the window is below 2.
+    """
+
+    def __init__(self, path: str, model: str, window: int = 100) -> None:
+        require.whole("window", window, least=2)
+        self.calibration = load_calibration(path)
+        self.rule = self.calibration.rule_for(model)
+        self._recent: deque[float] = deque(maxlen=window)
+
+    @property
+    def reads_rewards(self) -> bool:
+        """Whether its policy needs the samples' rewards."""
+        return self.rule.reads_rewards
+
+    def refuses_weights(self, most_weight: float) -> str | None:
+        """As its policy does."""
+        return self.rule.refuses_weights(most_weight)
+
+    def observe(self, classes: Sequence[int], max_samples: int) -> Mapping[str, float] | None:
+        """The drift of the last votes: distance, p-value and whether to calibrate again; None while too few ended."""
+        if len(classes) < self.calibration.knob:
+            return None
+        self._recent.append(entropy_certaindex(classes[: self.calibration.knob]))
+        if len(self._recent) < (self._recent.maxlen or 0):
+            return None
+        return self.calibration.drift(list(self._recent))._asdict()
+
+    def _num_more(self, votes: Votes) -> int:
+        return self.rule.num_more(votes)

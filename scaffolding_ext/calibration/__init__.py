@@ -1,1 +1,0 @@
-"""What calibrations leave, and how they run."""

@@ -1,0 +1,1 @@
+"""Runs the trials whose files the algorithms read."""

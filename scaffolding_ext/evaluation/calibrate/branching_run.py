@@ -1,0 +1,197 @@
+"""Runs a branching calibration: a stack's branches with full verification, and every verdict after each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext.answers import Verdict, equal
+from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration, BranchingFigures
+from scaffolding_ext.controllers.tree.gates.confidence import fit_gate
+from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit
+from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.runner import evaluate
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol import TaskStatus
+from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.worker import WrappingWorker
+from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_key
+from scaffolding_ext.request.program import current_program
+from scaffolding_ext.stack.build import build_stack, check_stack
+from scaffolding_ext.stack.config import ComponentConfig, StackConfig
+from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
+
+OFF = {"skip_gate": False, "decode_exit": False, "layer_exit": False, "calibration": None}
+
+
+class BranchedProblem(NamedTuple):
+    """One problem's branches, all of them judged at full depth; an entry a branch.
+
+    Attributes:
+        id: Of the sample.
+        kind: What sort of question it is; empty where nobody says.
+        answers: What each answers.
+        is_right: Whether that is the sample's answer.
+        num_tokens: Decoded for each.
+        confidences: Mean probability of the likeliest token.
+        mean_probabilities: Geometric mean of the probabilities of the tokens that were drawn.
+        scores: P(yes).
+        entropies: After each layer, in nats, shape (branches, layers).
+        layer_scores: P(yes) after each layer, shape (branches, layers).
+    """
+
+    id: str
+    kind: str
+    answers: list[str | None]
+    is_right: list[bool]
+    num_tokens: list[int]
+    confidences: list[float]
+    mean_probabilities: list[float]
+    scores: list[float]
+    entropies: list[list[float]]
+    layer_scores: list[list[float]]
+
+    def chosen(self, scores: Sequence[float] | None = None, weighs_confidence: bool = True) -> int:
+        """The branch that is selected by some scores; None takes those of the full depth."""
+        values = np.asarray(self.scores if scores is None else scores)
+        if weighs_confidence:
+            values = values * np.sqrt(self.confidences)
+        return int(np.argmax(values))
+
+
+class _Recorder(WrappingWorker):
+    """Keeps the verify tasks that a worker is sent, by the sample that they are of."""
+
+    def __init__(self, worker: Any) -> None:
+        super().__init__(worker)
+        self.verified: dict[str, VerifyTask] = {}
+
+    async def _hand_on(self, task: Any) -> TaskStatus | None:
+        program = current_program()
+        if isinstance(task, VerifyTask) and program is not None:
+            self.verified[str(program.sample_id)] = task
+        return await self.worker.run_task(task)
+
+
+def run_branches(config: StackConfig, samples: Sequence[Sample]) -> list[BranchedProblem]:
+    """Write and judge the branches of a stack's controller on samples, with nothing skipped and nothing cut short.
+
+    Args:
+        config: A stack whose outermost controller is a KVShareBranchingController of depth 1 that asks for verdicts,
+            and whose worker `generation` is a HuggingFaceWorker.
+        samples: The problems.
+
+    Raises:
+        ConfigError: The stack is another.
+    """
+    config = _checked(config)
+    args = config.workers[WorkerTag.GENERATION.value].args
+    lens = LayerLens(args["model"], args.get("dtype", "float32"), args.get("device", "cpu"))
+    with build_stack(config) as llm:
+        workers = dict(llm.workers)
+        key = worker_key(workers, WorkerTag.GENERATION)
+        recorder = workers[key] = _Recorder(workers[key])
+        with ScaffoldingLlm(
+            llm.prototype_controller, workers, config.max_parallel_requests, seed=config.seed
+        ) as judged:
+            records = evaluate(judged, samples)
+    problems = []
+    for sample, record in zip(samples, records, strict=True):
+        if record.error is not None:
+            raise ConfigError(f"sample {sample.id} failed: {record.error}", "controller")
+        events = {event["event"]: event for event in record.trace}
+        written, task = events["branches"], recorder.verified[sample.id]
+        curves = [lens.curve(branch, task.yes_token, task.no_token) for branch in task.branches]
+        problems.append(
+            BranchedProblem(
+                sample.id,
+                sample.kind or "",
+                written["answers"],
+                [same_answer(answer, sample.target) for answer in written["answers"]],
+                written["num_tokens"],
+                written["confidences"],
+                written["mean_probabilities"],
+                events["verify"]["scores"],
+                [curve.entropies.tolist() for curve in curves],
+                [curve.scores.tolist() for curve in curves],
+            )
+        )
+    return problems
+
+
+def calibrate(
+    problems: Sequence[BranchedProblem], *, model: str, dataset: str, seed: int, least_agreement: float = 0.99
+) -> BranchingCalibration:
+    """Choose the thresholds on branches that were all judged.
+
+    Args:
+        problems: At least one.
+        model: Whose they are, for the file.
+        dataset: What the problems are of, for the file.
+        seed: Of the run, for the file.
+        least_agreement: Share of the decisions that a layer exit must leave as they are.
+
+    Raises:
+        ConfigError: There is no problem.
+    """
+    if not problems:
+        raise ConfigError("is empty; a calibration needs problems", "dataset")
+    gate = fit_gate([problem.confidences for problem in problems])
+    leaders = [gate.leader(problem.confidences) for problem in problems]
+    skipped = [(each, leader) for each, leader in zip(problems, leaders, strict=True) if leader is not None]
+    same = [same_answer(each.answers[leader], each.answers[each.chosen()]) for each, leader in skipped]
+    fit = fit_layer_exit(
+        _stacked(problem.entropies for problem in problems),
+        _stacked(np.array(p.layer_scores) * np.sqrt(p.confidences)[:, None] for p in problems),
+        np.repeat(np.arange(len(problems)), [len(problem.scores) for problem in problems]),
+        least_agreement,
+    )
+    return BranchingCalibration(
+        model=model,
+        dataset=dataset,
+        branching_factor=len(problems[0].scores),
+        seed=seed,
+        least_agreement=least_agreement,
+        skip_gate=gate,
+        layer_exit=fit.rule,
+        figures=BranchingFigures(
+            num_problems=len(problems),
+            skip_rate=len(skipped) / len(problems),
+            skip_agreement=float(np.mean(same)) if same else None,
+            exit_agreement=fit.agreement,
+            exit_share=fit.exit_share,
+            depth=fit.depth,
+        ),
+    )
+
+
+def same_answer(answer: str | None, other: str | None) -> bool:
+    """Whether two problems' answers are the same; none is the same as none."""
+    if answer is None or other is None:
+        return answer is other
+    return answer == other or equal(answer, other) is Verdict.EQUAL
+
+
+def _stacked(parts: Iterable[npt.ArrayLike]) -> npt.NDArray[np.float64]:
+    return np.concatenate([np.asarray(part, dtype=float) for part in parts])
+
+
+def _checked(config: StackConfig) -> StackConfig:
+    """The stack with all that spares work switched off."""
+    worker = config.workers.get(WorkerTag.GENERATION.value)
+    if worker is None or worker.type != "HuggingFaceWorker":
+        raise ConfigError("must be a HuggingFaceWorker: layers are looked at one by one", "workers.generation")
+    controller = check_stack(config)
+    if not isinstance(controller, KVShareBranchingController):
+        raise ConfigError(
+            f"is a {type(controller).__name__}; calibrate the KVShareBranchingController by itself", "controller.type"
+        )
+    if controller.max_depth > 1 or controller.branching_factor < 2 or controller.reward != "verdict":
+        raise ConfigError("must write several branches of depth 1 and ask for verdicts on them", "controller.args")
+    component = ComponentConfig(type=config.controller.type, args={**config.controller.args, **OFF})
+    return config.model_copy(update={"controller": component})

@@ -1,0 +1,105 @@
+"""Runs a conformal calibration: the chains of a stack's draft/target controller, on the prompts of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from scaffolding_ext.controllers.draft_target.calibrate_draft_target import (
+    CalibrateDraftTargetController,
+    CalibratingRule,
+    CalibrationTurn,
+    turns_in,
+)
+from scaffolding_ext.controllers.draft_target.calibration_file import (
+    ConformalCalibration,
+    LevelScores,
+    Source,
+    TurnScores,
+    fingerprints,
+)
+from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController, model_name
+from scaffolding_ext.controllers.draft_target.validity import realised_rate
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.stack.build import build_stack, check_stack
+from scaffolding_ext.stack.config import ComponentConfig, StackConfig
+
+
+def calibrate(
+    config: StackConfig,
+    prompts: Sequence[str],
+    alphas: Sequence[float],
+    *,
+    source: Source,
+    num_turns: int | None = None,
+    seed: int = 0,
+) -> ConformalCalibration:
+    """Run the calibration chains of each level and keep their scores.
+
+    Args:
+        config: A stack whose outermost controller is a ConformalDraftTargetController; its coverage and calibration are
+            not used.
+        prompts: The questions, at least one.
+        alphas: Levels, in (0, 1); each has chains of its own, since later turns depend on it.
+        source: Whether the questions are those at hand or others.
+        num_turns: Turns to calibrate; 1 is the paper's, None takes the controller's `max_turns`.
+        seed: Of the chains.
+
+    Raises:
+        ConfigError: The stack's controller is another, or an argument is wrong.
+    """
+    levels = []
+    with build_stack(_uncalibrated(config, alphas[0])) as llm:
+        prompting = getattr(llm.prototype_controller, "prompting", None)
+        for alpha in alphas:
+            controller = check_stack(_uncalibrated(config, alpha))
+            if not isinstance(controller, ConformalDraftTargetController):
+                raise ConfigError(
+                    f"is a {type(controller).__name__}; calibrate the ConformalDraftTargetController by itself",
+                    "controller.type",
+                )
+            calibrating = CalibrateDraftTargetController(controller, prompts, num_turns)
+            calibrating.prompting = prompting
+            read = [calibrating.task_of(prompt).input_str or "" for prompt in prompts]
+            with ScaffoldingLlm(calibrating, llm.workers, seed=seed) as calibrating_llm:
+                program = calibrating_llm.generate(prompts[0], sample_id=f"alpha {alpha}").program
+            rng = np.random.default_rng(seed)
+            level = LevelScores(
+                alpha=alpha,
+                turns=[_turn_scores(turn, rng) for turn in turns_in(program.trace)],
+                num_target_tokens=sum(event.get("num_target_tokens", 0) for event in program.trace),
+                ledger=program.ledger.to_json(),
+            )
+            levels.append(level)
+        models = [model_name(worker_for(llm.workers, tag)) for tag in (WorkerTag.DRAFT, WorkerTag.TARGET)]
+    return ConformalCalibration(
+        source=source,
+        setting=controller.setting.of_models(*models),
+        num_chains=controller.num_chains,
+        seed=seed,
+        questions=fingerprints(read),
+        levels=levels,
+    )
+
+
+def _uncalibrated(config: StackConfig, alpha: float) -> StackConfig:
+    """The stack at a level, with a controller that needs no calibration."""
+    given = config.controller.args
+    own = given["rule"].get("args", {}) if isinstance(given.get("rule"), Mapping) else {}
+    ties = {"ties": own["ties"]} if "ties" in own else {}
+    rule = CalibratingRule(alpha, "conditional", **ties)
+    args = {key: value for key, value in given.items() if key not in ("alpha", "coverage", "calibration")}
+    component = ComponentConfig(type=config.controller.type, args=args | {"rule": rule})
+    return config.model_copy(update={"controller": component})
+
+
+def _turn_scores(turn: CalibrationTurn, rng: np.random.Generator) -> TurnScores:
+    if not turn.scores:
+        return TurnScores(scores=[], rate=0.0, low=None, high=None)
+    grouped = turn.questions if len(set(turn.questions)) > 1 else None
+    rate = realised_rate(turn.taken_over, grouped, rng=rng)
+    interval = rate.clustered or (None, None)
+    return TurnScores(scores=sorted(turn.scores), rate=rate.rate, low=interval[0], high=interval[1])

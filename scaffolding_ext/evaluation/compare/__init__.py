@@ -1,0 +1,1 @@
+"""Compares finished runs."""

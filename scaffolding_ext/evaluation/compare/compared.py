@@ -1,0 +1,58 @@
+"""All that is said of several runs together: each against the first, and the sweeps among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scaffolding_ext.evaluation.compare.comparison import Comparison, Point, compare
+from scaffolding_ext.evaluation.compare.finished_run import Run, distinct_names, read_run
+from scaffolding_ext.evaluation.compare.frontier import Sweep, sweeps_of
+
+
+class Compared(NamedTuple):
+    """Runs and what became of comparing them.
+
+    Attributes:
+        runs: The baseline first.
+        comparisons: Of each other run with the baseline.
+        points: Accuracy and tokens of each run, on the samples that it has in common with the first.
+        sweeps: Runs of one controller at different knobs.
+    """
+
+    runs: list[Run]
+    comparisons: list[Comparison]
+    points: list[Point]
+    sweeps: list[Sweep]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Of all comparisons, each once."""
+        return list(dict.fromkeys(warning for one in self.comparisons for warning in one.warnings))
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that JSON can hold."""
+        return {
+            "runs": {run.name: run.summary.to_json() for run in self.runs},
+            "comparisons": [one.to_json() for one in self.comparisons],
+            "points": [point.to_json() for point in self.points],
+            "sweeps": [sweep.to_json() for sweep in self.sweeps],
+        }
+
+
+def compare_runs(paths: Sequence[Path], *, seed: int = 0, margin: float = 0.02) -> Compared:
+    """Read runs, and compare each with the first.
+
+    Args:
+        paths: Folders or files of records, at least two.
+        seed: Of the resamples.
+        margin: Loss of accuracy that would be accepted, as a share.
+
+    Raises:
+        DatasetError: A run cannot be read, is given twice, or has fewer than two questions in common with the first.
+    """
+    runs = [read_run(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)]
+    comparisons = [compare(runs[0], run, seed=seed, margin=margin) for run in runs[1:]]
+    points = [comparisons[0].baseline_point, *(one.run_point for one in comparisons)]
+    return Compared(runs, comparisons, points, sweeps_of(runs, points, seed))

@@ -1,0 +1,292 @@
+"""Two runs compared on the samples that both have: accuracy, tokens, time, and what makes the comparison doubtful."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.compare.finished_run import Column, Key, Run
+from scaffolding_ext.stats.intervals import (
+    Estimate,
+    McNemar,
+    bootstrap_quotients,
+    mcnemar_exact,
+    required_num_questions,
+)
+from scaffolding_ext.stats.resampling import Integers
+
+POWER = 0.9
+MAX_QUESTIONS = 1_000_000  # more are not worth telling
+FEW_QUESTIONS = 30  # below which a percentile interval is too narrow
+_LEFT_EARLY = {"probe": "stop", "warm_up": "unsure"}  # event of a rule that looks, and of one that then ends a chain
+_SETTINGS = ("prompt", "workers")  # of a stack, that make two runs other questions to other models
+
+
+class Point(NamedTuple):
+    """A run on the plane of accuracy and tokens.
+
+    Attributes:
+        run: Its name.
+        accuracy: Share of right answers, with its 95 % interval, resampled by question.
+        tokens: Decoded tokens a sample, likewise.
+    """
+
+    run: str
+    accuracy: Estimate
+    tokens: Estimate
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that JSON can hold."""
+        return {"run": self.run, "accuracy": self.accuracy._asdict(), "tokens": self.tokens._asdict()}
+
+
+class Needed(NamedTuple):
+    """How many questions a new comparison takes with a power of 0.9; None where a million would not do.
+
+    Attributes:
+        difference: To show that accuracies differ, if they do so by as much as here; None also where they do not.
+        margin: To show that the run loses less than the margin, if its accuracy is truly the baseline's.
+    """
+
+    difference: int | None
+    margin: int | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run against a baseline, on the samples that both have. Failed requests are wrong, and cost what they cost.
+
+    Attributes:
+        baseline: Name of the baseline.
+        run: Name of the run.
+        num_samples: Samples that both have, epochs counted each.
+        num_questions: Different questions among them.
+        accuracy_difference: Accuracy of the run less that of the baseline, with its 95 % interval.
+        mcnemar: McNemar's exact test. A question with several epochs counts for the run that was right in more of
+            them, which makes it the exact sign test.
+        baseline_point: Accuracy and decoded tokens of the baseline.
+        run_point: Accuracy and decoded tokens of the run.
+        ratios: Run by baseline of `decoded` and `computed` tokens and `seconds`, with 95 % intervals; None where the
+            baseline's total is 0.
+        only_baseline_right: Where the baseline alone is right, in the order of its file.
+        only_run_right: Where the run alone is right.
+        margin: Loss of accuracy that would be accepted, as a share.
+        needed: How many questions a new comparison takes.
+        warnings: What makes the comparison doubtful.
+    """
+
+    baseline: str
+    run: str
+    num_samples: int
+    num_questions: int
+    accuracy_difference: Estimate
+    mcnemar: McNemar
+    baseline_point: Point
+    run_point: Point
+    ratios: dict[str, Estimate | None]
+    only_baseline_right: list[Key]
+    only_run_right: list[Key]
+    margin: float
+    needed: Needed
+    warnings: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that JSON can hold."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        ratios = {name: None if ratio is None else ratio._asdict() for name, ratio in self.ratios.items()}
+        named = ("accuracy_difference", "mcnemar", "needed")
+        keys = ("only_baseline_right", "only_run_right")
+        return (
+            fields
+            | {name: fields[name]._asdict() for name in named}
+            | {name: [key._asdict() for key in fields[name]] for name in keys}
+            | {name: fields[name].to_json() for name in ("baseline_point", "run_point")}
+            | {"ratios": ratios}
+        )
+
+
+class Pairing(NamedTuple):
+    """Which records are of samples that all runs have.
+
+    Attributes:
+        keys: Of these samples, in the order of the first run's file.
+        rows: For each run, where they are among its records.
+        question_of: Number of each sample's question; the epochs of one question have one number.
+        num_questions: Different questions.
+    """
+
+    keys: list[Key]
+    rows: list[Integers]
+    question_of: Integers
+    num_questions: int
+
+    def totals(self, column: Column) -> Column:
+        """Sum over each question of a column of paired samples."""
+        return np.bincount(self.question_of, weights=column, minlength=self.num_questions).astype(np.float64)
+
+
+def paired(runs: Sequence[Run]) -> Pairing:
+    """Pair runs by sample and epoch.
+
+    Raises:
+        DatasetError: They have fewer than two questions in common.
+    """
+    places = [{key: row for row, key in enumerate(run.keys)} for run in runs]
+    keys = [key for key in runs[0].keys if all(key in place for place in places[1:])]
+    names: dict[str, int] = {}
+    question_of = np.array([names.setdefault(key.id, len(names)) for key in keys], dtype=np.int64)
+    if len(names) < 2:
+        raise DatasetError(
+            f"{' and '.join(run.name for run in runs)} have {len(names)} questions in common; a comparison needs at "
+            "least 2: run both on the same dataset, since samples are paired by id and epoch"
+        )
+    rows = [np.array([place[key] for key in keys], dtype=np.int64) for place in places]
+    return Pairing(keys, rows, question_of, len(names))
+
+
+def compare(baseline: Run, run: Run, *, seed: int = 0, margin: float = 0.02, num_resamples: int = 10_000) -> Comparison:
+    """Compare a run with a baseline.
+
+    Intervals are percentiles of a bootstrap that draws whole questions, with all their epochs.
+
+    Args:
+        baseline: What it is compared with.
+        run: What is compared.
+        seed: Of the resamples; the same runs and seed give the same figures.
+        margin: Loss of accuracy that would be accepted, as a share above 0.
+        num_resamples: Of each interval.
+
+    Raises:
+        DatasetError: They have fewer than two questions in common.
+    """
+    pairs = paired((baseline, run))
+    theirs, ours = (
+        {name: column[rows] for name, column in one.columns.items()}
+        for one, rows in zip((baseline, run), pairs.rows, strict=True)
+    )
+    rng = np.random.default_rng(seed)
+    kinds = [name for name in ("decoded", "computed", "seconds") if theirs[name].sum() > 0]
+    num_samples = pairs.totals(np.ones(len(pairs.keys)))
+    right = pairs.totals(ours["correct"]), pairs.totals(theirs["correct"])
+    decoded = [pairs.totals(columns["decoded"]) for columns in (theirs, ours)]
+    means = [right[1], decoded[0], right[0], decoded[1]]
+    accuracy, *estimates = bootstrap_quotients(
+        np.column_stack([right[0] - right[1], *means, *(pairs.totals(ours[kind]) for kind in kinds)]),
+        np.column_stack([num_samples] * 5 + [pairs.totals(theirs[kind]) for kind in kinds]),
+        rng=rng,
+        num_resamples=num_resamples,
+    )
+    ratios = dict(zip(kinds, estimates[4:], strict=True))
+    gain = ours["correct"] - theirs["correct"]
+    return Comparison(
+        baseline=baseline.name,
+        run=run.name,
+        num_samples=len(pairs.keys),
+        num_questions=pairs.num_questions,
+        accuracy_difference=accuracy,
+        mcnemar=mcnemar_exact(right[1] > right[0], right[0] > right[1]),
+        baseline_point=Point(baseline.name, *estimates[:2]),
+        run_point=Point(run.name, *estimates[2:4]),
+        ratios={kind: ratios.get(kind) for kind in ("decoded", "computed", "seconds")},
+        only_baseline_right=[pairs.keys[row] for row in np.flatnonzero(gain < 0)],
+        only_run_right=[pairs.keys[row] for row in np.flatnonzero(gain > 0)],
+        margin=margin,
+        needed=_needed(gain, pairs.question_of, accuracy.value, margin, rng),
+        warnings=_warnings(baseline, run, pairs),
+    )
+
+
+def _needed(gain: Column, question_of: Integers, difference: float, margin: float, rng: np.random.Generator) -> Needed:
+    means = np.bincount(question_of, weights=gain) / np.bincount(question_of)
+    if np.ptp(means) == 0:
+        return Needed(None, None)  # where all questions differ alike nothing is known of how they vary
+
+    def number(values: Column, bar: float, effect: float) -> int | None:
+        return required_num_questions(
+            values, question_of, bar=bar, effect=effect, power=POWER, max_num_questions=MAX_QUESTIONS, rng=rng
+        )
+
+    apart = number(gain if difference > 0 else -gain, 0.0, abs(difference)) if difference else None
+    return Needed(apart, number(gain, -margin, 0.0))
+
+
+def _warnings(baseline: Run, run: Run, pairs: Pairing) -> list[str]:
+    found = [*_warnings_of_pairs(baseline, run, pairs), *_warnings_of_settings(baseline, run)]
+    for one in (baseline, run):
+        found += _warnings_of_run(one)
+    return found
+
+
+def _warnings_of_pairs(baseline: Run, run: Run, pairs: Pairing) -> list[str]:
+    found = [
+        f"{len(one.keys) - len(pairs.keys)} samples that only {one.name} has are left out"
+        for one in (baseline, run)
+        if len(one.keys) > len(pairs.keys)
+    ]
+    if pairs.num_questions < FEW_QUESTIONS:
+        found.append(f"{pairs.num_questions} questions are few: below {FEW_QUESTIONS} the intervals are too narrow")
+    asked = list(
+        zip(*([one.questions[row] for row in rows] for one, rows in _with_rows(baseline, run, pairs)), strict=True)
+    )
+    for what, part in (("prompts", 0), ("right answers", 1)):
+        num_different = sum(theirs[part] != ours[part] for theirs, ours in asked)
+        if num_different:
+            found.append(
+                f"the {what} of {num_different} of {len(asked)} samples differ: the runs were asked different things"
+            )
+    return found
+
+
+def _with_rows(baseline: Run, run: Run, pairs: Pairing) -> list[tuple[Run, Integers]]:
+    return list(zip((baseline, run), pairs.rows, strict=True))
+
+
+def _warnings_of_settings(baseline: Run, run: Run) -> list[str]:
+    found = []
+    if baseline.config and run.config:
+        differing = [key for key in _SETTINGS if _told(baseline.config, key) != _told(run.config, key)]
+        if "prompt" in differing:
+            found.append("prompts differ: the stacks' `prompt` sections are not the same")
+        if "workers" in differing:
+            found.append("the stacks' `workers` sections differ: part of the difference may be theirs")
+    theirs, ours = set(baseline.decoded_by_purpose), set(run.decoded_by_purpose)
+    lacking = [
+        f"only {name} counts {', '.join(sorted(purposes))}"
+        for name, purposes in ((baseline.name, theirs - ours), (run.name, ours - theirs))
+        if purposes
+    ]
+    if lacking:
+        found.append(
+            f"the ledgers count different purposes ({'; '.join(lacking)}); ratios are of totals, which hold all"
+        )
+    return found
+
+
+def _told(config: Mapping[str, Any], key: str) -> Any:
+    """A section; one that is empty says as much as none."""
+    return config.get(key) or None
+
+
+def _warnings_of_run(run: Run) -> list[str]:
+    found = []
+    summary = run.summary
+    if summary.num_failed:
+        found.append(f"{summary.num_failed} of {summary.num_samples} samples of {run.name} failed; they count as wrong")
+    if summary.num_unmetered_tasks:
+        found.append(f"{run.name} has {summary.num_unmetered_tasks} tasks that nobody counted: its tokens are too few")
+    for looked, left in _LEFT_EARLY.items():
+        num_looked = run.num_with_event[looked]
+        if num_looked and not run.num_with_event[left]:
+            found.append(
+                f"the early-exit rule of {run.name} never fired: it looked at {num_looked} samples and ended no chain "
+                "early, so that it only cost"
+            )
+    if len(run.vote_sizes) == 1 and sum(run.vote_sizes.values()) > 1:
+        (size,) = run.vote_sizes
+        found.append(f"the allocation of {run.name} never ended a vote early: all of them drew {size} samples")
+    return found

@@ -1,0 +1,147 @@
+"""Sweeps: runs of one controller at different knobs, as accuracy against tokens, and what equal accuracy saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaffolding_ext.evaluation.compare.comparison import Point, paired
+from scaffolding_ext.evaluation.compare.finished_run import Run
+from scaffolding_ext.stats.frontier import cost_at_accuracy
+from scaffolding_ext.stats.intervals import Estimate
+from scaffolding_ext.stats.resampling import resampled_totals
+
+_ENDS = (0.025, 0.975)
+
+
+class Knobs(NamedTuple):
+    """A run of a sweep.
+
+    Attributes:
+        point: Its accuracy and tokens.
+        values: Its own values of what differs within the sweep, by dotted path.
+    """
+
+    point: Point
+    values: dict[str, Any]
+
+
+class Saving(NamedTuple):
+    """What a sweep saves at the accuracy of the baseline.
+
+    Attributes:
+        saved: Share of the baseline's decoded tokens that are saved, with its 95 % interval; None where no run of the
+            sweep is as accurate. The lower end is minus infinity where more than 2.5 % of the resamples do not get
+            there.
+        interpolated: Whether the figure lies between two runs, on the line between them.
+        reached_share: Share of the resamples in which the sweep is as accurate as the baseline.
+    """
+
+    saved: Estimate | None
+    interpolated: bool
+    reached_share: float
+
+
+class Sweep(NamedTuple):
+    """Runs of one controller at different knobs, by rising tokens.
+
+    Attributes:
+        name: The controller's type.
+        runs: Its runs.
+        baseline: Name of the run whose accuracy is to be had for less.
+        saving: What equal accuracy saves.
+    """
+
+    name: str
+    runs: list[Knobs]
+    baseline: str
+    saving: Saving
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that JSON can hold."""
+        saved = self.saving.saved
+        return {
+            "name": self.name,
+            "runs": [run.point.to_json() | {"knobs": run.values} for run in self.runs],
+            "baseline": self.baseline,
+            "saving": self.saving._asdict() | {"saved": None if saved is None else _finite(saved)},
+        }
+
+
+def sweeps_of(runs: Sequence[Run], points: Sequence[Point], seed: int = 0, num_resamples: int = 10_000) -> list[Sweep]:
+    """The sweeps among runs; the first run is the baseline, and belongs to none.
+
+    Two runs are of one sweep where their stacks have the same controllers on the same workers with the same prompts,
+    and only arguments of controllers differ.
+
+    Args:
+        runs: The baseline, and others.
+        points: Accuracy and tokens of each run.
+        seed: Of the resamples.
+        num_resamples: Of the interval.
+
+    Raises:
+        DatasetError: A sweep and the baseline have fewer than two questions in common.
+    """
+    families: dict[str, list[int]] = {}
+    for number, run in enumerate(runs):
+        if number and run.config.get("controller"):
+            families.setdefault(_shape(run.config), []).append(number)
+    sweeps = []
+    for members in families.values():
+        if len(members) < 2:
+            continue
+        arguments = [dict(_flattened(runs[number].config["controller"])) for number in members]
+        paths = dict.fromkeys(path for own in arguments for path in own)
+        differing = [path for path in paths if len({repr(own.get(path)) for own in arguments}) > 1]
+        placed = [
+            Knobs(points[number], {path.removeprefix("args."): own.get(path) for path in differing})
+            for number, own in zip(members, arguments, strict=True)
+        ]
+        saving = _saving(runs[0], [runs[number] for number in members], seed, num_resamples)
+        name = str(runs[members[0]].config["controller"].get("type", "controller"))
+        sweeps.append(Sweep(name, sorted(placed, key=lambda run: run.point.tokens.value), runs[0].name, saving))
+    return sweeps
+
+
+def _saving(baseline: Run, runs: Sequence[Run], seed: int, num_resamples: int) -> Saving:
+    pairs = paired((baseline, *runs))
+    columns = [
+        pairs.totals(run.columns[name][rows])
+        for name in ("correct", "decoded")
+        for run, rows in zip((baseline, *runs), pairs.rows, strict=True)
+    ]
+    sizes = pairs.totals(np.ones(len(pairs.keys)))
+    rows = np.column_stack([*columns, sizes])
+    drawn = resampled_totals(rows, len(rows), num_resamples, np.random.default_rng(seed))
+    totals = np.vstack((rows.sum(axis=0), drawn))  # the first row is what was found
+    means = totals[:, :-1] / totals[:, -1:]
+    accuracy, tokens = np.hsplit(means, 2)
+    found = cost_at_accuracy(accuracy[:, 1:], tokens[:, 1:], accuracy[:, 0])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        saved = 1 - found.cost / tokens[:, 0]
+    saved = np.where(np.isnan(saved), -np.inf, saved)
+    reached_share = float(np.isfinite(found.cost[1:]).mean())
+    if not np.isfinite(saved[0]):
+        return Saving(None, False, reached_share)
+    low, high = np.quantile(saved[1:], _ENDS, method="nearest")
+    return Saving(Estimate(float(saved[0]), float(low), float(high)), bool(found.interpolated[0]), reached_share)
+
+
+def _shape(config: Mapping[str, Any]) -> str:
+    """What runs of one sweep have in common."""
+    kinds = sorted((path, value) for path, value in _flattened(config["controller"]) if path.endswith("type"))
+    return repr((kinds, config.get("workers"), config.get("prompt") or None))
+
+
+def _flattened(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    if not isinstance(value, Mapping):
+        return [(path, value)]
+    return [pair for key, inner in value.items() for pair in _flattened(inner, f"{path}.{key}" if path else str(key))]
+
+
+def _finite(estimate: Estimate) -> dict[str, float | None]:
+    """JSON has no infinity."""
+    return {name: value if np.isfinite(value) else None for name, value in estimate._asdict().items()}

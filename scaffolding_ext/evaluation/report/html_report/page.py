@@ -1,0 +1,144 @@
+"""Renders the report: figures and charts here, the page in `templates/`; nothing asks the network for anything."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from scaffolding_ext import __version__
+from scaffolding_ext.documents import write_text
+from scaffolding_ext.evaluation.compare.compared import Compared
+from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, Run
+from scaffolding_ext.evaluation.compare.kept_samples import KeptSample
+from scaffolding_ext.evaluation.report import comparison_tables
+from scaffolding_ext.evaluation.report.comparison_tables import exit_shares
+from scaffolding_ext.evaluation.report.html_report.charts import color_of, distribution_chart, frontier_chart
+from scaffolding_ext.evaluation.report.timeline import lanes_of, steps_of
+from scaffolding_ext.evaluation.run.records import Record
+
+PURPOSE_COLORS = {
+    "prompt": "#b8b8b8",
+    "chain": "#4878a8",
+    "probe": "#e8a33d",
+    "score": "#6aa56e",
+    "verify": "#9a7bb5",
+    "discarded": "#c95d4f",
+}
+
+
+def write_report(path: str | os.PathLike[str], compared: Compared, samples: Sequence[KeptSample]) -> None:
+    """Write the page.
+
+    Args:
+        path: The file.
+        compared: What it shows.
+        samples: What can be looked at one by one.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    write_text(path, rendered(compared, samples))
+
+
+def rendered(compared: Compared, samples: Sequence[KeptSample]) -> str:
+    """The page's text."""
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(
+        loader=PackageLoader("scaffolding_ext.evaluation.report.html_report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["json"] = _json
+    runs = compared.runs
+    reasons = [exit_shares(run) for run in runs]
+    return environment.get_template("report.html").render(
+        version=__version__,
+        runs=[{"name": run.name, "color": color_of(number), "summary": run.summary} for number, run in enumerate(runs)],
+        compared=compared,
+        tables=comparison_tables,
+        frontier=frontier_chart(compared.points, compared.sweeps),
+        purposes=_purposes(runs),
+        purpose_colors=PURPOSE_COLORS,
+        distributions=_distributions(runs),
+        reasons=list(dict.fromkeys(reason for own in reasons for reason in own)),
+        shares=reasons,
+        num_samples=min((one.num_samples for one in compared.comparisons), default=len(samples)),
+        overview={"runs": [{"name": run.name} for run in runs], "samples": [_row(sample) for sample in samples]},
+        details=[_details(sample) for sample in samples],
+        colors=PURPOSE_COLORS,
+    )
+
+
+def _purposes(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Of each run, its decoded tokens a sample by purpose, and their widths in per cent of the longest bar."""
+    longest = max(float(run.columns["decoded"].mean()) for run in runs) or 1.0
+    bars = []
+    for run in runs:
+        means = {purpose: float(column.mean()) for purpose, column in run.decoded_by_purpose.items()}
+        parts = [
+            {"purpose": purpose, "mean": mean, "width": 100 * mean / longest} for purpose, mean in means.items() if mean
+        ]
+        bars.append({"name": run.name, "parts": parts, "total": sum(means.values())})
+    return bars
+
+
+def _distributions(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    largest = max(float(run.columns["decoded"].max()) for run in runs)
+    return [
+        {
+            "name": run.name,
+            "chart": distribution_chart(run.columns["decoded"], largest, color_of(number)),
+            "median": float(np.median(run.columns["decoded"])),
+            "most": float(run.columns["decoded"].max()),
+        }
+        for number, run in enumerate(runs)
+    ]
+
+
+def _row(sample: KeptSample) -> dict[str, Any]:
+    """What the table of samples shows and sorts by."""
+    return {
+        "id": sample.key.id,
+        "epoch": sample.key.epoch,
+        "target": sample.records[0].target,
+        "cells": [
+            {
+                "answer": record.answer,
+                "right": record.correct,
+                "reason": f"failed: {record.error.type}" if record.error else record.exit_reason or UNKNOWN,
+                "decoded": record.ledger["total"]["decoded"],
+                "seconds": record.seconds["total"],
+            }
+            for record in sample.records
+        ],
+    }
+
+
+def _details(sample: KeptSample) -> dict[str, Any]:
+    """What the page of one sample shows beyond its row."""
+    return {"prompt": sample.records[0].prompt, "runs": [_run_details(record) for record in sample.records]}
+
+
+def _run_details(record: Record) -> dict[str, Any]:
+    steps = steps_of(record)
+    return {
+        "output": record.output,
+        "error": None if record.error is None else record.error.message,
+        "tokens": record.ledger["by_purpose"],
+        "lanes": lanes_of(steps),
+        "steps": steps,
+    }
+
+
+def _json(value: Any) -> Any:
+    """JSON that cannot end the script that it stands in."""
+    from markupsafe import Markup
+
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))

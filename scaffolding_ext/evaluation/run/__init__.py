@@ -1,0 +1,1 @@
+"""Runs a stack over a data set and keeps a record of every sample."""

@@ -1,0 +1,161 @@
+"""Datasets: files, Hugging Face, reasoning-gym, the embedded grammar. All rows are checked before anything is run."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.run.gym import gym_problems
+from scaffolding_ext.evaluation.run.hub import HUB_DATASETS, read_hub
+from scaffolding_ext.evaluation.run.jsonl import read_rows
+from scaffolding_ext.evaluation.run.rows import Sample, samples_of
+from scaffolding_ext.tinylm.grammar import ALL_KINDS, sample_problem
+
+__all__ = ["EMBEDDED", "Limit", "Sample", "embedded_problems", "load_dataset", "parse_limit", "read_jsonl"]
+
+EMBEDDED = "tinylm:held_out"
+HUB, GYM = "hf:", "reasoning_gym:"
+_DEFAULT_NUM_SAMPLES = 100
+_MAX_NUM_SAMPLES = 100_000  # of embedded problems; drawing as many takes a minute
+_MAX_DRAWS_PER_SAMPLE = 100  # draws that may repeat an earlier problem
+_OF_ROWS = ("columns", "format", "skip_bad_rows")
+_TAKEN = {  # by how a source begins, what may be said of it
+    EMBEDDED: ("num_samples", "seed", "kind"),
+    GYM: ("num_samples", "seed", "args"),
+    HUB: (*_OF_ROWS, "subset", "split"),
+    "": _OF_ROWS,
+}
+
+
+class Limit(NamedTuple):
+    """Which samples to take, counted from 1, both ends included."""
+
+    first: int
+    last: int
+
+
+def load_dataset(
+    source: str | os.PathLike[str],
+    *,
+    num_samples: int | None = None,
+    seed: int = 0,
+    kind: str | None = None,
+    limit: str | None = None,
+    columns: Mapping[str, str | None] | None = None,
+    skip_bad_rows: bool = False,
+    format: str | None = None,
+    subset: str | None = None,
+    split: str | None = None,
+    args: Mapping[str, Any] | None = None,
+) -> list[Sample]:
+    """Load a dataset.
+
+    Args:
+        source: Path of a JSONL file; `hf:NAME`, a dataset of Hugging Face or a folder that its library reads;
+            `reasoning_gym:TASK`; or `tinylm:held_out`.
+        num_samples: How many problems to draw, where they are drawn; None means 100.
+        seed: Which problems to draw.
+        kind: Draw embedded problems of this kind only; None draws the five that are derived step by step.
+        limit: `"N"`, the first N samples, or `"A-B"`, those from the A-th to the B-th.
+        columns: As in `read_jsonl`, for rows.
+        skip_bad_rows: As in `read_jsonl`, for rows.
+        format: As in `read_jsonl`, for rows; None takes that of a known dataset of Hugging Face.
+        subset: Of a dataset of Hugging Face.
+        split: Of a dataset of Hugging Face; None takes that of a known one, else `test`.
+        args: Configuration of a reasoning-gym task.
+
+    Raises:
+        DatasetError: The source, a row, or the limit is unusable.
+        MissingDependencyError: The library of the source is not installed.
+    """
+    name = os.fspath(source)
+    wanted = None if limit is None else parse_limit(limit)
+    if name.startswith("tinylm:") and name != EMBEDDED:
+        raise DatasetError(f"unknown embedded dataset {name!r}; known: {EMBEDDED}")
+    given = {"num_samples": num_samples, "kind": kind, "args": args, "subset": subset, "split": split}
+    given |= {"columns": columns, "format": format, "skip_bad_rows": skip_bad_rows}
+    taken = next(keys for prefix, keys in _TAKEN.items() if name.startswith(prefix))
+    if foreign := [key for key, value in given.items() if value and key not in taken]:
+        raise DatasetError(f"{name} takes no {' and no '.join(foreign)}; it takes {', '.join(taken)}, and limit")
+    drawn = _DEFAULT_NUM_SAMPLES if num_samples is None else num_samples
+    if not 1 <= drawn <= _MAX_NUM_SAMPLES:
+        raise DatasetError(f"num_samples is {drawn}; {name} gives 1 to {_MAX_NUM_SAMPLES:,} problems")
+    if name == EMBEDDED:
+        samples = embedded_problems(drawn, seed, kind)
+    elif name.startswith(GYM):
+        samples = gym_problems(name.removeprefix(GYM), drawn, seed, args or {})
+    elif name.startswith(HUB):
+        hub = name.removeprefix(HUB)
+        format = format or (HUB_DATASETS[hub].format if hub in HUB_DATASETS else None)
+        rows = read_hub(hub, subset, split)
+        samples = samples_of(rows, name, columns, format, skip_bad_rows=skip_bad_rows, place="row")
+    else:
+        samples = read_jsonl(name, columns, skip_bad_rows=skip_bad_rows, format=format)
+    if wanted is None:
+        return samples
+    if wanted.first > len(samples):
+        raise DatasetError(f"limit {limit} leaves nothing: {name} has {len(samples)} samples")
+    return samples[wanted.first - 1 : wanted.last]
+
+
+def parse_limit(limit: str) -> Limit:
+    """Read `"N"` or `"A-B"`.
+
+    Raises:
+        DatasetError: It is neither, or it is empty.
+    """
+    match = re.fullmatch(r"(?:(\d{1,18})-)?(\d{1,18})", limit.strip(), re.ASCII)
+    parsed = Limit(int(match[1] or 1), int(match[2])) if match else Limit(0, 0)
+    if not 1 <= parsed.first <= parsed.last:
+        raise DatasetError(f"limit is {limit!r}; write N for the first N samples, or A-B with 1 <= A <= B")
+    return parsed
+
+
+def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) -> list[Sample]:
+    """Draw distinct held-out problems; a larger `num_samples` extends the same list.
+
+    Raises:
+        DatasetError: The kind is unknown, or it has too few different problems.
+    """
+    if kind is not None and kind not in ALL_KINDS:
+        raise DatasetError(f"unknown kind {kind!r} of {EMBEDDED}; known: {', '.join(ALL_KINDS)}")
+    rng = random.Random(seed)
+    problems: dict[str, Sample] = {}
+    for _ in range(num_samples * _MAX_DRAWS_PER_SAMPLE):
+        if len(problems) == num_samples:
+            break
+        problem = sample_problem(rng, "held_out", kind)
+        name = f"held_out-{seed}-{len(problems)}"
+        problems.setdefault(problem.question, Sample(name, problem.question, problem.answer, problem.kind))
+    if len(problems) < num_samples:
+        raise DatasetError(f"{EMBEDDED} gave {len(problems)} different problems, not {num_samples}; ask for fewer")
+    return list(problems.values())
+
+
+def read_jsonl(
+    path: str | os.PathLike[str],
+    columns: Mapping[str, str | None] | None = None,
+    *,
+    skip_bad_rows: bool = False,
+    format: str | None = None,
+) -> list[Sample]:
+    """Read a JSONL file (or .jsonl.gz) with one object a line.
+
+    Its fields: `problem`, `question` or `prompt`; `answer` or `target` (text or a number); `id` (the line's number
+    where there is none); `kind`. Other fields are left alone; empty lines are skipped.
+
+    Args:
+        path: The file.
+        columns: The file's own names of `prompt`, `target`, `id` and `kind`, for those that it calls otherwise.
+        skip_bad_rows: Leave unusable rows out, with a warning, instead of refusing the file.
+        format: How a benchmark writes its rows: `math500`, `aime`, `amc`, `gsm8k`; None takes the names above.
+
+    Raises:
+        DatasetError: The file cannot be read, has no usable rows, or a row is unusable; it names file, line and field
+            of all such rows, 20 at most.
+    """
+    return samples_of(read_rows(path), os.fspath(path), columns, format, skip_bad_rows=skip_bad_rows)

@@ -1,0 +1,99 @@
+"""How far an evaluation is, on standard error."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.summary import Tally
+
+Decoded = Mapping[tuple[str, int], int]  # tokens that another run decoded, by id and epoch
+_NUM_LINES = 10
+
+
+@contextmanager
+def progress_shown(
+    total: int,
+    tally: Tally,
+    against: Decoded | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    in_tokens: bool = False,
+) -> Iterator[Callable[[Record], None]]:
+    """Show on standard error how far a run is: a bar on a terminal, some ten plain lines elsewhere.
+
+    Args:
+        total: All requests of the run, or the tokens that it may decode.
+        tally: It counts each record before the function that this yields is called with it.
+        against: Another run, against which saved tokens are shown.
+        clock: Seconds from any origin, monotonic.
+        in_tokens: Whether it is told in decoded tokens, and not in requests.
+    """
+    console = Console(stderr=True)
+    saving = Saving(against)
+    step = max(1, total // _NUM_LINES)
+
+    def num_done() -> int:
+        return tally.tokens["decoded"] if in_tokens else tally.num_samples
+
+    started, num_before = clock(), num_done()
+    num_shown = num_before
+
+    def show_line(record: Record) -> None:
+        nonlocal num_shown
+        saving.add(record)
+        done = num_done()
+        if done // step > num_shown // step or done == total > num_shown:
+            num_shown = done
+            left = max(0.0, (clock() - started) / (done - num_before) * (total - done))
+            ending = f", {datetime.timedelta(seconds=round(left))} left" if left else ""
+            unit = " tokens" if in_tokens else ""
+            click.echo(f"{done} of {total}{unit} done, {figures(tally, saving)}{ending}", err=True)
+
+    if not console.is_terminal:
+        yield show_line
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(figures(tally, saving), total=total, completed=num_before)
+
+        def advance(record: Record) -> None:
+            saving.add(record)
+            progress.update(bar, completed=num_done(), description=figures(tally, saving))
+
+        yield advance
+
+
+class Saving:
+    """Decoded tokens saved against another run, on the samples that both have done.
+
+    Args:
+        against: The other run; None shows no saving.
+    """
+
+    def __init__(self, against: Decoded | None) -> None:
+        self._against = against
+        self._own = self._other = 0
+
+    def add(self, record: Record) -> None:
+        """Count a record, where the other run has it."""
+        other = None if self._against is None else self._against.get((record.id, record.epoch))
+        if other is not None:
+            self._own += record.ledger["total"]["decoded"]
+            self._other += other
+
+    def __str__(self) -> str:
+        return f", {1 - self._own / self._other:.1%} saved" if self._other else ""
+
+
+def figures(tally: Tally, saving: Saving) -> str:
+    """Accuracy, tokens and failures so far, in one line."""
+    right = f"{tally.num_correct / tally.num_samples:.1%}" if tally.num_samples else "-"
+    return f"{right} right, {tally.tokens['decoded']:,} tokens{saving}, {tally.num_failed} failed"

@@ -1,0 +1,156 @@
+"""One JSON record a sample and epoch; `record.schema.json` beside this file is its schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scaffolding_ext.errors import DatasetError, OutputError
+from scaffolding_ext.evaluation.run.jsonl import read_rows
+
+_SYNC_SECONDS = 1.0  # between two times that the file is brought from the system's memory to the disk
+
+
+class RecordError(NamedTuple):
+    """Why a sample has no output: the exception's type and message."""
+
+    type: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """What became of one sample.
+
+    Attributes:
+        id: The sample's id.
+        epoch: Repetition of the sample, from 0.
+        prompt_hash: Tells whether two runs asked the same; see `prompt_hash`.
+        target: The right answer.
+        output: The completion, or None where the request failed.
+        answer: The extracted answer, or None.
+        correct: Whether the answer is right; a failed request has none, which is wrong.
+        verdict: How it was compared: `"equal"`, `"different"`, `"undetermined"`, or None without an answer.
+        exit_reason: Why the controller stopped, where it says so.
+        ledger: `Ledger.to_json()`; of a failed request what it had cost by then.
+        seconds: Wall-clock times: `total` is from submission to the end; the others are `Program.seconds`.
+        seed: The request's own seed, or None.
+        trace: The controller's decisions.
+        error: Why the request failed, or None.
+        prompt: The question; None in records of older runs.
+        kind: What sort of question it is, or None.
+    """
+
+    id: str
+    epoch: int
+    prompt_hash: str
+    target: str
+    output: str | None
+    answer: str | None
+    correct: bool
+    verdict: str | None
+    exit_reason: str | None
+    ledger: dict[str, Any]
+    seconds: dict[str, float]
+    seed: int | None
+    trace: list[dict[str, Any]]
+    error: RecordError | None
+    prompt: str | None = None
+    kind: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that JSON can hold."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return fields | {"error": None if self.error is None else self.error._asdict()}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Record:
+        """The inverse of `to_json`.
+
+        Raises:
+            TypeError: A field is missing or unknown.
+        """
+        error = fields.get("error")
+        return cls(**{**fields, "error": None if error is None else RecordError(**error)})
+
+
+def prompt_hash(prompt: str) -> str:
+    """The first 16 hexadecimal digits of the prompt's SHA-256."""
+    return hashlib.sha256(prompt.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def record_writer(
+    path: str | os.PathLike[str], clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[Record], None]]:
+    """A function that appends a record to a JSONL file, whole and at once: a run that dies leaves what it had done.
+
+    Killing the process loses nothing that was written. A machine that fails loses what came within the last second.
+
+    Args:
+        path: The file.
+        clock: Seconds from any origin, monotonic.
+
+    Raises:
+        OutputError: The file cannot take a record (a full disk, say); the records before it are kept.
+    """
+    with Path(path).open("ab", buffering=0) as file:
+        synced = clock() - _SYNC_SECONDS
+
+        def write(record: Record) -> None:
+            nonlocal synced
+            line = memoryview((json.dumps(record.to_json()) + "\n").encode())
+            end = file.tell()
+            try:
+                while line:
+                    line = line[file.write(line) :]
+                if clock() - synced >= _SYNC_SECONDS:
+                    os.fsync(file.fileno())
+                    synced = clock()
+            except OSError as error:
+                file.truncate(end)  # a full disk takes a part of it first
+                raise OutputError(f"cannot write to {os.fspath(path)}: {error}; the records before are kept") from error
+
+        yield write
+        os.fsync(file.fileno())
+
+
+def read_records(path: str | os.PathLike[str]) -> list[Record]:
+    """All that `each_record` gives."""
+    return list(each_record(path))
+
+
+def decoded_of(path: str | os.PathLike[str]) -> dict[tuple[str, int], int]:
+    """How many tokens each record of a file decoded, by its id and epoch; errors are those of `each_record`."""
+    return {(record.id, record.epoch): record.ledger["total"]["decoded"] for record in each_record(path)}
+
+
+def each_record(path: str | os.PathLike[str]) -> Iterator[Record]:
+    """Read what a `record_writer` wrote, one record a line, without keeping them.
+
+    A last line that no line break ends, which a run leaves that was stopped while it wrote, is left out with a warning.
+
+    Raises:
+        DatasetError: The file cannot be read, or a line is no record; it names file and line.
+    """
+    for row in read_rows(path, "records"):
+        try:
+            if row.problem is not None:
+                raise ValueError(row.problem)
+            record = Record.from_json(row.value)
+        except (ValueError, TypeError, AttributeError) as error:
+            place = f"{os.fspath(path)}, line {row.number}"
+            if not row.is_whole:
+                warnings.warn(f"{place}: left out, since it was not written to its end", stacklevel=2)
+                continue
+            raise DatasetError(f"{place}: no evaluation record: {error}") from error
+        yield record

@@ -1,0 +1,216 @@
+"""Rows of a dataset become samples; what a benchmark calls its fields, and how it writes its answers, is known here."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from scaffolding_ext import require
+from scaffolding_ext.documents import has_surrogate
+from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.run.jsonl import Row
+from scaffolding_ext.evaluation.run.scoring import Score
+
+_MAX_PROBLEMS = 20  # that an error lists
+_SHOWN_CHARACTERS = 60
+_BEHIND_HASHES = re.compile(r"####\s*(\S[^\n]*?)\s*\Z")
+
+
+class Sample(NamedTuple):
+    """One question.
+
+    Attributes:
+        id: Unique in its dataset; the sample's seeds derive from it.
+        prompt: What the user asks.
+        target: The right answer.
+        kind: What sort of question it is, or None.
+        verify: Scores an answer, where the dataset has a verifier of its own; None compares with the target.
+    """
+
+    id: str
+    prompt: str
+    target: str
+    kind: str | None = None
+    verify: Callable[[str | None], Score] | None = None
+
+
+class Format(NamedTuple):
+    """How a benchmark writes its rows.
+
+    Attributes:
+        fields: By what names a row may have prompt, target, id and kind.
+        read_target: Reads the target from its field's text; a ValueError says what it should be.
+    """
+
+    fields: Mapping[str, tuple[str, ...]]
+    read_target: Callable[[str], str] = str
+
+
+def _behind_hashes(text: str) -> str:
+    found = _BEHIND_HASHES.search(text)
+    if found is None:
+        raise ValueError("the answer must stand at the end, behind ####")
+    return found[1].replace(",", "")
+
+
+def _up_to_999(text: str) -> str:
+    if not re.fullmatch(r"\d{1,3}", text, re.ASCII):
+        raise ValueError("it must be a whole number from 0 to 999")
+    return str(int(text))
+
+
+def _number(text: str) -> str:
+    try:
+        float(text)
+    except ValueError:
+        raise ValueError("it must be a number") from None
+    return text
+
+
+_ANY = Format(
+    {"prompt": ("problem", "question", "prompt"), "target": ("answer", "target"), "id": ("id",), "kind": ("kind",)}
+)
+FORMATS = {
+    "math500": Format(
+        {"prompt": ("problem",), "target": ("answer",), "id": ("unique_id", "id"), "kind": ("subject", "type")}
+    ),
+    "aime": Format(
+        {
+            "prompt": ("problem", "Problem", "question", "Question"),
+            "target": ("answer", "Answer"),
+            "id": ("id", "ID"),
+            "kind": (),
+        },
+        _up_to_999,
+    ),
+    "amc": Format({"prompt": ("problem", "question"), "target": ("answer",), "id": ("id",), "kind": ()}, _number),
+    "gsm8k": Format({"prompt": ("question",), "target": ("answer",), "id": ("id",), "kind": ()}, _behind_hashes),
+}
+
+
+def samples_of(
+    rows: Iterable[Row],
+    name: str,
+    columns: Mapping[str, str | None] | None = None,
+    format: str | None = None,
+    *,
+    skip_bad_rows: bool = False,
+    place: str = "line",
+) -> list[Sample]:
+    """The samples of a dataset's rows.
+
+    Args:
+        rows: The rows.
+        name: Of the dataset, for messages.
+        columns: The dataset's own names of `prompt`, `target`, `id` and `kind`, for those that it calls otherwise.
+        format: Of the benchmark whose rows they are, a key of `FORMATS`, or None.
+        skip_bad_rows: Leave unusable rows out, with a warning, instead of refusing the dataset.
+        place: What the number of a row counts.
+
+    Raises:
+        DatasetError: There are no usable rows, or a row is unusable; it names dataset, row and field of all such rows,
+            20 at most.
+        ConfigError: The format is unknown.
+    """
+    form = FORMATS[require.one_of("dataset.format", format, FORMATS)] if format else _ANY
+    fields = _fields_of(form, columns or {})
+    samples: dict[str, Sample] = {}
+    places: dict[str, str] = {}
+    problems = []
+    for row in rows:
+        try:
+            sample = _sample(row, fields, form.read_target)
+            written = _optional(row.value, fields["id"]) is not None
+            if sample.id in samples:
+                raise DatasetError(_clash(sample.id, written, fields["id"][0], places[sample.id]))
+            samples[sample.id] = sample
+            places[sample.id] = f"{place} {row.number}" + (
+                "" if written else ", which has no id and goes by its number"
+            )
+        except DatasetError as error:
+            problems.append(f"{place} {row.number}{error}")
+            if len(problems) == _MAX_PROBLEMS and not skip_bad_rows:
+                break
+    if problems and not skip_bad_rows:
+        more = "; no more were looked for" if len(problems) == _MAX_PROBLEMS else ""
+        raise DatasetError(f"{name}, {'; '.join(problems)}{more}")
+    if not samples:
+        raise DatasetError(
+            f"the dataset {name} has no rows" + (f" that can be used: {problems[0]}" if problems else "")
+        )
+    if problems:
+        shown = "; ".join(problems[:_MAX_PROBLEMS])
+        warnings.warn(
+            f"{name}: {len(problems)} of {len(problems) + len(samples)} rows are left out: {shown}", stacklevel=2
+        )
+    return list(samples.values())
+
+
+def _fields_of(form: Format, columns: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
+    """By what names a row's fields go."""
+    unknown = ", ".join(sorted(set(columns) - set(form.fields)))
+    if unknown:
+        raise DatasetError(f"columns has {unknown}; it may have {', '.join(form.fields)}")
+    return {role: (own,) if (own := columns.get(role)) else known for role, known in form.fields.items()}
+
+
+def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], read_target: Callable[[str], str]) -> Sample:
+    """The sample of a row; errors begin behind the line's number."""
+    if row.problem is not None:
+        raise DatasetError(f": {row.problem}")
+    prompt, target = (_present(row.value, fields[role]) for role in ("prompt", "target"))
+    question = row.value[prompt]
+    if not isinstance(question, str):
+        raise DatasetError(f", field {prompt!r}: {question!r}; it must be text that is not empty")
+    _as_text(question, prompt)
+    name, kind = (_optional(row.value, fields[role]) for role in ("id", "kind"))
+    try:
+        answer = read_target(_as_text(row.value[target], target))
+    except ValueError as error:
+        raise DatasetError(f", field {target!r}: {_shortened(row.value[target])}; {error}") from error
+    return Sample(name or str(row.number), question, answer, kind)
+
+
+def _present(row: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """The one of the names that the row has."""
+    found = [name for name in names if name in row]
+    if not found:
+        one = f"no field {names[0]!r}" if len(names) == 1 else f"none of the fields {', '.join(map(repr, names))}"
+        raise DatasetError(f": {one}; it has: {', '.join(row) or 'none'}; dataset.columns says which is meant")
+    if any(row[name] != row[found[0]] for name in found[1:]):
+        raise DatasetError(f": has both {' and '.join(map(repr, found))}; say by dataset.columns which is meant")
+    return found[0]
+
+
+def _optional(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    name = next((name for name in names if row.get(name) is not None), None)
+    return None if name is None else _as_text(row[name], name)
+
+
+def _clash(name: str, written: bool, field: str, earlier: str) -> str:
+    if written:
+        return f", field {field!r}: {name!r} names an earlier row already ({earlier}); ids must be unique"
+    return (
+        f": has no {field!r} and goes by its number, but {name!r} is the id of an earlier row ({earlier}): give it one"
+    )
+
+
+def _as_text(value: Any, field: str) -> str:
+    if isinstance(value, str) and value.strip() and not has_surrogate(value):
+        return value.strip()
+    if isinstance(value, float) and math.isfinite(value):
+        return str(int(value)) if value.is_integer() else repr(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    allowed = "it must be text that is not empty, or a finite number"
+    if isinstance(value, str) and value.strip():
+        allowed = "half of a surrogate pair is no text"
+    raise DatasetError(f", field {field!r}: {_shortened(value)}; {allowed}")
+
+
+def _shortened(value: Any) -> str:
+    shown = ascii(value)
+    return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}..."

@@ -1,0 +1,260 @@
+"""What a run came to: accuracy with its intervals, and everything that it cost. Records are counted, not kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.repeats import Attempt, Repeats, figures_of
+from scaffolding_ext.protocol.notes import Purpose, TokenCounts
+from scaffolding_ext.stats.intervals import Interval, wilson_interval
+from scaffolding_ext.stats.repeats import Mean
+
+CUT_OFF = "length"  # the exit reason of a chain that its budget ended
+COUNTS = ("decoded", "prefilled", "reused")
+_MOST_DISCARDED = 0.1  # share of the decoded tokens; above it a run is warned about
+_PRICED = 1e6  # tokens that a price is of
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Figures of one run. A failed sample counts as wrong, and means take it with what it had cost by then.
+
+    Attributes:
+        num_samples: Records, epochs counted each.
+        num_failed: Records with an error.
+        num_correct: Right answers.
+        num_cut_off: Outputs that the budget ended and that are not right; they count as wrong, as do the next three.
+        num_unanswered: Other outputs without an answer.
+        num_undetermined: Other answers that differ from the target as strings and by nothing that could be decided.
+        num_wrong: All other answers.
+        accuracy: Right answers by samples, failed ones included; None without samples.
+        accuracy_interval: 95 % Wilson interval. It takes samples as independent: with several epochs it is too narrow.
+        accuracy_of_finished: Right answers by samples that did not fail; None where all failed. It says how good the
+            answers are, not how good the run was: what fails is seldom a random part of the samples.
+        accuracy_of_finished_interval: 95 % Wilson interval.
+        repeats: mean@n, maj@k and pass@k, with 95 % intervals from resampling questions; None without samples.
+        total_tokens: Decoded, prefilled and reused tokens.
+        per_right_answer: The same, `seconds`, and with prices `cost`, by right answers; None without any.
+        mean_decoded_tokens: Tokens decoded a sample: probes, verification and discarded work included.
+        mean_computed_tokens: Tokens that the model ran on a sample: decoded and prefilled.
+        mean_tokens_by_purpose: Decoded, prefilled and reused tokens a sample, by purpose.
+        mean_suffix_tokens: Tokens a sample of the suffixes with which chains were asked; those of the probes hold them.
+        num_unmetered_tasks: Tasks whose tokens nobody counted; where it is not 0, the token figures are too low.
+        mean_seconds: Wall-clock time a sample, from submission to its end.
+        mean_seconds_by_phase: Seconds a sample that waited for the tasks of each purpose.
+        seconds_to_first_token: `mean`, `median` and `p95` of the samples whose workers tell; None where none does.
+        cost: `total` and `per_sample`, in the currency of the prices; None without prices.
+        exit_reasons: How many samples finished for each reason; samples that name none count under `"unknown"`.
+        errors: How many samples failed with each type of error.
+        calibration_tokens: Tokens that the stack's calibrations had cost before the run, decoded, prefilled and reused;
+            no other figure holds them. None where there are none, or nothing says how many.
+    """
+
+    num_samples: int
+    num_failed: int
+    num_correct: int
+    num_cut_off: int
+    num_unanswered: int
+    num_undetermined: int
+    num_wrong: int
+    accuracy: float | None
+    accuracy_interval: Interval
+    accuracy_of_finished: float | None
+    accuracy_of_finished_interval: Interval
+    repeats: Repeats | None
+    total_tokens: dict[str, int]
+    per_right_answer: dict[str, float] | None
+    mean_decoded_tokens: float | None
+    mean_computed_tokens: float | None
+    mean_tokens_by_purpose: dict[str, dict[str, float]]
+    num_unmetered_tasks: int
+    mean_seconds: float | None
+    mean_seconds_by_phase: dict[str, float]
+    seconds_to_first_token: dict[str, float] | None
+    cost: dict[str, float] | None
+    exit_reasons: dict[str, int]
+    errors: dict[str, int]
+    calibration_tokens: dict[str, int] | None = None
+    mean_suffix_tokens: float | None = None
+
+    @property
+    def mean_calibration_tokens(self) -> float:
+        """Decoded tokens of the calibrations, spread over the run's samples; 0 where there are none."""
+        if self.calibration_tokens is None or not self.num_samples:
+            return 0.0
+        return self.calibration_tokens["decoded"] / self.num_samples
+
+    @property
+    def discarded_share(self) -> float:
+        """Decoded tokens that reached no output, of all that were decoded; 0 where none were."""
+        discarded = self.mean_tokens_by_purpose.get(str(Purpose.DISCARDED), {}).get("decoded", 0.0)
+        return discarded / self.mean_decoded_tokens if self.mean_decoded_tokens else 0.0
+
+    @property
+    def warning(self) -> str | None:
+        """What is to be changed where much was decoded in vain; None elsewhere."""
+        if self.discarded_share <= _MOST_DISCARDED:
+            return None
+        return (
+            f"{self.discarded_share:.0%} of the decoded tokens were discarded: chains ran on while their probes "
+            "waited, or samples of a vote were stopped. Have the server serve probes first (docs/servers.md), raise "
+            "the worker's max_batch_size, lower max_parallel_requests or the controller's max_lead, or probe less often"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that JSON can hold: mean@n, maj@k and pass@k stand beside the others."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        repeats = fields.pop("repeats")
+        fields |= {"mean_at_n": None, "maj_at_k": {}, "pass_at_k": {}} if repeats is None else repeats.to_json()
+        return {name: value._asdict() if isinstance(value, Interval) else value for name, value in fields.items()}
+
+
+def summarize(
+    records: Iterable[Record],
+    calibration_cost: TokenCounts | None = None,
+    *,
+    price: Mapping[str, float] | None = None,
+) -> Summary:
+    """Sum a run's records up; the arguments are those of `Tally.summary`."""
+    tally = Tally()
+    for record in records:
+        tally.add(record)
+    return tally.summary(calibration_cost, price=price)
+
+
+class Tally:
+    """Counts a run's records as they come.
+
+    Attributes:
+        num_samples: Records so far.
+        num_correct: Right answers so far.
+        num_failed: Failed ones so far.
+        tokens: Decoded, prefilled and reused so far.
+        first_error: Id and message of the first that failed, or None.
+    """
+
+    def __init__(self) -> None:
+        self.num_samples = self.num_correct = self.num_failed = 0
+        self.tokens = dict.fromkeys(COUNTS, 0)
+        self.first_error: str | None = None
+        self._outcomes: Counter[str] = Counter()
+        self._by_purpose: dict[str, dict[str, int]] = {}
+        self._num_unmetered_tasks = self._num_suffix_tokens = 0
+        self._seconds: Counter[str] = Counter()
+        self._first_tokens = array("d")
+        self._exit_reasons: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._attempts: dict[str, list[Attempt]] = {}
+
+    def add(self, record: Record) -> None:
+        """Count a record."""
+        self.num_samples += 1
+        self.num_correct += record.correct and record.error is None
+        self.num_failed += record.error is not None
+        self._outcomes[_outcome(record)] += 1
+        for name in COUNTS:
+            self.tokens[name] += record.ledger["total"][name]
+        for purpose, counts in record.ledger["by_purpose"].items():
+            of_purpose = self._by_purpose.setdefault(purpose, dict.fromkeys(COUNTS, 0))
+            for name in COUNTS:
+                of_purpose[name] += counts[name]
+        self._num_unmetered_tasks += record.ledger["num_unmetered_tasks"]
+        self._num_suffix_tokens += record.ledger.get("num_suffix_tokens", 0)
+        for phase, seconds in record.seconds.items():
+            if phase == "first_token":
+                self._first_tokens.append(seconds)
+            else:
+                self._seconds[phase] += seconds  # type: ignore[assignment]
+        if record.error is None:
+            self._exit_reasons[record.exit_reason or "unknown"] += 1
+        else:
+            self._errors[record.error.type] += 1
+            self.first_error = self.first_error or f"{record.id}: {record.error.message}"
+        attempt = Attempt(record.epoch, record.answer, record.correct and record.error is None)
+        self._attempts.setdefault(record.id, []).append(attempt)
+
+    def summary(
+        self, calibration_cost: TokenCounts | None = None, *, price: Mapping[str, float] | None = None
+    ) -> Summary:
+        """The figures of what was counted.
+
+        Args:
+            calibration_cost: What `calibration_cost.calibration_cost` says of the run's controller.
+            price: What a million tokens cost that were `decoded`, `prefilled`, `reused`; None for no costs.
+        """
+        num_samples, num_finished = self.num_samples, self.num_samples - self.num_failed
+        cost = None if not price else sum(self.tokens[name] * each for name, each in price.items()) / _PRICED
+        spent = {**self.tokens, "seconds": self._seconds["total"], **({} if cost is None else {"cost": cost})}
+        firsts = np.frombuffer(self._first_tokens) if self._first_tokens else None
+        return Summary(
+            num_samples=num_samples,
+            num_failed=self.num_failed,
+            num_correct=self.num_correct,
+            num_cut_off=self._outcomes["cut_off"],
+            num_unanswered=self._outcomes["unanswered"],
+            num_undetermined=self._outcomes["undetermined"],
+            num_wrong=self._outcomes["wrong"],
+            accuracy=self.num_correct / num_samples if num_samples else None,
+            accuracy_interval=wilson_interval(self.num_correct, num_samples),
+            accuracy_of_finished=self.num_correct / num_finished if num_finished else None,
+            accuracy_of_finished_interval=wilson_interval(self.num_correct, num_finished),
+            repeats=figures_of(self._attempts.values()) if num_samples else None,
+            total_tokens=dict(self.tokens),
+            per_right_answer={name: amount / self.num_correct for name, amount in spent.items()}
+            if self.num_correct
+            else None,
+            mean_decoded_tokens=self._mean(self.tokens["decoded"]),
+            mean_computed_tokens=self._mean(self.tokens["decoded"] + self.tokens["prefilled"]),
+            mean_tokens_by_purpose={
+                purpose: {name: number / num_samples for name, number in counts.items()}
+                for purpose, counts in self._by_purpose.items()
+            },
+            num_unmetered_tasks=self._num_unmetered_tasks,
+            mean_seconds=self._mean(self._seconds["total"]),
+            mean_seconds_by_phase={
+                phase: seconds / num_samples for phase, seconds in self._seconds.items() if phase != "total"
+            },
+            seconds_to_first_token=None
+            if firsts is None
+            else {
+                "mean": float(firsts.mean()),
+                "median": float(np.median(firsts)),
+                "p95": float(np.quantile(firsts, 0.95)),
+            },
+            cost=None if cost is None else {"total": cost, "per_sample": cost / max(1, num_samples)},
+            exit_reasons=dict(self._exit_reasons.most_common()),
+            errors=dict(self._errors.most_common()),
+            calibration_tokens=None if calibration_cost is None else calibration_cost._asdict(),
+            mean_suffix_tokens=self._mean(self._num_suffix_tokens),
+        )
+
+    def _mean(self, total: float) -> float | None:
+        return total / self.num_samples if self.num_samples else None
+
+
+def shown_mean(mean: Mean) -> str:
+    """A share with its interval, in percent."""
+    bounds = "" if math.isnan(mean.low) else f" ({100 * mean.low:.1f}-{100 * mean.high:.1f})"
+    return f"{100 * mean.value:.1f}{bounds}"
+
+
+def _outcome(record: Record) -> str:
+    """The one group of the record, in the order in which `Summary` has them."""
+    if record.error is not None:
+        return "failed"
+    if record.correct:
+        return "correct"
+    if record.exit_reason == CUT_OFF:
+        return "cut_off"
+    if record.answer is None:
+        return "unanswered"
+    return "undetermined" if record.verdict == "undetermined" else "wrong"

@@ -1,0 +1,198 @@
+"""One budget of tokens for all votes of an evaluation: which samples it buys, and what the votes come to.
+
+The samples are the run's records, a sample's index in its vote being its epoch; what to draw next is decided on them
+alone (`controllers.vote.allocation.data_set`), so that a run that goes on spends as it would have spent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from scaffolding_ext import require
+from scaffolding_ext.answers import group
+from scaffolding_ext.controllers.vote.allocation.base import Votes
+from scaffolding_ext.controllers.vote.allocation.data_set import CLAIMS, Spending, next_round
+from scaffolding_ext.controllers.vote.allocation.data_set_replay import skyline
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.controllers.vote.weights import UniformWeight
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.engine import Job
+from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.protocol import Controller
+
+_KEY = "evaluation.total_tokens"
+
+
+class VoteBudget:
+    """Spends a budget of decoded tokens on the votes of a data set.
+
+    Args:
+        controller: The stack's; it says how many samples a vote has at most, and its rule which votes are settled.
+        questions: What is voted on.
+        total_tokens: The budget.
+        spending: Who gets further samples.
+
+    Attributes:
+        max_samples: Most samples of a question.
+
+    Raises:
+        ConfigError: The controller is no vote, or one that needs more than answers; or the budget has not a token for
+            each question.
+    """
+
+    def __init__(
+        self, controller: Controller, questions: Sequence[Sample], total_tokens: int, spending: Spending
+    ) -> None:
+        vote = _checked(controller)
+        if total_tokens < len(questions):
+            message = f"is {total_tokens:,} for {len(questions):,} questions; give each at least one sample"
+            raise ConfigError(message, _KEY)
+        self.max_samples = vote.default_sample_num
+        self._rule = vote.allocation
+        self._questions = questions
+        self._total_tokens = total_tokens
+        self._spending = spending
+        self._drawn: dict[str, dict[int, Record]] = {question.id: {} for question in questions}
+
+    def add(self, record: Record) -> None:
+        """Take a sample in."""
+        self._drawn[record.id][record.epoch] = dataclasses.replace(record, trace=[])
+
+    def rounds(self) -> Iterator[Iterator[Job]]:
+        """The samples to draw, round by round; those of a round must have been added before the next is asked for.
+
+        Raises:
+            ConfigError: The budget does not pay for one sample a question, or the samples that were added at the start
+                are not those that it begins with.
+        """
+        votes = [self._votes_of(question, 0) for question in self._questions]
+        is_last = False
+        while not is_last:
+            with require.under("evaluation"):
+                chosen, is_last = next_round(votes, self._total_tokens, CLAIMS[self._spending], self._rule)
+            sizes = {index: len(votes[index].classes) for index in chosen}
+            jobs = [Job(self._questions[index], size) for index, size in sizes.items()]
+            missing = [job for job in jobs if job.epoch not in self._drawn[job.sample.id]]
+            num_bought = sum(len(each.classes) for each in votes) + len(jobs) - len(missing)
+            if (missing or is_last) and num_bought < sum(map(len, self._drawn.values())):
+                raise ConfigError(
+                    f"is {self._total_tokens:,}, which buys other samples than the run in the folder has: going on, it "
+                    "may become more, not less, and questions and spending must stay; or name another --output_path",
+                    _KEY,
+                )
+            if missing:
+                yield iter(missing)
+            for index, size in sizes.items():
+                votes[index] = self._votes_of(self._questions[index], size + 1)
+
+    def votes(self) -> list[Record]:
+        """A record for each question that has samples: its vote, with the tokens of all of them."""
+        return [_vote_of(samples) for samples in self._samples()]
+
+    def figures(self) -> dict[str, Any]:
+        """What was spent, on how many samples, and what no choice of these samples could have reached or had to."""
+        votes = [
+            LabelledVote(
+                samples[0].id,
+                group([sample.answer for sample in samples]),
+                [sample.correct for sample in samples],
+                [_decoded(sample) for sample in samples],
+            )
+            for samples in self._samples()
+        ]
+        sizes = [len(each.classes) for each in votes]
+        best = skyline(votes, math.inf)
+        return {
+            "total_tokens": self._total_tokens,
+            "spent_tokens": sum(sum(each.lengths) for each in votes),
+            "spending": self._spending,
+            "num_samples": sum(sizes),
+            "fewest_samples": min(sizes, default=0),
+            "most_samples": max(sizes, default=0),
+            "num_right": sum(each.is_right(size) for each, size in zip(votes, sizes, strict=True)),
+            "num_right_of_first_samples": sum(each.is_right(1) for each in votes),
+            "num_right_of_oracle": sum(each.is_right(size) for each, size in zip(votes, best, strict=True)),
+        }
+
+    def _samples(self) -> list[list[Record]]:
+        """The samples of each question that has some, in the order of their index."""
+        return [[drawn[index] for index in sorted(drawn)] for drawn in self._drawn.values() if drawn]
+
+    def _votes_of(self, question: Sample, num_samples: int) -> Votes:
+        samples = [self._drawn[question.id][index] for index in range(num_samples)]
+        classes = group([sample.answer for sample in samples])
+        return Votes(classes, self.max_samples, lengths=[_decoded(sample) for sample in samples])
+
+
+def _checked(controller: Controller) -> MajorityVoteController:
+    if not isinstance(controller, MajorityVoteController):
+        raise ConfigError(
+            f"buys further samples of votes, and the controller is a {type(controller).__name__}; take a stack with a "
+            "MajorityVoteController outermost, such as configs:majority_vote",
+            _KEY,
+        )
+    if controller.default_sample_num < 2:
+        raise ConfigError("is 1; a vote that gets further samples has 2 or more", "controller.args.default_sample_num")
+    if not isinstance(controller.weight, UniformWeight):
+        raise ConfigError("must be uniform with evaluation.total_tokens, which reads answers", "controller.args.weight")
+    if controller.allocation is not None and controller.allocation.reads_rewards:
+        raise ConfigError(
+            "reads rewards; with evaluation.total_tokens, which has none, give another", "controller.args.allocation"
+        )
+    return controller
+
+
+def _vote_of(samples: Sequence[Record]) -> Record:
+    """The vote of a question: the first sample that gave the winning answer, with what all samples cost."""
+    classes = group([sample.answer for sample in samples])
+    winner = vote(classes)
+    ended = [sample for sample in samples if sample.error is None]
+    elected = samples[classes.index(winner)] if winner >= 0 else (ended or samples)[0]
+    event = {
+        "event": "vote",
+        "branch": [],
+        "seconds": 0.0,
+        "num_samples": len(samples),
+        "num_rounds": len(samples),
+        "answers": [sample.answer for sample in samples],
+        "classes": classes,
+        "winner": winner,
+        "num_decoded": [_decoded(sample) for sample in samples],
+    }
+    return dataclasses.replace(
+        elected,
+        epoch=0,
+        exit_reason=None if elected.error else "vote" if winner >= 0 else "no_answer",
+        ledger=_summed([sample.ledger for sample in samples]),
+        seconds={"total": round(math.fsum(sample.seconds["total"] for sample in samples), 6)},
+        trace=[event],
+    )
+
+
+def _decoded(record: Record) -> int:
+    decoded: int = record.ledger["total"]["decoded"]
+    return decoded
+
+
+def _summed(ledgers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One ledger, in JSON, for several."""
+    total: Counter[str] = Counter()
+    by_purpose: dict[str, Counter[str]] = {}
+    for ledger in ledgers:
+        total.update(ledger["total"])
+        for purpose, counts in ledger["by_purpose"].items():
+            by_purpose.setdefault(purpose, Counter()).update(counts)
+    num_suffix_tokens = sum(ledger.get("num_suffix_tokens", 0) for ledger in ledgers)
+    return {
+        "total": dict(total),
+        "by_purpose": {purpose: dict(counts) for purpose, counts in by_purpose.items()},
+        "num_unmetered_tasks": sum(ledger["num_unmetered_tasks"] for ledger in ledgers),
+        **({"num_suffix_tokens": num_suffix_tokens} if num_suffix_tokens else {}),
+    }

@@ -1,0 +1,270 @@
+"""How a question becomes a prompt, and how a model family's thinking opens, is probed, and is closed.
+
+A `Prompting` is applied once when a request starts. It holds the tokenizer by reference: cloning a controller copies
+the reference, never the tokenizer.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.prompts.model_files import how_to_load, refuse_own_tokenizer
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.task_results import output_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+Turn = Mapping[str, str]  # of a conversation: its `role` and its `content`
+
+
+class PromptFamily(NamedTuple):
+    """The texts that steer one family of reasoning models.
+
+    Attributes:
+        think_close: Marks the end of thinking in the completion.
+        probe: Appended to an unfinished chain to ask for its current answer, up to and with the opening brace.
+        close: Appended to force the final answer while thinking is open, up to and with the opening brace.
+        close_closed: The same after thinking has been closed.
+        answer_end: What follows the answer in the text that `close` opens.
+        verdict: Appended to a solution to ask whether its answer is right; YES or NO follows.
+        check: Likewise; a short derivation and then YES or NO follow.
+        step_verdict: Appended to a solution that ends in a step to ask whether that step is right; YES or NO follows.
+    """
+
+    think_close: str
+    probe: str
+    close: str
+    close_closed: str
+    answer_end: str
+    verdict: str = "\n\nIs this answer correct? Reply with YES or NO.\n"
+    check: str = "\n\nCheck this answer: work it out again in a few lines, then reply with YES or NO.\n"
+    step_verdict: str = "\n\nIs the work right up to here? Reply with YES or NO.\n"
+
+
+# A string names where a family is: models that ship with a package bring theirs, and it is imported when asked for.
+FAMILIES: dict[str, PromptFamily | str] = {
+    # The suffixes of the released Dynasor code, shared by the R1 distillates and QwQ.
+    "deepseek_r1": PromptFamily(
+        think_close="</think>",
+        probe="... Oh, I suddenly got the answer to the whole problem, **Final Answer**\n\n\\[ \\boxed{",
+        close="\n\n...</think>\n Oh, I have got the answer to the whole problem\n**Final Answer:**\n\\[\n \\boxed{",
+        close_closed="\n\n Oh, I have got the answer to the whole problem\n**Final Answer:**\n\\[\n \\boxed{",
+        answer_end="}\n\\]",
+    ),
+    # Models without a mark for the end of thinking: nothing closes, and thinking out loud is the answer's beginning.
+    "instruct": PromptFamily(
+        think_close="</think>",  # which such a model never writes
+        probe="\n\n**Final Answer**\n\n\\[ \\boxed{",
+        close="\n\n**Final Answer:**\n\\[\n \\boxed{",
+        close_closed="\n\n**Final Answer:**\n\\[\n \\boxed{",
+        answer_end="}\n\\]",
+    ),
+    "tinylm": "scaffolding_ext.tinylm.embedded:FAMILY",
+}
+DEFAULT_FAMILY = "deepseek_r1"
+UNTHINKING_FAMILY = "instruct"
+_ANSWER = "(the answer so far)"  # stands for it in a conversation that is rendered for what follows
+# Who finds the folder of a model `COLLECTION/NAME`. Models of a collection are of the family of that name.
+COLLECTIONS = {"tinylm": "scaffolding_ext.tinylm.embedded:model_folder"}
+
+
+def family_named(name: str) -> PromptFamily:
+    """The family of that name.
+
+    Raises:
+        UnknownNameError: There is none; add it to `FAMILIES`.
+    """
+    family = FAMILIES.get(name)
+    if family is None:
+        raise UnknownNameError(f"unknown prompt family {name!r}; known: {', '.join(FAMILIES)}", "family")
+    if isinstance(family, str):
+        family = FAMILIES[name] = cast("PromptFamily", pkgutil.resolve_name(family))
+    return family
+
+
+def model_folder(model: str) -> str:
+    """Resolve `tinylm/NAME` to the folder of the weights that ship with the package; other names pass through.
+
+    Raises:
+        UnknownNameError: No embedded model has that name.
+    """
+    collection = _collection_of(model)
+    return model if collection is None else str(pkgutil.resolve_name(COLLECTIONS[collection])(model))
+
+
+def _collection_of(model: str) -> str | None:
+    name, slash, _ = model.partition("/")
+    return name if slash and name in COLLECTIONS else None
+
+
+@functools.lru_cache(maxsize=8)
+def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model folder, hub name or `tinylm/NAME`; one object a name and process."""
+    folder = model_folder(model)
+    options = how_to_load(folder, model, trust_remote_code)
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise MissingDependencyError("transformers", "hf") from error
+    if not trust_remote_code:
+        refuse_own_tokenizer(folder, model)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    if not tokenizer.is_fast:
+        raise ConfigError(f"the tokenizer of {model!r} has no fast (Rust) version, which this package needs")
+    return tokenizer
+
+
+class Prompting:
+    """System prompt, chat template and prompt family of a stack.
+
+    Args:
+        tokenizer: A fast tokenizer. Where it has a chat template, prompts are rendered with it, opened for the
+            assistant; elsewhere the prompt is used as it is.
+        family: A name in `FAMILIES`.
+        system_prompt: Goes before the user's prompt, or None.
+        chat_template: False uses prompts as they are even where the tokenizer has a template.
+        prompt_suffix: Goes behind every prompt of the user, such as the request to put the answer into a box.
+
+    Raises:
+        UnknownNameError: The family is unknown.
+        ConfigError: A system prompt is given but there is no chat template to place it.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        family: str = DEFAULT_FAMILY,
+        system_prompt: str | None = None,
+        chat_template: bool = True,
+        prompt_suffix: str | None = None,
+    ) -> None:
+        self.family = family_named(family)
+        self._tokenizer = tokenizer
+        self._system_prompt = system_prompt
+        self._suffix = prompt_suffix or ""
+        self._templated = chat_template and tokenizer.chat_template is not None
+        if system_prompt is not None and not self._templated:
+            raise ConfigError(
+                "needs a chat template, and there is none: the tokenizer has none, or chat_template is off",
+                "system_prompt",
+            )
+        self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
+
+    @classmethod
+    def for_model(
+        cls, model: str, family: str | None = None, trust_remote_code: bool = False, **options: Any
+    ) -> Prompting:
+        """The prompting of a model folder, hub name or `tinylm/NAME`.
+
+        Without a family it is that of the model's collection; else `"deepseek_r1"` where template or vocabulary of the
+        model know `</think>`, and `"instruct"` where they do not.
+
+        Raises:
+            MissingDependencyError: transformers is not installed.
+            ConfigError: The model has no tokenizer that can be loaded, or an option is wrong; `key` names the argument.
+        """
+        try:
+            tokenizer = load_tokenizer(model, trust_remote_code)
+        except ConfigError as error:
+            where = f"the tokenizer of {model!r} cannot be loaded: the model " if error.key == "model" else ""
+            raise type(error)(where + error.message, "model") from error
+        except ScaffoldingExtError:
+            raise
+        except Exception as error:  # of any type: transformers has many for a model that it cannot load
+            message = f"the tokenizer of {model!r} cannot be loaded ({type(error).__name__}: {error})"
+            raise ConfigError(f"{message}; name a model folder, a hub name or tinylm/NAME", "model") from error
+        guessed = _collection_of(model) or (DEFAULT_FAMILY if _thinks(tokenizer) else UNTHINKING_FAMILY)
+        return cls(tokenizer, family or guessed, **options)
+
+    def apply(self, task: GenerationTask, history: Sequence[Turn] = (), raw: bool = False) -> None:
+        """Turn the task's `input_str` from the user's prompt into the model's, with `input_tokens` beside it.
+
+        Args:
+            task: Its prompt is what the user says last.
+            history: The turns before that, as `{"role", "content"}`. The content of a system turn that comes first
+                follows the stack's own system prompt.
+            raw: Whether the prompt is the model's already, without template and suffix.
+
+        Raises:
+            ConfigError: There is history and no chat template for it, or the template refuses such turns.
+        """
+        templated = self._templated and not raw
+        text = task.input_str or ""
+        if history and not templated:
+            raise ConfigError(
+                "holds turns before the user's last, and this model has no chat template for them", "history"
+            )
+        if not raw:
+            text += self._suffix
+        if templated:
+            text = self._rendered(*history, {"role": "user", "content": text})
+        task.input_str = text
+        task.input_tokens = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=not templated).ids
+
+    def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
+        """A task that asks again in the conversation of a task that has its output.
+
+        All that was written stays as it is, thinking included, so that a worker reuses it; some templates leave the
+        thinking of earlier turns out. Without a template the prompt follows as a paragraph of its own.
+
+        Args:
+            task: Its input is the conversation so far, its output the answer to that.
+            prompt: What the user says next.
+
+        Raises:
+            NoOutputError: The task has no output.
+        """
+        answer = output_of(task)
+        opening = f"\n\n{prompt}{self._suffix}\n\n"
+        if self._templated:
+            turns = ("user", "?"), ("assistant", _ANSWER), ("user", prompt + self._suffix)
+            opening = self._rendered(*({"role": role, "content": text} for role, text in turns)).partition(_ANSWER)[2]
+        text = None if task.input_str is None else task.input_str + answer + opening
+        ids = None
+        if task.input_tokens is not None and task.output_tokens is not None:
+            written = task.output_tokens
+            if written and not self.decode(written[-1:]):  # the token that ended it: the opening begins with its own
+                written = written[:-1]
+            ids = task.input_tokens + written + self.encode(opening)
+        return GenerationTask(worker_tag=task.worker_tag, input_str=text, input_tokens=ids)
+
+    def _rendered(self, *turns: Turn) -> str:
+        """A conversation by the chat template, opened for the assistant."""
+        messages = [dict(turn) for turn in turns]
+        if self._system_prompt and messages[0]["role"] == "system":
+            messages[0]["content"] = f"{self._system_prompt}\n\n{messages[0]['content']}"
+        elif self._system_prompt:
+            messages.insert(0, {"role": "system", "content": self._system_prompt})
+        try:
+            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # of any type: a template is code of the model's authors
+            roles = ", ".join(message["role"] for message in messages)
+            raise ConfigError(f"the chat template takes no such turns ({roles}): {error}", "history") from error
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a piece of text that continues a chain (no special tokens are added)."""
+        return list(self._encode(text))
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        return str(self._tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def _encode_uncached(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Prompting:
+        return self  # shared by design: copying a large tokenizer costs hundreds of milliseconds
+
+
+def _thinks(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether a model can mark the end of its thinking, as far as its tokenizer says."""
+    close = family_named(DEFAULT_FAMILY).think_close
+    return (
+        close in str(tokenizer.chat_template) or "<think>" in str(tokenizer.chat_template) or close in tokenizer.vocab
+    )

@@ -1,0 +1,196 @@
+"""Which sampling fields there are, and who sets them: a request goes before a controller, a controller before a worker.
+
+A field that nobody sets stays at its default, and the worker's own value holds. What a request sets is noted on its
+task, so that a value that equals the field's default (no penalty, no stop string, `temperature=None` for the worker's
+own) is a choice like any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from scaffolding_ext import require
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol import GenerationTask, Task, standins
+from scaffolding_ext.protocol.notes import notes_of, set_notes
+from scaffolding_ext.request.program import current_program
+from scaffolding_ext.request.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+GUIDED_DECODING = "guided_decoding"  # key of custom_input_params: what holds an output to a form
+_RESULT_FIELDS = frozenset(
+    (
+        *("output_str", "output_tokens", "finish_reason", "context_logits", "logprobs", "customized_result_fields"),
+        *("ttft_s", "latency_s", "usage_prompt_tokens", "usage_completion_tokens", "request_id", "llm_request_params"),
+    )
+)
+_REQUEST_FIELDS = frozenset(("input_str", "input_tokens", *(field.name for field in dataclasses.fields(Task))))
+# What the stand-in has as well: of a field that a release adds nobody here knows what it is, a result or a request.
+SAMPLING_FIELDS = (
+    frozenset(field.name for field in dataclasses.fields(GenerationTask))
+    & frozenset(field.name for field in dataclasses.fields(standins.GenerationTask))
+) - (_RESULT_FIELDS | _REQUEST_FIELDS)
+_DEFAULTS = {
+    field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    for field in dataclasses.fields(GenerationTask)
+    if field.name in SAMPLING_FIELDS
+}
+# What no engine takes; what one engine refuses and another serves is for its worker to say.
+_BOUNDS: dict[str, dict[str, float]] = {
+    "temperature": {"least": 0},
+    "top_p": {"above": 0, "most": 1},
+    "top_k": {"least": -1},  # to some engines -1 is off, to others 0
+    "max_tokens": {"least": 1},
+    "min_tokens": {"least": 0},
+    "num_logprobs": {"least": 0},
+    "n": {"least": 1},
+    "best_of": {"least": 1},
+    "frequency_penalty": {},
+    "presence_penalty": {},
+    "seed": {"least": 0},
+}
+SAMPLE_TEMPERATURE = 0.7  # of one of several samples, where nobody says how to sample: greedy ones would all be alike
+
+
+def checked_sampling_params(
+    sampling_params: Mapping[str, Any] | None, key: str = "sampling_params", reserved: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """A copy of the sampling parameters, every name and type checked.
+
+    Args:
+        sampling_params: Values by name of the field.
+        key: Where they were given, for the error.
+        reserved: Sampling fields that the controller sets itself, from arguments of its own.
+
+    Raises:
+        ConfigError: It is no mapping, a name is no sampling field of GenerationTask or is reserved, or a value has not
+            the field's type or is one that no engine takes. Other ranges are the worker's to judge.
+    """
+    if sampling_params is None:
+        return {}
+    if not isinstance(sampling_params, Mapping):
+        raise ConfigError(
+            f"is {sampling_params!r}; give a mapping of sampling fields to values, such as {{'temperature': 0.7}}", key
+        )
+    for name, value in sampling_params.items():
+        if name in reserved:
+            raise ConfigError(f"{name!r} is set by the controller; use its own arguments for it", key)
+        if name not in SAMPLING_FIELDS:
+            allowed = ", ".join(sorted(SAMPLING_FIELDS.difference(reserved)))
+            raise ConfigError(f"{name!r} is no sampling field; allowed: {allowed}", key)
+        _check_value(name, value, f"{key}.{name}")
+    return dict(sampling_params)
+
+
+def set_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
+    """Set sampling fields that a request brought as keyword arguments; they go before everything else.
+
+    Raises:
+        ConfigError: A name is no sampling field, or a value has not its type.
+    """
+    if not sampling_params:
+        return
+    for name, value in checked_sampling_params(sampling_params, "request").items():
+        setattr(task, name, value)
+    _note_as_set(task, sampling_params)
+
+
+def apply_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
+    """Set every sampling field that the task's creator left alone, and a seed where the program has one."""
+    taken = notes_of(task).sampling_fields
+    draw = notes_of(task).draw
+    for name, value in sampling_params.items():
+        if name not in taken and _is_default(task, name):
+            is_shared = name == "seed" and value is not None and draw
+            setattr(task, name, derive_seed(value, *draw) if is_shared else value)
+    if task.seed is None and "seed" not in taken:
+        program = current_program()
+        if program is not None:
+            task.seed = program.next_seed()
+
+
+def inherit_sampling_params(piece: GenerationTask, task: GenerationTask, *part: int | str) -> None:
+    """Give a piece of a task's generation what the task itself asks for, but for its number of tokens.
+
+    Args:
+        piece: Gets the fields.
+        task: Has them.
+        part: Which piece it is: a seed used twice would draw the same numbers again. Without it, it has the task's.
+    """
+    for name in SAMPLING_FIELDS:
+        if name != "max_tokens" and not _is_default(task, name):
+            setattr(piece, name, getattr(task, name))
+    if piece.seed is not None and part:
+        piece.seed = derive_seed(piece.seed, *part)
+    notes = notes_of(task)
+    if notes.sampling_fields:
+        _note_as_set(piece, notes.sampling_fields)
+    if notes.draw or part:
+        set_notes(piece, notes_of(piece)._replace(draw=(*notes.draw, *part)))
+
+
+def vary(task: GenerationTask) -> bool:
+    """Give one of several samples a temperature, where nobody said how it is drawn; whether it needed one.
+
+    Raises:
+        ConfigError: Its temperature is 0, at which all samples are alike.
+    """
+    if task.temperature == 0:
+        refuse_greedy("temperature")
+    if not {"temperature", "top_p", "top_k"}.isdisjoint(notes_of(task).sampling_fields):
+        return False
+    if task.temperature is not None or task.top_p is not None or task.top_k is not None:
+        return False
+    task.temperature = SAMPLE_TEMPERATURE
+    return True
+
+
+def refuse_greedy(key: str) -> NoReturn:
+    """Refuse a temperature of 0 for one of several samples.
+
+    Args:
+        key: Where it was given.
+
+    Raises:
+        ConfigError: Always.
+    """
+    raise ConfigError(
+        "is 0, at which all samples of a prompt are alike; leave it out (0.7 is taken), set one above 0, or draw one "
+        "sample",
+        key,
+    )
+
+
+def _is_default(task: GenerationTask, name: str) -> bool:
+    value = getattr(task, name)
+    return value is None or value == _DEFAULTS[name]
+
+
+def _note_as_set(task: GenerationTask, names: Collection[str]) -> None:
+    notes = notes_of(task)
+    set_notes(task, notes._replace(sampling_fields=tuple({*notes.sampling_fields, *names})))
+
+
+def _check_value(name: str, value: Any, key: str) -> None:
+    from pydantic import ValidationError
+
+    try:
+        _type_of(name).validate_python(value, strict=True)
+    except ValidationError as error:
+        raise ConfigError(f"is {value!r}: {error.errors()[0]['msg'].lower()}", key) from error
+    if name in _BOUNDS and value is not None:
+        require.number(key, value, **_BOUNDS[name])
+
+
+@functools.cache
+def _type_of(name: str) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    # Upstream's own hints cannot be resolved: they name a class that its module imports for type checkers alone.
+    return TypeAdapter(typing.get_type_hints(standins.GenerationTask)[name])

@@ -1,0 +1,131 @@
+"""The protocol between controllers, workers and host: TensorRT-LLM's own classes where they import, else stand-ins.
+
+`SCAFFOLDING_EXT_STANDINS=1` in the environment forces the stand-ins. `UPSTREAM` says which are in use, and
+`WHY_STANDINS` why an installed TensorRT-LLM is passed over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from scaffolding_ext.protocol import chat_standins, standins
+from scaffolding_ext.protocol.standins import ControllerGenerator
+
+_REQUIRED_FIELDS = ("output_str", "output_tokens", "customized_result_fields", "streaming_output_flag")
+
+
+def _import_upstream() -> tuple[Any | None, str]:
+    """`tensorrt_llm.scaffolding` where it can be used; else None, and why where it is installed."""
+    if os.environ.get("SCAFFOLDING_EXT_STANDINS", "") not in ("", "0") or not importlib.util.find_spec("tensorrt_llm"):
+        return None, ""
+    try:
+        module = importlib.import_module("tensorrt_llm.scaffolding")
+        fields = {field.name for field in dataclasses.fields(module.GenerationTask)}
+    except ModuleNotFoundError as error:  # 1.2's scaffolding imports mcp, which nothing there installs
+        return None, f"it needs the module {error.name!r}, which is not installed: pip install {error.name}"
+    except Exception as error:  # without a driver its import fails in many ways, of many types
+        return None, str(error)
+    missing = [name for name in _REQUIRED_FIELDS if name not in fields]
+    if missing:
+        return None, f"its GenerationTask has no field {', '.join(missing)}: that is a release below 1.2"
+    return module, ""
+
+
+_upstream, WHY_STANDINS = (None, "") if TYPE_CHECKING else _import_upstream()
+UPSTREAM: bool = _upstream is not None
+if WHY_STANDINS:
+    warnings.warn(
+        f"tensorrt_llm is installed, but its Scaffolding cannot be used ({WHY_STANDINS}); its protocol's stand-ins are",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+if TYPE_CHECKING or _upstream is None:
+    from scaffolding_ext.protocol.chat_standins import (
+        AssistantMessage,
+        ChatTask,
+        DropKVCacheTask,
+        RoleMessage,
+        SystemMessage,
+        TokenizeTask,
+        UserMessage,
+    )
+    from scaffolding_ext.protocol.standins import (
+        Controller,
+        ExecutionScope,
+        GenerationTask,
+        ParallelProcess,
+        RewardTask,
+        ScaffoldingOutput,
+        StreamGenerationTask,
+        Task,
+        TaskCollection,
+        TaskStatus,
+        Worker,
+        current_scope,
+        with_task_collection,
+    )
+else:
+    Controller = _upstream.Controller
+    GenerationTask = _upstream.GenerationTask
+    ParallelProcess = _upstream.ParallelProcess
+    RewardTask = _upstream.RewardTask
+    StreamGenerationTask = _upstream.StreamGenerationTask
+    Task = _upstream.Task
+    TaskCollection = _upstream.TaskCollection
+    TaskStatus = _upstream.TaskStatus
+    Worker = _upstream.Worker
+    with_task_collection = _upstream.with_task_collection
+    ScaffoldingOutput = importlib.import_module("tensorrt_llm.scaffolding.result").ScaffoldingOutput
+    _tasks = importlib.import_module("tensorrt_llm.scaffolding.task")
+    # Of some releases only.
+    AssistantMessage = getattr(_tasks, "AssistantMessage", chat_standins.AssistantMessage)
+    ChatTask = getattr(_tasks, "ChatTask", chat_standins.ChatTask)
+    DropKVCacheTask = getattr(_tasks, "DropKVCacheTask", chat_standins.DropKVCacheTask)
+    RoleMessage = getattr(_tasks, "RoleMessage", chat_standins.RoleMessage)
+    SystemMessage = getattr(_tasks, "SystemMessage", chat_standins.SystemMessage)
+    TokenizeTask = getattr(_tasks, "TokenizeTask", chat_standins.TokenizeTask)
+    UserMessage = getattr(_tasks, "UserMessage", chat_standins.UserMessage)
+    ExecutionScope = getattr(_upstream, "ExecutionScope", standins.ExecutionScope)
+    current_scope = getattr(_upstream, "current_scope", standins.current_scope)
+
+
+def close_generator(generator: Iterator[Any]) -> None:
+    """Close a controller's generator; plain iterators, as upstream's task collections wrap it in, cannot be closed."""
+    close = getattr(generator, "close", None)
+    if close is not None:
+        close()
+
+
+__all__ = [
+    "UPSTREAM",
+    "WHY_STANDINS",
+    "AssistantMessage",
+    "ChatTask",
+    "Controller",
+    "ControllerGenerator",
+    "DropKVCacheTask",
+    "ExecutionScope",
+    "GenerationTask",
+    "ParallelProcess",
+    "RewardTask",
+    "RoleMessage",
+    "ScaffoldingOutput",
+    "StreamGenerationTask",
+    "SystemMessage",
+    "Task",
+    "TaskCollection",
+    "TaskStatus",
+    "TokenizeTask",
+    "UserMessage",
+    "Worker",
+    "close_generator",
+    "current_scope",
+    "with_task_collection",
+]

@@ -1,0 +1,211 @@
+"""Branches on one prefix: their tasks, and the formulas that controllers and workers share about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext import require
+from scaffolding_ext.protocol import Task
+
+# In a worker's `refused`, beside the names of task types:
+LAYER_EXIT = "layer exit"  # see `VerifyTask.layer_exit`
+SIMILARITY_GATE = "similarity gate"  # see `BranchTask.least_similarity`
+
+
+def entropy(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Entropy in nats of the distributions that logits give, shape (...) of logits of shape (..., vocabulary).
+
+    Args:
+        logits: Of a layer: the unembedding of its hidden state, to which the model's final norm was applied.
+
+    Reference:
+        RKSC, equation 5.
+
+    Deviation:
+        The released code leaves the final norm out, so that its entropies are those of another scale (logit lens).
+    """
+    values = np.asarray(logits, dtype=float)
+    shifted = values - values.max(axis=-1, keepdims=True)
+    weights = np.exp(shifted)
+    total = weights.sum(axis=-1)
+    return np.asarray(np.log(total) - (weights * shifted).sum(axis=-1) / total)
+
+
+@dataclass(frozen=True)
+class LayerExit:
+    """When a verdict may be read: the entropy is low, and no longer changes from layer to layer.
+
+    Args:
+        max_entropy: Theta: the entropy must be below it, in nats.
+        max_change: Epsilon: the entropy must have changed by less since the layer before, in nats.
+        min_layer: The first layer that may be read, counted from 1; at least 2, since there must be one before it.
+
+    Raises:
+        ValueError: One is outside its range.
+
+    Reference:
+        RKSC, equation 5 and the exit rule.
+
+    Deviation:
+        Without the calibration of `fit_layer_exit` the paper's 8.0 and 3.0 fire at the third layer or the fourth.
+    """
+
+    max_entropy: float
+    max_change: float
+    min_layer: int = 2
+
+    def __post_init__(self) -> None:
+        require.number("max_entropy", self.max_entropy, above=0)
+        require.number("max_change", self.max_change, above=0)
+        require.whole("min_layer", self.min_layer, least=2)
+
+    def settled(self, layer: int, entropies: npt.ArrayLike, entropies_before: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Which branches may leave after a layer.
+
+        Args:
+            layer: Counted from 1.
+            entropies: Of each branch after it, in nats.
+            entropies_before: Of each branch after the layer before.
+        """
+        now, before = np.asarray(entropies, dtype=float), np.asarray(entropies_before, dtype=float)
+        return np.asarray(
+            (layer >= self.min_layer) & (now < self.max_entropy) & (np.abs(now - before) < self.max_change)
+        )
+
+    def layers(self, entropies: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """The layer after which each branch leaves, counted from 1; the last where it never settles.
+
+        Args:
+            entropies: After each layer, in nats, shape (branches, layers).
+        """
+        curves = np.asarray(entropies, dtype=float)
+        num_branches, num_layers = curves.shape
+        left = np.full(num_branches, num_layers)
+        for layer in range(num_layers - 1, 1, -1):
+            left[self.settled(layer, curves[:, layer - 1], curves[:, layer - 2])] = layer
+        return left
+
+
+@dataclass
+class BranchTask(Task):
+    """Many suffixes generated on one prefix, whose KV they share.
+
+    A branch is gone on with by another task, in whose suffix stands what it has written: its KV is reused.
+
+    A branch may have a phrasing of its own, which it reads in the place of the prefix; with `least_similarity` it reads
+    the prefix after all where that seems to make no difference, and its answer is then that to the prefix's wording.
+
+    Attributes:
+        suffixes: Token ids of each branch's suffix; the branch reads `prefix_tokens` and then its suffix.
+        max_tokens: Most tokens decoded in each branch.
+        seeds: One a branch; None leaves them to the worker.
+        branch_scores: What each branch is worth so far, in [0, 1]; None is 1 each. With `depth` it says in which order
+            KV leaves the worker's memory (`block_score`).
+        depth: Of the branches in their tree; that of the prefix is 0.
+        phrasings: Token ids of each branch's own wording of the prefix; None: all have the prefix itself.
+        least_similarity: Tau, in [-1, 1]: a branch with its own phrasing reads its suffix on the prefix's KV, and stays
+            there where it is at least so similar. None: it is computed on its own phrasing. A worker that cannot
+            compare hidden states names `SIMILARITY_GATE` among what it refuses.
+        outputs: Result: the text of each branch.
+        output_tokens: Result: the token ids of each branch.
+        confidences: Result: mean top-1 probability over the tokens that each branch decoded (RKSC, eq. 3).
+        logprobs: Result: natural-log probability of each token that each branch decoded.
+        finish_reasons: Result: why each branch ended; `"length"` at `max_tokens`.
+        similarities: Result: how alike the hidden states are of each branch's last token, read on the prefix's KV, and
+            of the prefix's last token (RKSC, eq. 2); 1 where the phrasing is the prefix. None without a gate.
+        on_prefix: Result: which branches were written on the prefix, not on another phrasing.
+    """
+
+    prefix_tokens: list[int] = field(default_factory=list)
+    suffixes: list[list[int]] = field(default_factory=list)
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seeds: list[int] | None = None
+    branch_scores: list[float] | None = None
+    depth: int = 1
+    phrasings: list[list[int]] | None = None
+    least_similarity: float | None = None
+    outputs: list[str] | None = None
+    output_tokens: list[list[int]] | None = None
+    confidences: list[float] | None = None
+    logprobs: list[list[float]] | None = None
+    finish_reasons: list[str | None] | None = None
+    similarities: list[float] | None = None
+    on_prefix: list[bool] | None = None
+
+
+@dataclass
+class VerifyTask(Task):
+    """P(yes) for each branch: the probability of the first token of `yes` against that of `no` after a question.
+
+    Attributes:
+        branches: Token ids of each branch, ending in the question that asks for the verdict.
+        yes_token: Id of the first token of the affirmative answer.
+        no_token: Id of the first token of the negative answer.
+        layer_exit: When a verdict may be read before the last layer; None reads the last. A worker that cannot stop
+            there names `LAYER_EXIT` among what it refuses.
+        depth: Of the branches in their tree; with its score it says when the KV of a branch leaves the worker's memory.
+        scores: Result: P(yes) / (P(yes) + P(no)) of each branch.
+        exit_layers: Result: the layer after which each verdict was read, counted from 1, where the worker says it.
+    """
+
+    branches: list[list[int]] = field(default_factory=list)
+    yes_token: int = 0
+    no_token: int = 0
+    layer_exit: LayerExit | None = None
+    depth: int = 1
+    scores: list[float] | None = None
+    exit_layers: list[int] | None = None
+
+
+def generation_confidence(top_probabilities: Sequence[float]) -> float:
+    """The mean over the steps of a branch of the probability of the likeliest token; 0 where nothing was decoded.
+
+    Args:
+        top_probabilities: One a step, in [0, 1]; only of steps that the branch really decoded.
+
+    Reference:
+        RKSC, equation 3.
+
+    Deviation:
+        The released code goes on counting behind the end of a branch.
+    """
+    return math.fsum(top_probabilities) / len(top_probabilities) if top_probabilities else 0.0
+
+
+def block_score(score: float, depth: int) -> float:
+    """Omega: how much a block is worth keeping, in [0, 1].
+
+    Args:
+        score: Of the branch that it belongs to, in [0, 1]; a prefix that all share has 1.
+        depth: Of that branch in the tree; 0 for the prefix.
+
+    Raises:
+        ValueError: One is outside its range.
+
+    Reference:
+        RKSC, algorithm 4.
+    """
+    return require.number("score", score, least=0, most=1) / (require.whole("depth", depth, least=0) + 1)
+
+
+def break_even_branches(whole: float, prefix: float, suffix: float) -> float:
+    """B*: from how many branches on sharing pays; infinite where a suffix behind the prefix costs as much as the whole.
+
+    Args:
+        whole: Seconds of one branch that reads prefix and suffix.
+        prefix: Seconds of the prefix, once.
+        suffix: Seconds of one branch's suffix behind it.
+
+    Reference:
+        RKSC, equation 10: B T_whole = T_prefix + B T_suffix.
+    """
+    saved = whole - suffix
+    return prefix / saved if saved > 0 else math.inf

@@ -1,0 +1,128 @@
+"""Rewrites tasks that a worker cannot serve natively as plain generation, and writes the results back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scaffolding_ext.errors import InvalidTaskError, NoOutputError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.branching import BranchTask, VerifyTask, generation_confidence
+from scaffolding_ext.protocol.notes import CHAIN, VERIFY, set_purpose
+from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
+from scaffolding_ext.protocol.worker_tags import tag_name
+
+
+def prefixes_of(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> list[list[int]]:
+    """What each branch reads before its suffix: its own phrasing, where it has one, or the prefix.
+
+    Args:
+        task: What has the branches.
+        on_prefix: Which of them read the prefix all the same; None is none.
+
+    Raises:
+        InvalidTaskError: Phrasings are not one a branch.
+    """
+    phrasings = [task.prefix_tokens] * len(task.suffixes) if task.phrasings is None else task.phrasings
+    if len(phrasings) != len(task.suffixes):
+        raise InvalidTaskError(
+            f"phrasings are {len(phrasings)}; give one a branch ({len(task.suffixes)}), which may be the prefix"
+        )
+    if on_prefix is None:
+        return phrasings
+    return [task.prefix_tokens if stays else own for own, stays in zip(phrasings, on_prefix, strict=True)]
+
+
+def lower_branch(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> list[GenerationTask]:
+    """Rewrite a BranchTask as one GenerationTask a suffix; an engine with block reuse shares the prefix by itself.
+
+    Args:
+        task: What is rewritten.
+        on_prefix: Which branches read the prefix in the place of their own phrasing, where a gate has decided it.
+
+    Raises:
+        InvalidTaskError: The task asks for a gate and none has decided, or phrasings are not one a branch.
+    """
+    if on_prefix is None and task.least_similarity is not None:
+        raise InvalidTaskError(
+            f"least_similarity is {task.least_similarity}, but hidden states are not to be had here: leave it out, and "
+            "each branch is computed on its own phrasing"
+        )
+    seeds: list[int | None] = list(task.seeds) if task.seeds else [None] * len(task.suffixes)
+    lowered = []
+    for prefix, suffix, seed in zip(prefixes_of(task, on_prefix), task.suffixes, seeds, strict=True):
+        generation = GenerationTask(
+            worker_tag=task.worker_tag,
+            input_tokens=prefix + suffix,
+            max_tokens=task.max_tokens,
+            temperature=task.temperature,
+            top_p=task.top_p,
+            top_k=task.top_k,
+            seed=seed,
+            num_logprobs=1,
+        )
+        set_purpose(generation, CHAIN)
+        lowered.append(generation)
+    return lowered
+
+
+def write_back_branch(task: BranchTask, lowered: list[GenerationTask]) -> None:
+    """Write the results of the lowered tasks back into the BranchTask; a branch without a token has confidence 0.
+
+    Raises:
+        NoOutputError: The worker left no output, or no log-probabilities.
+    """
+    task.outputs = [output_of(generation) for generation in lowered]
+    task.output_tokens = [generation.output_tokens or [] for generation in lowered]
+    steps = [[] if generation.output_tokens == [] else _logprobs_of(generation) for generation in lowered]
+    task.confidences = [generation_confidence([math.exp(_top(step)) for step in own]) for own in steps]
+    task.logprobs = [
+        [step[token].logprob for token, step in zip(ids, own, strict=False)]
+        for ids, own in zip(task.output_tokens, steps, strict=True)
+    ]
+    task.finish_reasons = [finish_reason_of(generation) for generation in lowered]
+    read = [task.prefix_tokens + suffix for suffix in task.suffixes]
+    task.on_prefix = [each.input_tokens == ids for each, ids in zip(lowered, read, strict=True)]
+
+
+def lower_verify(task: VerifyTask) -> list[GenerationTask]:
+    """Rewrite a VerifyTask as one-token generation with the log-probabilities of the likeliest tokens."""
+    lowered = []
+    for branch in task.branches:
+        generation = GenerationTask(
+            worker_tag=task.worker_tag, input_tokens=list(branch), max_tokens=1, temperature=0.0, num_logprobs=20
+        )
+        set_purpose(generation, VERIFY)
+        lowered.append(generation)
+    return lowered
+
+
+def write_back_verify(task: VerifyTask, lowered: list[GenerationTask]) -> None:
+    """Write P(yes) from the lowered tasks back; a verdict outside the reported tokens counts as improbable.
+
+    Raises:
+        NoOutputError: The worker left no log-probabilities.
+    """
+    scores = []
+    for generation in lowered:
+        reported = _logprobs_of(generation)[0]
+        floor = min(entry.logprob for entry in reported.values())
+        yes, no = (reported[token].logprob if token in reported else floor for token in (task.yes_token, task.no_token))
+        scores.append(1.0 / (1.0 + math.exp(min(no - yes, 700.0))))
+    task.scores = scores
+
+
+def _top(step: Mapping[int, Any]) -> float:
+    return float(max(entry.logprob for entry in step.values()))
+
+
+def _logprobs_of(generation: GenerationTask) -> Sequence[Mapping[int, Any]]:
+    """For each token that was generated, the reported tokens and their log-probabilities."""
+    steps: Sequence[Mapping[int, Any]] | None = generation.logprobs
+    if not steps or not all(steps):
+        raise NoOutputError(
+            f"the worker {tag_name(generation.worker_tag)!r} left no log-probabilities in a GenerationTask that "
+            f"asks for {generation.num_logprobs}; take a worker that reports them"
+        )
+    return steps

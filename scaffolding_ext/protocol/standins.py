@@ -1,0 +1,295 @@
+"""Stand-ins for TensorRT-LLM Scaffolding's protocol, for machines without it.
+
+Names, fields, defaults and semantics are those of TensorRT-LLM 1.2 and newer, so that a controller or worker written on
+them runs there unchanged. Import them through `scaffolding_ext.protocol`, which takes the real ones where they exist.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import functools
+from abc import ABC
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
+
+
+@dataclass
+class ScaffoldingOutput:
+    """What a request gives back: the completion's text and token ids."""
+
+    text: str | None
+    token_ids: list[int] | None
+    data: Any = None
+
+
+@dataclass(frozen=True)
+class ExecutionScope:
+    """A point in a request's execution tree: the root has an empty branch path, each parallel fork appends an index."""
+
+    request_id: str
+    branch_path: tuple[int, ...] = ()
+
+    @property
+    def scope_id(self) -> str:
+        """A globally unique key for the scope."""
+        return f"{self.request_id}:{'.'.join(map(str, self.branch_path))}" if self.branch_path else self.request_id
+
+    @property
+    def branch_path_list(self) -> list[int]:
+        """The branch path as a list, for JSON."""
+        return list(self.branch_path)
+
+    def child(self, branch_index: int) -> ExecutionScope:
+        """The scope of one branch of a fork."""
+        return ExecutionScope(self.request_id, (*self.branch_path, branch_index))
+
+    def with_branch_path(self, branch_path: Sequence[int]) -> ExecutionScope:
+        """A scope of the same request with an explicit branch path."""
+        return ExecutionScope(self.request_id, tuple(branch_path))
+
+
+current_scope: contextvars.ContextVar[ExecutionScope | None] = contextvars.ContextVar("current_scope", default=None)
+
+
+class TaskStatus(Enum):
+    """How a worker ended a task. (The third name is misspelt upstream, too.)"""
+
+    SUCCESS = "success"
+    WORKER_NOT_SUPPORTED = "worker_not_supported"
+    WORKER_EXECEPTION = "worker_exception"
+
+
+@dataclass
+class Task:
+    """One unit of work for the worker of its tag; the worker writes the results into it."""
+
+    worker_tag: Any = field(default=None)
+    streaming_output_flag: bool = field(default=False)
+    streaming_output_list: list[Any] = field(default_factory=list)
+    custom_input_params: dict[str, Any] | None = None
+    custom_output_params: dict[str, Any] | None = None
+
+    @staticmethod
+    def create_from_prompt(prompt: str) -> Task:
+        """A task for the prompt; task types that have one override this."""
+        raise TypeError("this task type cannot be made from a prompt; use GenerationTask.create_from_prompt")
+
+    def create_scaffolding_output(self) -> ScaffoldingOutput:
+        """The request's output, where this task is its last; task types that have one override this."""
+        raise TypeError(f"{type(self).__name__} has no scaffolding output")
+
+
+@dataclass
+class GenerationTask(Task):
+    """Generation from a prompt; where both are given, `input_tokens` are the exact ids of `input_str`."""
+
+    input_tokens: list[int] | None = None
+    input_str: str | None = None
+    skip_tokenizer: bool = False
+    skip_detokenizer: bool = False
+    best_of: int | None = None
+    echo: bool | None = False
+    frequency_penalty: float | None = 0.0
+    logit_bias: dict[str, float] | None = None
+    num_logprobs: int | None = None
+    max_tokens: int | None = None
+    n: int = 1
+    presence_penalty: float | None = 0.0
+    seed: int | None = None
+    stop: str | list[str] | None = field(default_factory=list)
+    suffix: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    user: str | None = None
+    top_k: int | None = None
+    reasoning_effort: str | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool = False
+    return_context_logits: bool | None = False
+
+    output_str: str | None = None
+    output_tokens: list[int] | None = None
+    finish_reason: str | None = None
+    context_logits: Any = None
+    logprobs: Any = None
+    customized_result_fields: dict[str, Any] = field(default_factory=dict)
+    ttft_s: float | None = None
+    latency_s: float | None = None
+    usage_prompt_tokens: int | None = None
+    usage_completion_tokens: int | None = None
+    request_id: str | None = None
+    llm_request_params: dict[str, Any] | None = None
+
+    @staticmethod
+    def create_from_prompt(prompt: str) -> GenerationTask:
+        """A generation task for the prompt's text."""
+        return GenerationTask(input_str=prompt)
+
+    def create_scaffolding_output(self) -> ScaffoldingOutput:
+        """The output of the request that this task ends."""
+        return ScaffoldingOutput(self.output_str, self.output_tokens)
+
+
+@dataclass
+class StreamGenerationTask(GenerationTask):
+    """Generation in steps: yield the same task again for at least `streaming_step` more tokens."""
+
+    cancel_flag: bool | None = field(default=False)
+    streaming_step: int | None = field(default=1)
+    request_handle: Any = field(default=None)
+    end_flag: bool = field(default=False)
+
+    @staticmethod
+    def create_from_generation_task(task: GenerationTask, streaming_step: int) -> StreamGenerationTask:
+        """A streaming task with the fields of a plain one."""
+        stream_task = StreamGenerationTask()
+        stream_task.__dict__.update(task.__dict__)
+        stream_task.streaming_step = streaming_step
+        return stream_task
+
+
+@dataclass
+class RewardTask(Task):
+    """Asks a reward model for a score."""
+
+    input_tokens: list[int] | None = field(default=None)
+    input_str: str | None = field(default=None)
+
+
+ControllerGenerator = Generator[Any, None, Any]
+
+
+class Controller(ABC):  # noqa: B024  (upstream's is an ABC without abstract methods, too)
+    """Decides what is generated: a generator of task lists and ParallelProcesses."""
+
+    def __init__(self) -> None:
+        self.task_collections: dict[str, TaskCollection] = {}
+
+    def clone(self) -> Controller:
+        """A copy for one request."""
+        return copy.deepcopy(self)
+
+    def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
+        """Run one request: a generator of work that returns the request's output."""
+        task = GenerationTask.create_from_prompt(prompt)
+        yield from self.process([task], **kwargs)
+        return task.create_scaffolding_output()
+
+    def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
+        """Do the tasks, yielding work for the host; the results are written into them."""
+        raise NotImplementedError  # upstream's contract: subclasses override it
+
+
+class ParallelProcess:
+    """Several controllers' generators at once; the host goes on when all have ended."""
+
+    def __init__(
+        self,
+        controllers: Sequence[Controller],
+        tasks_list: Sequence[list[Task]],
+        kwargs_list: Sequence[Mapping[str, Any]],
+        branch_paths: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self.sub_gens: list[Iterable[Any]] = [
+            controller.process(tasks, **kwargs)
+            for controller, tasks, kwargs in zip(controllers, tasks_list, kwargs_list, strict=True)
+        ]
+        self.branch_paths = branch_paths
+
+
+TaskHandler = Callable[[Any, Any], Awaitable[Any]]
+
+
+class Worker(ABC):  # noqa: B024  (upstream's is an ABC without abstract methods, too)
+    """Runs tasks; dispatch is by the exact type of the task."""
+
+    task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {}
+
+    def register_task_handler(self, task_cls: type[Task], handler: TaskHandler) -> None:
+        """Add a handler for a task type, for every instance of the worker's class."""
+        type(self).task_handlers[task_cls] = handler
+
+    async def run_task(self, task: Task) -> TaskStatus | None:
+        """Run one task; handlers set on an instance are not seen (see `scaffolding_ext.protocol.worker`)."""
+        handler = type(self).task_handlers.get(type(task))
+        if handler is None:
+            return TaskStatus.WORKER_NOT_SUPPORTED
+        status: TaskStatus | None = await handler(self, task)
+        return status
+
+    async def on_scope_end(self, scope_id: str) -> None:  # noqa: B027  (a hook, as upstream)
+        """Called when a request or a parallel branch has ended; frees what was held for it."""
+
+    def shutdown(self) -> None:  # noqa: B027  (a hook, as upstream)
+        """Free everything that the worker holds."""
+
+    async def async_shutdown(self) -> None:  # noqa: B027  (a hook, as upstream)
+        """Free what must be freed on the event loop."""
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shutdown()
+
+
+class TaskCollection:
+    """Observes the tasks that a controller yields."""
+
+    def before_yield(self, tasks: list[Task]) -> None:
+        """Called before the tasks go to their workers."""
+
+    def after_yield(self, tasks: list[Task]) -> None:
+        """Called when the tasks have come back."""
+
+    def on_parallel_start(self, num_branches: int) -> None:
+        """Called before a fork."""
+
+    def on_parallel_end(self, num_branches: int) -> None:
+        """Called when all branches of a fork have ended."""
+
+
+class _Observed:
+    """A generator whose yields a task collection sees, and those of its branches."""
+
+    def __init__(self, collection: TaskCollection, generator: Iterable[Any]) -> None:
+        self._collection = collection
+        self._generator = generator
+
+    def __iter__(self) -> Iterator[Any]:
+        for work in self._generator:
+            if isinstance(work, ParallelProcess):
+                work.sub_gens = [_Observed(self._collection, branch) for branch in work.sub_gens]
+                self._collection.on_parallel_start(len(work.sub_gens))
+                yield work
+                self._collection.on_parallel_end(len(work.sub_gens))
+            else:
+                self._collection.before_yield(work)
+                yield work
+                self._collection.after_yield(work)
+
+
+def with_task_collection(
+    name: str, task_collection_cls: type[TaskCollection], **task_collection_kwargs: Any
+) -> Callable[[type[Controller]], type[Controller]]:
+    """Class decorator: every instance gets a task collection that observes what its `process` yields."""
+
+    def decorate(controller_cls: type[Controller]) -> type[Controller]:
+        original_init, original_process = controller_cls.__init__, controller_cls.process
+
+        @functools.wraps(original_init)  # what a stack file may give is read from its signature
+        def init(self: Controller, *args: Any, **kwargs: Any) -> None:
+            original_init(self, *args, **kwargs)
+            self.task_collections[name] = task_collection_cls(**task_collection_kwargs)
+
+        def process(self: Controller, tasks: list[Task], **kwargs: Any) -> Iterator[Any]:
+            return iter(_Observed(self.task_collections[name], original_process(self, tasks, **kwargs)))
+
+        controller_cls.__init__ = init  # type: ignore[method-assign]
+        controller_cls.process = process  # type: ignore[method-assign,assignment]
+        return controller_cls
+
+    return decorate

@@ -1,0 +1,50 @@
+"""Task types that Scaffolding's protocol lacks: scores of a continuation, and comparisons of answers.
+
+Plain generation stays the protocol's exact `GenerationTask` or `StreamGenerationTask`; tasks about branches stand in
+`branching`. `lowering` may rewrite as plain generation what a worker does not serve natively.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scaffolding_ext.protocol import Task
+
+REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask
+
+
+@dataclass
+class ScoreTask(Task):
+    """Per-token log-probabilities of a continuation given a prompt. Give both as token ids, or both as text.
+
+    Text is tokenised whole: a token that reaches over the border is scored with the continuation, since it is what the
+    model would have written there.
+
+    Attributes:
+        logprobs: Result: natural-log probability of each continuation token, in order.
+    """
+
+    input_tokens: list[int] | None = None
+    input_str: str | None = None
+    continuation_tokens: list[int] | None = None
+    continuation_str: str | None = None
+    logprobs: list[float] | None = None
+
+
+@dataclass
+class CompareTask(Task):
+    """Which of these answers are equal.
+
+    Attributes:
+        answers: The answers; None stands for "no answer" and equals nothing.
+        classes: Result: a class number for each answer in order of first appearance, -1 for None.
+        num_undetermined: Result: distinct answers that count as different from others because nothing could decide.
+    """
+
+    answers: list[str | None] = field(default_factory=list)
+    classes: list[int] | None = None
+    num_undetermined: int | None = None
+
+
+class MeaningTask(CompareTask):
+    """As `CompareTask`, of open-ended answers: which of them mean the same, however they are put."""

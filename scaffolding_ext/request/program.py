@@ -1,0 +1,265 @@
+"""One request's identity, seeds, token ledger and decision trace: its *program*, carried in a context variable.
+
+The host opens a program for each request; under a host that knows none, `BaseController.generate` opens it. Whoever
+runs on behalf of the request (controllers, workers, schedulers) finds it with `current_program()`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from scaffolding_ext.protocol import ControllerGenerator, ScaffoldingOutput, Task, current_scope
+from scaffolding_ext.protocol.notes import Purpose, TokenCounts, notes_of
+from scaffolding_ext.request.execution_trace import ExecutionRecorder
+from scaffolding_ext.request.ledger import Ledger, Meter
+from scaffolding_ext.request.progress import Progress, Steps
+from scaffolding_ext.request.seeds import derive_seed
+
+_program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
+_parts: contextvars.ContextVar[tuple[Ledger, ...]] = contextvars.ContextVar("parts", default=())
+_program_ids = itertools.count()
+
+
+def current_program() -> Program | None:
+    """The program on whose behalf the calling code runs, or None outside any."""
+    return _program.get()
+
+
+def enter_program(program: Program) -> contextvars.Token[Program | None]:
+    """Make the program the current one of the calling context; for hosts."""
+    return _program.set(program)
+
+
+def leave_program() -> None:
+    """Leave the calling context without a program; for hosts."""
+    _program.set(None)
+
+
+class Program:
+    """One request's identity, seeds, ledger and trace.
+
+    Args:
+        seed: Seed of the run. None draws no seeds: each worker uses its own randomness.
+        sample_id: Names the sample within the run; seeds depend on it.
+        epoch: Repetition of the sample; seeds depend on it.
+        clock: Seconds from any origin, monotonic; for the trace.
+
+    Attributes:
+        id: Unique within the process, whatever the sample is called.
+        sample_id: As given.
+        epoch: As given.
+        ledger: The tokens, by purpose.
+        execution: Records its calls in the shape of upstream's traces; None where nobody asked for that.
+        prompting: The `Prompting` that was applied to the request's prompt, or None.
+        asked: What it was applied to: the user's words, the turns before them, and whether they went to the model raw.
+        at_end: Called when the request has ended, well or not, under a host that ends no scopes.
+        began: When it began, which under our host is when it was submitted, by its clock.
+        deadline: When the caller wants it to have ended, by that clock; None where nobody said.
+        order: Its place among the programs that wait, by its progress: the lower, the sooner; None where none is kept.
+        show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_meter",
+        "_num_draws",
+        "_steps",
+        "_steps_of",
+        "_trace",
+        "asked",
+        "at_end",
+        "began",
+        "deadline",
+        "epoch",
+        "execution",
+        "id",
+        "ledger",
+        "order",
+        "prompting",
+        "sample_id",
+        "seed",
+        "show",
+    )
+
+    def __init__(
+        self,
+        seed: int | None = None,
+        sample_id: str | None = None,
+        epoch: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.id = f"program-{next(_program_ids)}"
+        self.sample_id = sample_id
+        self.epoch = epoch
+        self.seed = None if seed is None else derive_seed(seed, sample_id, epoch)
+        self.ledger = Ledger()
+        self.execution: ExecutionRecorder | None = None
+        self.at_end: list[Callable[[], object]] = []
+        self.show: Callable[[ScaffoldingOutput], object] | None = None
+        self.deadline: float | None = None
+        self.order: Callable[[Progress], float] | None = None
+        self._trace: list[dict[str, Any]] | None = None
+        self.prompting: Any = None
+        self.asked: tuple[str, Sequence[Mapping[str, str]], bool] = ("", (), False)
+        self._clock = clock
+        self.began = clock()
+        self._num_draws: dict[tuple[int, ...], int] = {}
+        self._steps = Steps()
+        self._steps_of: tuple[int, ...] | None = None  # the branch whose controller told them
+        self._meter = Meter(self.ledger, self.elapsed)
+
+    @property
+    def number(self) -> int:
+        """Its place among the programs of the process: the lower, the older."""
+        return int(self.id.rpartition("-")[2])
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is, by the ledger and by what its controller published."""
+        return Progress(self.number, self.began, self.deadline, self.ledger.total.decoded, self._steps)
+
+    @property
+    def priority(self) -> float:
+        """Its place among the programs that wait: the lower, the sooner; 0 where nobody orders them."""
+        return 0.0 if self.order is None else self.order(self.progress)
+
+    def publish(self, steps: Steps) -> None:
+        """For controllers: say how far the request is. Of nested controllers the outermost is heard."""
+        path = _branch_path()
+        if self._steps_of is None or path == self._steps_of[: len(path)]:
+            self._steps, self._steps_of = steps, path
+
+    @property
+    def trace(self) -> list[dict[str, Any]]:
+        """The decisions in order, each a JSON-serialisable dict with `event`, `branch` and `seconds`."""
+        if self._trace is None:
+            self._trace = []
+        return self._trace
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """How long the request waited for the tasks of each purpose, and when its first token came; see `Meter`."""
+        return {name: round(seconds, 6) for name, seconds in self._meter.seconds.items()}
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether anything was decided."""
+        return self._trace is not None
+
+    def next_seed(self) -> int | None:
+        """The next seed for the branch that asks, or None where the program has no seed.
+
+        It depends on the program's seed, the branch path and how many seeds this branch drew before, not on other
+        branches.
+        """
+        if self.seed is None:
+            return None
+        path = _branch_path()
+        draw = self._num_draws.get(path, 0)
+        self._num_draws[path] = draw + 1
+        return derive_seed(self.seed, path, draw)
+
+    def generator(self) -> np.random.Generator:
+        """A numpy generator from the branch's next seed (from fresh entropy where the program has no seed)."""
+        return np.random.default_rng(self.next_seed())
+
+    def elapsed(self) -> float:
+        """Seconds since the program began, as the trace's `seconds`."""
+        return round(self._clock() - self.began, 6)
+
+    def record(self, event: str, **figures: Any) -> None:
+        """Append a decision to the trace with the figures it was taken on (JSON-serialisable values)."""
+        self.trace.append({"event": event, "branch": list(_branch_path()), "seconds": self.elapsed(), **figures})
+
+    def meter(self, generator: Iterable[Any]) -> ControllerGenerator:
+        """Pass a controller's work through, counting in the ledger what its tasks cost, branches included.
+
+        Returns:
+            A generator with the same yields and the same return value.
+        """
+        return self._meter.watch(generator if self.execution is None else self.execution.watch(generator))
+
+    def close(self) -> None:
+        """For hosts: the request has ended; what only a running one needs is freed."""
+        self._meter.close()
+        self._num_draws.clear()
+        self.show = None
+        for call in self.at_end:
+            call()
+        self.at_end.clear()
+
+
+def _branch_path() -> tuple[int, ...]:
+    scope = current_scope.get()
+    return () if scope is None else tuple(scope.branch_path)
+
+
+def record(event: str, **figures: Any) -> None:
+    """Append a decision to the current program's trace; outside any program it is dropped."""
+    program = _program.get()
+    if program is not None:
+        program.record(event, **figures)
+
+
+def publish(steps: Steps) -> None:
+    """Say how far the current program is; see `Program.publish`. Outside any program it is dropped."""
+    program = _program.get()
+    if program is not None:
+        program.publish(steps)
+
+
+def priority_of(task: Task) -> float:
+    """For workers: the task's place among those that wait: what its controller set, else that of its program."""
+    own, program = notes_of(task).priority, _program.get()
+    return program.priority if program is not None and not own else own
+
+
+def elapsed() -> float:
+    """Seconds since the current program began; 0 outside any."""
+    program = _program.get()
+    return 0.0 if program is None else program.elapsed()
+
+
+def next_seed() -> int | None:
+    """The current program's next seed for this branch; None outside any program or where it has no seed."""
+    program = _program.get()
+    return None if program is None else program.next_seed()
+
+
+def enter_part(ledger: Ledger) -> None:
+    """Keep a ledger of a part of the request: what the calling branch discards from here on is moved in it, too.
+
+    Call it in a branch of a `ParallelProcess`, whose context is its own, and meter that branch's work with `Meter`.
+    """
+    _parts.set((*_parts.get(), ledger))
+
+
+def count(purpose: Purpose, counts: TokenCounts) -> None:
+    """For workers: count tokens that were computed for the current program, but for none of its tasks."""
+    program = _program.get()
+    if program is not None and any(counts):
+        for ledger in (program.ledger, *_parts.get()):
+            ledger.add(purpose, *counts)
+
+
+def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) -> None:
+    """Move tokens generated for `purpose` to `discarded`, in the current program's ledger and those of its parts.
+
+    Args:
+        purpose: What they were counted under.
+        num_tokens: How many.
+        to: `rejected`, where a rule turned them down.
+
+    Raises:
+        ValueError: Fewer tokens were counted for that purpose.
+    """
+    program = _program.get()
+    if program is not None:
+        for ledger in (program.ledger, *_parts.get()):
+            ledger.discard(purpose, num_tokens, to)

@@ -1,0 +1,290 @@
+"""What a request gives back: a handle to wait for, await, stream and cancel, from any thread or loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scaffolding_ext.errors import NoOutputError, RequestCancelledError
+from scaffolding_ext.protocol import ScaffoldingOutput
+from scaffolding_ext.request.completion import Completion
+
+if TYPE_CHECKING:
+    from scaffolding_ext.request.program import Program
+
+_log = logging.getLogger(__name__)
+
+
+def completion_of(result: Any) -> Completion:
+    """The completion of a request of this package's host or of upstream's, waiting for its end where it goes on.
+
+    Upstream's host raises nothing for a failed request: it leaves an output with an empty text. A `Completion`, which
+    this package's controllers end with, is the sign that a request ended well.
+
+    Args:
+        result: What `generate` or `generate_async` of either host gave, for one prompt.
+
+    Raises:
+        RequestError: The request failed; under upstream's host NoOutputError, whatever the reason.
+    """
+    result.result()
+    (output,) = result.outputs
+    if isinstance(output, Completion):
+        return output
+    if isinstance(result, ScaffoldingResult):  # of a controller that is not ours
+        return Completion(output.text, output.token_ids, program=result.program)
+    raise NoOutputError(
+        "the request ended without a Completion: either it failed (the host has printed the error, and left no other "
+        "trace of it), or its controller is none of scaffolding_ext's"
+    )
+
+
+# Guards the registration of waiters of every result: held for a few instructions, and one lock for all keeps a result,
+# of which there may be many thousands, down to a handful of objects.
+_lock = threading.Lock()
+
+
+class _Waker(NamedTuple):
+    """Something to call when a result changes, or only when it ends."""
+
+    wake: Callable[[], object]
+    only_at_end: bool
+
+
+class ScaffoldingResult:
+    """One request in flight or ended.
+
+    Wait with `result()`, with `await`, or stream with `async for`: each step yields this object with `outputs` brought
+    up to date; another `async for` goes on where the last one was left. A failed request raises its error in all three.
+    One whose error nobody has asked for is logged as a warning when the result is forgotten.
+
+    Attributes:
+        program: Ledger and trace, growing while the request runs.
+        task_collections: The controller's task collections, once the request has ended.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_error",
+        "_is_error_known",
+        "_output",
+        "_partial",
+        "_reader",
+        "_unread",
+        "_wakers",
+        "finished",
+        "program",
+        "task_collections",
+    )
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.task_collections: dict[str, Any] | None = None
+        self.finished = False
+        self._output: ScaffoldingOutput | None = None
+        self._error: BaseException | None = None
+        self._is_error_known = False
+        self._partial: ScaffoldingOutput | None = None
+        self._reader: weakref.ref[_Reader] | None = None
+        self._unread: deque[ScaffoldingOutput] | None = None  # the parts that readers have yet to see
+        self._wakers: tuple[_Waker, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The program's id."""
+        return self.program.id
+
+    @property
+    def outputs(self) -> list[ScaffoldingOutput]:
+        """The output in a list of one, as upstream has it; while streaming the part so far, if any."""
+        output = self._partial
+        if self._current_reader() is None:
+            output = self._output or (self._unread[-1] if self._unread else self._partial)
+        return [] if output is None else [output]
+
+    @property
+    def answer(self) -> str | None:
+        """The extracted answer, where the controller gives one."""
+        return getattr(self._output, "answer", None)
+
+    @property
+    def exit_reason(self) -> str | None:
+        """Why the controller stopped, where it says so."""
+        return getattr(self._output, "exit_reason", None)
+
+    def cancel(self) -> None:
+        """Stop the request; whoever waits for it gets a RequestCancelledError. Does nothing once it has ended."""
+        raise TypeError("only a host's results can be cancelled")
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end and return the request's error, or None.
+
+        Raises:
+            TimeoutError: The request has not ended in that time; it goes on.
+        """
+        ended = threading.Event()
+        if self._call_when_changed(ended.set) and not ended.wait(timeout):
+            self._call_no_more(ended.set)
+            raise TimeoutError(f"request {self.id} has not ended within {timeout} s; it goes on: cancel() stops it")
+        self._is_error_known = True
+        return self._error
+
+    def result(self, timeout: float | None = None) -> ScaffoldingResult:
+        """Wait for the end.
+
+        Args:
+            timeout: Seconds to wait; the request itself goes on when they have passed.
+
+        Raises:
+            TimeoutError: The request has not ended in that time.
+            RequestError: The request failed.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self
+
+    async def aresult(self) -> ScaffoldingResult:
+        """Wait for the end without blocking the running loop. Cancelling the wait does not cancel the request."""
+        await self.ended()
+        return self.result()
+
+    async def ended(self) -> None:
+        """Wait for the end, well or not; the error is asked for with `exception()`."""
+        await self._changed()
+
+    async def newest(self, seen: ScaffoldingOutput | None = None) -> ScaffoldingOutput | None:
+        """The newest part of the output, once there is another than `seen`; None once the request has ended.
+
+        Parts in between are passed over, so that a slow reader holds no more than one. Not beside an `async for`.
+        """
+        while not self.finished:
+            part = self._partial
+            if part is not None and part is not seen:
+                return part
+            await self._changed(lambda: self._partial is not seen)
+        return None
+
+    def __await__(self) -> Generator[Any, None, ScaffoldingResult]:
+        return self.aresult().__await__()
+
+    def __aiter__(self) -> AsyncIterator[ScaffoldingResult]:
+        reader = _Reader(self)
+        with _lock:
+            self._unread = deque([*([self._partial] if self._partial else []), *(self._unread or [])])
+            self._reader = weakref.ref(reader)
+        self._wake()  # an `async for` that goes on beside the new one must learn of it
+        return reader
+
+    def __del__(self) -> None:
+        error = self._error
+        if error is None or self._is_error_known or isinstance(error, RequestCancelledError):
+            return
+        _log.warning("request %s failed, and nobody asked for its result", self.id, exc_info=error)
+
+    def _current_reader(self) -> _Reader | None:
+        return None if self._reader is None else self._reader()
+
+    async def _changed(self, is_due: Callable[[], bool] | None = None) -> None:
+        """Wait for the end, or for what somebody has to know before it."""
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        if self._call_when_changed(wake, is_due):
+            try:
+                await woken.wait()
+            finally:
+                self._call_no_more(wake)
+
+    def _call_when_changed(self, wake: Callable[[], object], is_due: Callable[[], bool] | None = None) -> bool:
+        """Have a function called once, at the end or at the next part before it; False if there is no need to.
+
+        Args:
+            wake: Called from any thread.
+            is_due: Whether that part has come already; None waits for the end alone.
+        """
+        with _lock:
+            if self.finished or (is_due is not None and is_due()):
+                return False
+            self._wakers = (*self._wakers, _Waker(wake, only_at_end=is_due is None))
+            return True
+
+    def _call_no_more(self, wake: Callable[[], object]) -> None:
+        with _lock:
+            self._wakers = tuple(waker for waker in self._wakers if waker.wake != wake)
+
+    def _wake(self) -> None:
+        if not self._wakers:  # only a waiter that sees the change already could register from here on
+            return
+        with _lock:
+            wakers = [waker for waker in self._wakers if self.finished or not waker.only_at_end]
+            self._wakers = tuple(waker for waker in self._wakers if waker not in wakers)
+        for waker in wakers:
+            try:
+                waker.wake()
+            except RuntimeError:  # the waiter's loop was closed meanwhile: nobody is left to wake
+                continue
+
+    def push(self, output: ScaffoldingOutput) -> None:
+        """For hosts: a part of the output, cumulative."""
+        with _lock:
+            if self._unread is not None and self._current_reader() is not None:
+                self._unread.append(output)
+            else:  # nobody reads on: the latest part has all that came before it
+                self._partial, self._unread = output, None
+        self._wake()
+
+    def finish(self, output: ScaffoldingOutput) -> None:
+        """For hosts: the request has ended well."""
+        self._settle(output, None)
+
+    def fail(self, error: BaseException) -> None:
+        """For hosts: the request has failed."""
+        self._settle(None, error)
+
+    def _settle(self, output: ScaffoldingOutput | None, error: BaseException | None) -> None:
+        if self.finished:
+            return
+        self._output, self._error = output, error
+        with _lock:
+            self.finished = True
+        self._wake()
+
+
+class _Reader:
+    """One `async for` over a result; the result knows its latest one, while that is still there."""
+
+    __slots__ = ("__weakref__", "_has_ended", "_result")
+
+    def __init__(self, result: ScaffoldingResult) -> None:
+        self._result = result
+        self._has_ended = False
+
+    def __aiter__(self) -> _Reader:
+        return self
+
+    async def __anext__(self) -> ScaffoldingResult:
+        while not self._has_ended:
+            if self._result._current_reader() is not self:
+                raise RuntimeError(f"another `async for` over request {self._result.id} has begun; only one at a time")
+            is_last = self._result.finished  # asked before the parts, which may come until then
+            if self._result._unread:
+                self._result._partial = self._result._unread.popleft()
+                return self._result
+            if is_last:
+                self._has_ended = True
+                self._result._reader = None
+                return self._result.result()
+            await self._result._changed(self._is_due)
+        raise StopAsyncIteration
+
+    def _is_due(self) -> bool:
+        return bool(self._result._unread) or self._result._current_reader() is not self

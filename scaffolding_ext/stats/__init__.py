@@ -1,0 +1,1 @@
+"""Statistics that several algorithms and the evaluation share: intervals, resampling, power, tests."""

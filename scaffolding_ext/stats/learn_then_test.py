@@ -1,0 +1,152 @@
+"""Learn then test: settings whose risk is at most a level, with a confidence, whatever the data are distributed like.
+
+Each setting is a hypothesis, "its risk is above the level", that its mean loss on exchangeable questions may reject.
+All that are rejected hold together with the confidence, so that the cheapest of them may be taken.
+
+Reference: Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test: Calibrating Predictive Algorithms to Achieve
+Risk Control", arXiv 2110.01052.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import rel_entr
+from scipy.stats import binom
+
+from scaffolding_ext import require
+
+TESTINGS = ("fixed_sequence", "bonferroni")
+ORDERING_SHARE = 0.3  # of the questions, which say in which order the others test
+Floats = npt.NDArray[np.float64]
+_ROUNDING = 1e-9  # what a mean of whole losses may be above them
+
+
+class Tested(NamedTuple):
+    """What a test over settings found.
+
+    Attributes:
+        passed: Indices of the settings that hold, in the order in which they were tested.
+        chosen: The cheapest of them; None where none holds.
+        p_values: Of each setting on the questions that tested, shape [num_settings].
+        num_questions: How many questions tested.
+    """
+
+    passed: list[int]
+    chosen: int | None
+    p_values: Floats
+    num_questions: int
+
+
+def hoeffding_bentkus(mean_loss: npt.ArrayLike, num_questions: int, level: float) -> Floats:
+    """P-values of "the risk is above the level".
+
+    Args:
+        mean_loss: Mean of losses in [0, 1], any shape.
+        num_questions: How many losses each is the mean of, at least 1.
+        level: The risk that may be, in (0, 1).
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Reference:
+        Learn then Test, proposition 2 (Bates et al. 2021, theorem 3): the smaller of Hoeffding's tail
+        exp(-n h(min(R, a), a)), h the binary relative entropy, and Bentkus' e P(Bin(n, a) <= ceil(n R)).
+    """
+    require.whole("num_questions", num_questions)
+    require.number("level", level, above=0, below=1)
+    means = _losses(mean_loss)
+    low = np.minimum(means, level)
+    hoeffding = np.exp(-num_questions * (rel_entr(low, level) + rel_entr(1 - low, 1 - level)))
+    bentkus = np.e * binom.cdf(np.ceil(num_questions * means - _ROUNDING), num_questions, level)
+    p_values: Floats = np.minimum(np.minimum(hoeffding, bentkus), 1.0)
+    return p_values
+
+
+def fixed_sequence(p_values: npt.ArrayLike, delta: float) -> int:
+    """How many hypotheses of a sequence are rejected: those before the first whose p-value is above `delta`.
+
+    The order must not depend on the data of the p-values.
+
+    Reference:
+        Learn then Test, section 3.1.
+    """
+    above = np.asarray(p_values, dtype=np.float64) > require.number("delta", delta, above=0, below=1)
+    return int(np.argmax(above)) if above.any() else len(above)
+
+
+def bonferroni(p_values: npt.ArrayLike, delta: float) -> npt.NDArray[np.bool_]:
+    """Which of m hypotheses are rejected: those whose p-value is at most `delta` / m."""
+    values = np.asarray(p_values, dtype=np.float64)
+    return values <= require.number("delta", delta, above=0, below=1) / max(1, values.size)
+
+
+def pareto_sequence(risk: npt.ArrayLike, cost: npt.ArrayLike) -> list[int]:
+    """Settings that none is both cheaper and safer than, the safest first and the cheapest last.
+
+    Args:
+        risk: Of each setting, shape [num_settings].
+        cost: Of each setting, shape [num_settings].
+
+    Reference:
+        Laufer-Goldshtein, Fisch, Barzilay & Jaakkola, "Efficiently Controlling Multiple Risks with Pareto Testing",
+        arXiv 2210.07913.
+    """
+    risks, costs = np.asarray(risk, dtype=np.float64), np.asarray(cost, dtype=np.float64)
+    sequence: list[int] = []
+    for index in np.lexsort((costs, risks)):
+        if not sequence or costs[index] < costs[sequence[-1]]:
+            sequence.append(int(index))
+    return sequence
+
+
+def learn_then_test(
+    losses: npt.ArrayLike,
+    costs: npt.ArrayLike,
+    level: float,
+    delta: float,
+    rng: np.random.Generator,
+    testing: str = "fixed_sequence",
+) -> Tested:
+    """The cheapest setting of which P(risk > level) <= delta, over draws of the questions.
+
+    Args:
+        losses: Loss of each question under each setting, in [0, 1], shape [num_questions, num_settings].
+        costs: Likewise what it costs.
+        level: The risk that may be, in (0, 1).
+        delta: Chance that a setting of a higher risk is chosen, in (0, 1).
+        rng: Draws the questions that order the settings.
+        testing: `"fixed_sequence"` orders the settings on some of the questions (`pareto_sequence`) and tests them one
+            after the other on the others; `"bonferroni"` tests each on all questions, at `delta` by their number.
+
+    Raises:
+        ValueError: Shapes do not fit, there are fewer than 2 questions, or an argument is out of range.
+    """
+    lost, paid = _losses(losses), np.asarray(costs, dtype=np.float64)
+    require.one_of("testing", testing, TESTINGS)
+    if lost.ndim != 2 or lost.shape != paid.shape or len(lost) < 2:
+        raise ValueError(
+            f"losses have shape {lost.shape} and costs {paid.shape}; give [num_questions, num_settings] twice, with "
+            "at least 2 questions"
+        )
+    if testing == "bonferroni":
+        p_values = hoeffding_bentkus(lost.mean(axis=0), len(lost), level)
+        passed = np.flatnonzero(bonferroni(p_values, delta)).tolist()
+        tests = np.arange(len(lost))
+    else:
+        order = rng.permutation(len(lost))
+        orders, tests = np.split(order, [max(1, round(ORDERING_SHARE * len(lost)))])
+        sequence = pareto_sequence(lost[orders].mean(axis=0), paid[orders].mean(axis=0))
+        p_values = hoeffding_bentkus(lost[tests].mean(axis=0), len(tests), level)
+        passed = sequence[: fixed_sequence(p_values[sequence], delta)]
+    cost = paid.mean(axis=0)
+    return Tested(passed, min(passed, key=lambda index: cost[index], default=None), p_values, len(tests))
+
+
+def _losses(values: npt.ArrayLike) -> Floats:
+    losses = np.asarray(values, dtype=np.float64)
+    if not ((losses >= 0) & (losses <= 1)).all():
+        raise ValueError(f"losses are {losses.min():g} to {losses.max():g}; scale them to [0, 1]")
+    return losses

@@ -1,0 +1,139 @@
+"""Recorded programs under each policy, against what can be said of them by hand and by the queues without programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks._lib.recorded_programs import RecordedProgram, Round, recorded_vote, replayed_vote
+from benchmarks._lib.scheduling_simulation import serve_programs
+from scaffolding_ext.controllers.budgets.queueing.events import serve_in_batch
+from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.replay import replay
+from scaffolding_ext.registry import policies
+from scaffolding_ext.request.progress import Progress, Steps
+from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
+
+
+def program(*rounds: tuple[int, ...], deadline: float | None = None, knob: int = 1) -> RecordedProgram:
+    done = [sum(map(len, rounds[:number])) for number in range(len(rounds))]
+    told = (Steps("test", first, max(knob - first, 1)) for first in done)
+    return RecordedProgram(tuple(map(Round, rounds, told)), deadline)
+
+
+def served(policy: Policy, *programs: RecordedProgram, at: list[float] | None = None, places: int = 1) -> list[float]:
+    arrivals = np.array(at or [0.0] * len(programs))
+    return serve_programs(programs, arrivals, policy, Queue(places), 1.0).tolist()
+
+
+def test_the_paper_s_example_goes_from_9_to_6_5_ms() -> None:
+    """Certaindex, on gang scheduling: two programs of two requests, 4 and 5 ms, on an engine with a batch of 2."""
+    both = program((4, 4)), program((5, 5))
+    assert served(Fifo(), *both, places=2) == [8, 10]
+    assert served(Gang(), *both, places=2) == [4, 9]
+
+
+def test_a_second_round_queues_up_anew_unless_programs_are_served_together() -> None:
+    both = program((3,), (3,)), program((5,), (5,))
+    assert served(Fifo(), *both, at=[0, 1]) == [11, 16]
+    assert served(Gang(), *both, at=[0, 1]) == [6, 16]
+
+
+def test_the_shortest_remaining_goes_first_by_what_was_learned() -> None:
+    policy = ShortestRemaining(phi=100)
+    for kind, tokens in (("long", 90), ("short", 10)):
+        policy.learn(Progress(0, 0.0, None, tokens, Steps(kind, 3)))
+    long, short, sure = Steps("long", 0, 2), Steps("short", 0, 4), Steps("long", 2, 6, certaindex=0.95)
+    tokens = [policy.priority(Progress(1, 0.0, None, 0, steps)) for steps in (long, short)]
+    assert tokens == pytest.approx([2 * 30, 4 * 10 / 3])
+    assert policy.priority(Progress(1, 0.0, None, 60, sure)) == pytest.approx(6 * 0.05 * 30)
+    own = Progress(1, 0.0, None, 50, Steps("new", 2, 4, 0.5))
+    assert policy.priority(own) == pytest.approx(4 * 0.5 * 25)  # of its kind it knows this one alone
+    assert policy.priority(own._replace(arrived=200.0)) == pytest.approx(50 + 200 / 100)
+
+
+def test_the_least_attained_goes_before_those_that_had_more() -> None:
+    both = program((4,), (4,)), program((5,), (1,))
+    assert served(LeastAttained(phi=1e9), *both) == [13, 14]
+    assert served(LeastAttained(phi=1e9), *both, program((4,)), at=[0, 0, 5]) == [17, 18, 13]
+
+
+def test_the_earliest_deadline_goes_first_and_a_program_without_one_has_the_policy_s() -> None:
+    three = program((5,)), program((5,), deadline=30), program((5,), deadline=10)
+    assert served(EarliestDeadline(within=20), *three) == [10, 15, 5]
+
+
+@pytest.mark.parametrize("policy", [LeastAttained, ShortestRemaining])
+def test_phi_bounds_how_many_pass_a_long_program_by(policy: type[LeastAttained | ShortestRemaining]) -> None:
+    """Short ones come without end; a long one is passed over by those alone that come before its tokens times phi."""
+    num_short, phi = 200, 0.5
+    long, short = program((50,), (50,), knob=2), program((2,))
+    arrivals = [0.0, *np.arange(0, 2 * num_short, 2.0).tolist()]  # as fast as they are served
+    ends = {}
+    for each in (phi, 1e9):
+        ends[each] = served(policy(each), long, *[short] * num_short, at=arrivals)[0]
+    assert ends[1e9] > 2 * num_short
+    assert ends[phi] <= 100 + 2 * 50 * phi + 50
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_every_policy_serves_everybody_and_loses_no_time(name: str) -> None:
+    rng = np.random.default_rng(0)
+    programs = [
+        program(*(tuple(rng.integers(1, 50, rng.integers(1, 5)).tolist()) for _ in range(rng.integers(1, 4))), knob=16)
+        for _ in range(200)
+    ]
+    arrivals = np.cumsum(rng.exponential(60.0, len(programs)))
+    ends = serve_programs(programs, arrivals, policies.make(name), Queue(1), 1.0)
+    assert (ends > arrivals).all()
+    alone = [sum(each.num_tokens for each in programs)]
+    assert ends.max() >= sum(alone)
+    busy = np.zeros(len(programs))  # one server that never idles ends each busy time where any other order ends it
+    end = 0.0
+    for number, (each, arrival) in enumerate(zip(programs, arrivals, strict=True)):
+        end = max(end, arrival) + each.num_tokens
+        busy[number] = end
+    assert ends.max() == pytest.approx(busy.max())
+    slowest = serve_programs(programs, np.zeros(len(programs)), policies.make(name), Queue(4, 0.2), 1.0)
+    assert slowest.max() >= sum(alone) / Queue(4, 0.2).capacity
+
+
+def test_programs_of_one_request_are_the_queries_of_a_batching_engine() -> None:
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(1, 300, 2000)
+    arrivals = np.cumsum(rng.exponential(20.0, len(lengths)))
+    queue = Queue(16, 0.1)
+    programs = [program((length,)) for length in lengths.tolist()]
+    expected = serve_in_batch(arrivals, lengths * 0.5, 16, queue.speed)
+    np.testing.assert_allclose(serve_programs(programs, arrivals, Fifo(), queue, 0.5), expected)
+
+
+def test_a_vote_is_recorded_from_its_trace() -> None:
+    trace = [
+        {"event": "vote", "branch": [0], "num_decoded": [1], "num_samples": 1},
+        {"event": "allocate", "branch": [], "num_samples": 3, "classes": [0, 1, 0]},
+        {"event": "allocate", "branch": [], "num_samples": 4, "classes": [0, 1, 0, 0]},
+        {"event": "vote", "branch": [], "num_decoded": [5, 6, 7, 8]},
+    ]
+    recorded = recorded_vote(trace, 16)
+    assert [each.num_tokens for each in recorded.rounds] == [(5, 6, 7), (8,)]
+    assert [each.steps[:3] for each in recorded.rounds] == [("vote", 0, 16), ("vote", 3, 13)]
+    assert recorded.rounds[0].steps.certaindex == 0 < recorded.rounds[1].steps.certaindex < 1
+    assert recorded.num_tokens == 26
+    with pytest.raises(ValueError, match="no event 'vote'"):
+        recorded_vote([{"event": "stop"}], 16)
+
+
+def test_a_vote_over_samples_drawn_before_draws_as_its_rule_does() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        classes, lengths = rng.integers(0, 3, 16).tolist(), rng.integers(50, 300, 16).tolist()
+        recorded, expected = replayed_vote(LeaderChange(), classes, lengths), replay(LeaderChange(), classes, lengths)
+        tokens = [number for each in recorded.rounds for number in each.num_tokens]
+        assert tokens == lengths[: expected.num_samples]
+        assert len(recorded.rounds) == expected.num_rounds
+        assert sum(max(each.num_tokens) for each in recorded.rounds) == expected.critical_length
+        left = [each.steps.num_left for each in recorded.rounds]
+        assert left == [16 - each.steps.num_done for each in recorded.rounds]
+    assert replayed_vote(LeaderChange(), [0], [70]).rounds == (Round((70,), Steps("vote", 0, 1)),)

@@ -1,0 +1,45 @@
+"""What looks cost is counted and shown: of the suffixes, and of what the worker computed."""
+
+import pytest
+
+from scaffolding_ext.controllers.chain.stopping import AllOf, EntropyAfterThinking
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer
+from scaffolding_ext.protocol.notes import Purpose
+
+
+@pytest.fixture(scope="module")
+def prompting():
+    return Prompting(load_tokenizer("tinylm/draft"), "tinylm")
+
+
+@pytest.mark.parametrize(
+    "rule", ["consecutive", EntropyAfterThinking(), AllOf(["consecutive", EntropyAfterThinking()])]
+)
+def test_the_tokens_of_the_suffixes_are_counted(scripted, prompting, events, rule):
+    worker, controller = scripted(rule)
+    controller.prompting = prompting
+    controller.mode = "chunk"
+    suffixes = []
+    if rule == "consecutive" or isinstance(rule, AllOf):
+        suffixes.append(prompting.family.probe)
+    if rule != "consecutive":
+        suffixes.append(prompting.family.close)
+    with ScaffoldingLlm(controller, {"generation": worker("4}" * 20, logprobs=lambda task, index: {0: 0.0})}) as llm:
+        result = llm.generate("Q")
+    expected = sum(len(prompting.encode(suffix)) for suffix in suffixes)
+    probes = events(result, "probe")
+    assert [event["suffix_tokens"] for event in probes] == [expected] * len(probes)
+    assert len(probes) >= 3
+    num_forced = len(prompting.encode(prompting.family.close)) * len(events(result, "force"))
+    assert result.program.ledger.num_suffix_tokens == expected * len(probes) + num_forced
+    assert result.program.ledger.to_json()["num_suffix_tokens"] == result.program.ledger.num_suffix_tokens
+
+
+def test_what_looks_wrote_stands_in_the_trace_and_in_the_ledger(ask, events):
+    result, _ = ask("consecutive", ["4}"], mode="chunk")
+    probes = events(result, "probe")
+    ledger = result.program.ledger.by_purpose[Purpose.PROBE]
+    assert sum(event["answer_tokens"] for event in probes) == ledger.decoded == 3 * len("4}")
+    assert ledger.prefilled > 0
+    assert "num_suffix_tokens" not in result.program.ledger.to_json()  # nobody can count them without a tokenizer

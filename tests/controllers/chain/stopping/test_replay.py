@@ -1,0 +1,62 @@
+"""A rule that is shown the looks of a request again decides as it did."""
+
+import itertools
+import json
+
+import pytest
+
+from scaffolding_ext.controllers.chain import probes_of, row_of
+from scaffolding_ext.controllers.chain.stopping import (
+    AllOf,
+    AnswerConfidence,
+    AnyOf,
+    ChainCertainty,
+    Consecutive,
+    EntropyAfterThinking,
+    GiveUp,
+    StoppingRule,
+    TotalVariation,
+    decide,
+)
+
+
+class Watched(StoppingRule):
+    """Decides as another rule, and keeps the looks of one request as JSON."""
+
+    def __init__(self, rule):
+        self.rule, self.needs, self.lines = rule, rule.needs, []
+
+    def stop(self, probes):
+        self.lines.append(json.dumps(row_of(probes)))
+        return self.rule.stop(probes)
+
+    def __call__(self, probes):
+        return self.stop(probes) is not None
+
+
+RULES = [
+    Consecutive(2),
+    TotalVariation(2),
+    EntropyAfterThinking(0.02, 0.5, min_looks=3),
+    AnswerConfidence(0.9),
+    ChainCertainty(0.9, window=15),
+    GiveUp("confidence", most=0.8, midpoint=45, steepness=1.0, min_tokens=0),
+    AnyOf([Consecutive(4), EntropyAfterThinking(0.02, 0.5, min_looks=3)]),
+    AllOf([Consecutive(2), AnswerConfidence(0.9), ChainCertainty(0.5)]),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_a_rule_decides_on_the_record_as_it_did_on_the_chain(ask, mode, rule):
+    watched = Watched(rule)
+    sure = itertools.chain([0.3, 0.6, 0.9, 0.5, 0.7], itertools.repeat(0.95))
+    result, _ = ask(watched, ["3}", "4}", "4}", "5}", "4}"], lambda task: {0: (p := next(sure)), 1: 1.0 - p}, **mode)
+    looks = probes_of(map(json.loads, watched.lines))
+    decisions = [decide(rule, looks[: end + 1]) for end in range(len(looks))]
+    assert decisions[:-1] == [None] * (len(looks) - 1)
+    if decisions[-1] is None:
+        assert result.exit_reason == "end"
+    else:
+        (stop,) = [event for event in result.program.trace if event["event"] == "stop"]
+        assert (decisions[-1].reason, looks[-1].prefix.num_tokens) == (stop["reason"], stop["position"])
+        assert {name: stop[name] for name in decisions[-1].figures} == decisions[-1].figures

@@ -1,0 +1,229 @@
+"""Any and all of several rules, what rules need together, and stacks whose worker cannot give it."""
+
+import pytest
+
+from scaffolding_ext.controllers.chain import Needs, Prefix, Probe, ProbeSchedule, ThoughtChanges
+from scaffolding_ext.controllers.chain.stopping import (
+    AllOf,
+    AnswerConfidence,
+    AnyOf,
+    ChainCertainty,
+    Consecutive,
+    EntropyAfterThinking,
+    GiveUp,
+    PatternStop,
+    StoppingRule,
+    Window,
+    certaindex_of,
+    decide,
+    needs_of,
+)
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.stack.build import load_stack
+from scaffolding_ext.testing import ScriptedWorker
+
+
+def at(number, reason, answer="newest"):
+    """A rule that stops from the numbered look on."""
+
+    class At(StoppingRule):
+        exit_reason = reason
+
+        def __call__(self, probes):
+            return len(probes) >= number
+
+        def figures(self, probes):
+            return {reason: float(len(probes))}
+
+    rule = At()
+    rule.answer = answer
+    return rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason", "position"),
+    [
+        (AnyOf([at(3, "late"), at(2, "soon")]), "soon", 20),
+        (AnyOf([at(2, "first"), at(2, "second")]), "first", 20),
+        (AllOf([at(3, "late"), at(2, "soon")]), "late+soon", 30),
+        (AllOf([at(2, "certain"), lambda probes: len(probes) >= 4]), "certain", 40),
+        (AnyOf([AllOf([at(2, "a"), at(9, "b")]), at(3, "c")]), "c", 30),
+    ],
+)
+def test_several_rules_stop_as_one(ask, mode, events, rule, reason, position):
+    result, _ = ask(rule, ["3}", "4}"], **mode)
+    (stop,) = events(result, "stop")
+    assert (stop["reason"], stop["position"], result.exit_reason) == (reason, position, reason)
+
+
+def test_all_of_them_tell_what_they_decided_on_and_the_first_which_answer(looks):
+    seen = looks(answers=[("4", 0.9), ("5", 0.9), ("4", 0.9)])
+    stop = decide(AllOf([at(1, "first", "best"), at(2, "second")]), seen)
+    assert (stop.answer, stop.figures) == ("best", {"first": 3.0, "second": 3.0})
+    assert decide(AnyOf([at(9, "first"), at(2, "second", "none")]), seen).answer == "none"
+    assert decide(AllOf([at(1, "first"), at(9, "second")]), seen) is None
+    assert AnyOf([at(2, "x")])(seen)
+    assert not AllOf([at(9, "x")])(seen)
+
+
+def test_rules_need_together_what_each_needs():
+    assert needs_of(AnyOf([PatternStop("x"), ChainCertainty()])) == Needs(answer=False, chain_logprobs=True)
+    assert needs_of(AllOf(["consecutive", EntropyAfterThinking(top_k=7)])) == Needs(entropy=7)
+    assert needs_of(AnyOf([EntropyAfterThinking(suffix="a"), AnswerConfidence()])) == Needs(
+        answer_logprobs=True, entropy=20, suffix="a"
+    )
+    assert needs_of(lambda probes: True) == Needs()
+    assert Needs(answer=False).num_logprobs == 0
+    assert Needs(entropy=20, chain_logprobs=True).num_logprobs == 20
+
+
+def test_two_suffixes_are_refused():
+    with pytest.raises(ConfigError, match="one token is read") as caught:
+        AnyOf([EntropyAfterThinking(), EntropyAfterThinking(suffix="</think>")])
+    assert caught.value.key == "rules.suffix"
+
+
+@pytest.mark.parametrize(
+    ("rules", "key"),
+    [([], "rules"), ("consecutive", "rules"), ([5], "rules.0"), (["consecutive", "majority"], "rules.1")],
+)
+@pytest.mark.parametrize("kind", [AnyOf, AllOf])
+def test_what_is_no_list_of_rules_is_refused(kind, rules, key):
+    with pytest.raises(ConfigError) as caught:
+        kind(rules)
+    assert caught.value.key == key
+
+
+def test_a_look_asks_for_answer_and_entropy_at_once(ask, events):
+    result, worker = ask(AllOf(["consecutive", EntropyAfterThinking(min_looks=2)]), ["4}"], mode="chunk")
+    assert result.exit_reason == "certain+entropy"
+    event = events(result, "probe")[-1]
+    assert (event["answer"], event["entropy"]) == ("4", 0.0)
+    assert len([task for task in worker.tasks if purpose_of(task) == PROBE]) == 2 * 3
+
+
+# ---- stack files
+
+
+class Few(ScriptedWorker):
+    max_num_logprobs = 5
+
+
+class Silent(ScriptedWorker):
+    max_num_logprobs = 0
+
+
+def stack_file(rule, worker="ScriptedWorker", **arguments):
+    arguments = {
+        "rule": rule,
+        "family": "tinylm",
+        **({} if "schedule" in arguments else {"chunk_size": 10}),
+        **arguments,
+    }
+    return {
+        "controller": {"type": "DynasorCoTController", "args": arguments},
+        "workers": {"generation": {"type": worker, "args": {"respond": "one two three"}}},
+    }
+
+
+RULES = {
+    "entropy": (EntropyAfterThinking, {"variance": 0.01, "smoothing": 0.3, "min_looks": 3}),
+    "confidence": (AnswerConfidence, {"threshold": 0.9, "must_close": True}),
+    "certainty": (ChainCertainty, {"threshold": 0.9, "window": 32}),
+    "give_up": (GiveUp, {"signal": "certainty", "most": 0.4, "midpoint": 500, "answer": "none"}),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_stack_file_names_a_rule_and_its_arguments(name):
+    kind, arguments = RULES[name]
+    with load_stack(stack_file({"type": name, "args": arguments})) as llm:
+        rule = llm.prototype_controller.rule
+    assert type(rule) is kind
+    assert {key: getattr(rule, key) for key in arguments} == arguments
+
+
+def test_a_stack_file_names_several_rules_and_a_schedule():
+    several = {"type": "any", "args": {"rules": ["consecutive", {"type": "entropy", "args": {"top_k": 4}}]}}
+    schedule = {"type": "ThoughtChanges", "args": {"step": 8, "words": ["So"]}}
+    with load_stack(stack_file(several, schedule=schedule)) as llm:
+        controller = llm.prototype_controller
+    assert [type(rule) for rule in controller.rule.rules] == [Consecutive, EntropyAfterThinking]
+    assert type(controller.schedule) is ThoughtChanges
+    assert (controller.schedule.step, controller.schedule.words) == (8, ("So",))
+    geometric = {"type": "ProbeSchedule", "args": {"chunk_size": 8, "growth": 2}}
+    with load_stack(stack_file("window", schedule=geometric)) as llm:
+        gaps = llm.prototype_controller.schedule.gaps()
+    assert [next(gaps) for _ in range(4)] == [8, 8, 16, 32]
+    assert type(llm.prototype_controller.schedule) is ProbeSchedule
+
+
+@pytest.mark.parametrize(
+    ("rule", "key"),
+    [
+        (
+            {"type": "any", "args": {"rules": [{"type": "entropy", "args": {"varianz": 1}}]}},
+            "rule.args.rules.0.args.varianz",
+        ),
+        ({"type": "all", "args": {"rules": ["nothing"]}}, "rule.args.rules.0"),
+        ({"type": "give_up", "args": {"most": 2}}, "rule.args.most"),
+        ({"type": "entropy", "args": {"top_k": "many"}}, "rule.args.top_k"),
+    ],
+)
+def test_a_wrong_rule_in_a_stack_file_names_its_key(rule, key):
+    with pytest.raises(ConfigError) as caught:
+        load_stack(stack_file(rule))
+    assert caught.value.key == f"controller.args.{key}"
+
+
+WANTING = [
+    "entropy",
+    "confidence",
+    "certainty",
+    "give_up",
+    {"type": "give_up", "args": {"signal": "certainty"}},
+    {"type": "any", "args": {"rules": ["consecutive", "certainty"]}},
+]
+
+
+@pytest.mark.parametrize("rule", WANTING, ids=str)
+def test_a_worker_that_gives_no_log_probabilities_is_refused_when_the_stack_is_built(rule):
+    with pytest.raises(ConfigError, match="Silent reports the log-probabilities of at most 0") as caught:
+        load_stack(stack_file(rule, f"{__name__}:Silent"))
+    assert caught.value.key == "workers.generation"
+
+
+def test_a_rule_inside_a_vote_is_looked_for_too():
+    inner = stack_file("certainty")["controller"]
+    vote = {"type": "MajorityVoteController", "args": {"default_sample_num": 2, "generation_controller": inner}}
+    workers = {"generation": {"type": f"{__name__}:Silent", "args": {"respond": "x"}}}
+    with pytest.raises(ConfigError, match="at most 0 tokens a position, and 1 are read"):
+        load_stack({"controller": vote, "workers": workers})
+
+
+def test_a_worker_that_gives_fewer_is_refused_with_what_it_gives():
+    with pytest.raises(ConfigError, match=r"at most 5 tokens a position, and 20 are read: .* or top_k=5"):
+        load_stack(stack_file("entropy", f"{__name__}:Few"))
+
+
+@pytest.mark.parametrize(
+    ("worker", "rule"),
+    [
+        ("Silent", "consecutive"),
+        ("Silent", {"type": "give_up", "args": {"signal": "agreement"}}),
+        ("Few", {"type": "entropy", "args": {"top_k": 5}}),
+        ("Few", "confidence"),
+    ],
+    ids=str,
+)
+def test_a_worker_that_gives_enough_is_taken(worker, rule):
+    with load_stack(stack_file(rule, f"{__name__}:{worker}")) as llm:
+        assert llm.prototype_controller.num_logprobs <= 5
+
+
+def test_of_several_rules_the_nearest_or_the_farthest_says_how_near_the_end_is():
+    probes = [Probe(Prefix(number, "", None), "5", 0) for number in range(2)]
+    near, far = Consecutive(2), Window(8)
+    assert [certaindex_of(rule, probes) for rule in (near, far, lambda probes: True)] == [1.0, 2 / 8, 0.0]
+    assert (AnyOf([near, far]).certaindex(probes), AllOf([near, far]).certaindex(probes)) == (1.0, 2 / 8)

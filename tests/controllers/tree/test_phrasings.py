@@ -1,0 +1,258 @@
+"""Branches with phrasings of their own: what they read, where a gate lets them stay, and what is refused."""
+
+import pytest
+
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
+from scaffolding_ext.controllers.tree.phrasings import phrased, templates_of
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompts.prompting import FAMILIES, Prompting
+from scaffolding_ext.protocol import GenerationTask, TaskStatus
+from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, VerifyTask
+from scaffolding_ext.protocol.lowering import lower_branch
+from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
+from scaffolding_ext.request.program import Program, enter_program, leave_program
+from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+PHRASINGS = ["{question}", "Well, {question}", "{question} Now!"]
+HINTS = ["A", "B", "C"]
+WORDS = ["<Why?>", "<Well, Why?>", "<Why? Now!>"]  # as they are rendered
+
+
+class Brackets:
+    """A prompting whose tokens are characters, and whose template is a pair of brackets."""
+
+    family = FAMILIES["instruct"]
+
+    def apply(self, task, history=(), raw=False):
+        if not raw:
+            task.input_str = f"<{task.input_str}>"
+        task.input_tokens = self.encode(task.input_str)
+
+    def encode(self, text):
+        return list(map(ord, text))
+
+    def decode(self, token_ids):
+        return "".join(map(chr, token_ids))
+
+
+def text(ids):
+    return "".join(map(chr, ids))
+
+
+class Sharer(ScriptedWorker):
+    """Writes the hint behind the prompt again and again; a branch whose hint is in `stays` stays on the prompt."""
+
+    def __init__(self, stays=""):
+        super().__init__("never scripted")
+        self.stays = stays
+
+    def write(self, task):
+        hint = next((letter for letter in reversed(text(task.input_tokens)) if letter in HINTS), "A")
+        task.output_str = hint * task.max_tokens
+        task.output_tokens, task.finish_reason = list(map(ord, task.output_str)), "length"
+        set_token_counts(task, TokenCounts(task.max_tokens))
+
+    async def _generate(self, task):
+        self.tasks.append(task)
+        self.write(task)
+        return TaskStatus.SUCCESS
+
+    async def _branch(self, task):
+        self.tasks.append(task)
+        gated = task.least_similarity is not None
+        stays = [text(suffix)[0] in self.stays for suffix in task.suffixes] if gated else None
+        pieces = lower_branch(task, stays)
+        for piece in pieces:
+            self.write(piece)
+        task.outputs = [piece.output_str for piece in pieces]
+        task.output_tokens = [piece.output_tokens for piece in pieces]
+        task.finish_reasons, task.on_prefix = ["length"] * len(pieces), stays
+        task.logprobs = [[-0.1] * len(piece.output_tokens) for piece in pieces]
+        task.confidences = [0.9] * len(pieces)
+        set_token_counts(task, TokenCounts(task.max_tokens * len(pieces)))
+        return TaskStatus.SUCCESS
+
+    async def _verify(self, task):
+        self.tasks.append(task)
+        task.scores = [0.9 - 0.1 * number for number in range(len(task.branches))]
+        return TaskStatus.SUCCESS
+
+    task_handlers = {GenerationTask: _generate, BranchTask: _branch, VerifyTask: _verify}  # noqa: RUF012
+
+
+class Requests(Sharer):
+    """Serves plain requests and verdicts alone."""
+
+    task_handlers = {  # noqa: RUF012
+        kind: handler for kind, handler in Sharer.task_handlers.items() if kind is not BranchTask
+    }
+
+
+def asked(worker, raw=False, **arguments):
+    given = {"branching_factor": 3, "hints": HINTS, "phrasings": PHRASINGS, "max_tokens": 4}
+    controller = KVShareBranchingController(**given | arguments)
+    controller.prompting = Brackets()
+    with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
+        return llm.generate("Why?", timeout=30, raw=raw)
+
+
+def of_type(worker, kind):
+    return [task for task in worker.tasks if type(task) is kind]
+
+
+def verified(worker, number=0):
+    """What was judged, without the question that asks for the verdict."""
+    return [
+        text(branch).partition(Brackets.family.verdict)[0] for branch in of_type(worker, VerifyTask)[number].branches
+    ]
+
+
+def test_each_branch_reads_its_own_words_and_verdicts_read_them_too():
+    worker = Sharer()
+    asked(worker)
+    (task,) = of_type(worker, BranchTask)
+    assert text(task.prefix_tokens) == "<Why?>"
+    assert list(map(text, task.phrasings)) == WORDS
+    assert list(map(text, task.suffixes)) == HINTS
+    assert task.least_similarity is None
+    assert task.temperature is None  # hints make them differ
+    assert verified(worker) == ["<Why?>AAAAA", "<Well, Why?>BBBBB", "<Why? Now!>CCCCC"]
+
+
+def test_a_branch_that_stays_on_the_prompt_is_judged_there():
+    worker = Sharer(stays="B")
+    asked(worker, least_similarity=0.5)
+    (task,) = of_type(worker, BranchTask)
+    assert task.least_similarity == 0.5
+    assert verified(worker) == ["<Why?>AAAAA", "<Why?>BBBBB", "<Why? Now!>CCCCC"]
+
+
+def test_a_leader_goes_on_behind_the_words_that_it_has_read_without_another_gate():
+    for stays, words in (("", WORDS[0]), ("A", WORDS[0])):
+        worker = Sharer(stays=stays)
+        asked(worker, least_similarity=0.5, decode_exit={"least": 0.0, "gap": 0.0, "after": 2})
+        first, second = of_type(worker, BranchTask)
+        assert (first.least_similarity, second.least_similarity) == (0.5, None)
+        assert text(second.prefix_tokens + second.suffixes[0]) == f"{words}AAA"
+
+
+@pytest.mark.parametrize(("stays", "first", "second"), [("", 0, 1), ("B", 0, 0)])
+def test_children_stand_behind_the_words_that_their_parent_read(stays, first, second):
+    worker = Sharer(stays=stays)
+    asked(worker, least_similarity=0.5, max_depth=2, step_tokens=2)
+    _, *children = of_type(worker, BranchTask)
+    assert [text(task.prefix_tokens) for task in children] == [f"{WORDS[first]}AAA", f"{WORDS[second]}BBB"]
+    assert {task.phrasings for task in children} == {task.least_similarity for task in children} == {None}
+    assert [branch[:-1] for branch in verified(worker, 1)] == [f"{WORDS[first]}AAAA"] * 2 + [f"{WORDS[second]}BBBB"]
+
+
+def test_a_worker_without_branches_is_sent_a_request_on_each_phrasing(events):
+    worker = Requests()
+    result = asked(worker, weighs_confidence=False)
+    written = [text(task.input_tokens) for task in of_type(worker, GenerationTask)]
+    assert written == [words + hint for words, hint in zip(WORDS, HINTS, strict=True)]
+    assert events(result, "lowered")[0]["task"] == "BranchTask"
+
+
+def test_a_vote_may_stand_over_branches_in_other_words():
+    worker = Sharer()
+    branching = KVShareBranchingController(3, phrasings=PHRASINGS, max_tokens=4)
+    vote = MajorityVoteController(branching, 2, allocation=None)
+    vote.prompting = Brackets()
+    with ScaffoldingLlm(vote, {"generation": worker}, seed=0) as llm:
+        llm.generate("Why?", timeout=30)
+    assert [list(map(text, task.phrasings)) for task in of_type(worker, BranchTask)] == [WORDS] * 2
+
+
+def test_phrasings_make_branches_differ_unless_a_gate_may_undo_them():
+    worker = Sharer()
+    asked(worker, hints=None)
+    assert of_type(worker, BranchTask)[0].temperature is None
+    worker = Sharer(stays="A")
+    asked(worker, hints=["A"], least_similarity=0.5)
+    assert of_type(worker, BranchTask)[0].temperature == 0.7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"phrasings": ["no place"]}, r"phrasings\[0\].*'no place'; give a text with one \{question\}"),
+        ({"phrasings": ["{question}", "{question} {question}"]}, r"phrasings\[1\]"),
+        ({"phrasings": []}, "phrasings.*give a list of texts"),
+        ({"phrasings": "{question}"}, "phrasings.*give a list of texts"),
+        ({"phrasings": None, "least_similarity": 0.5}, "least_similarity.*all branches read the prompt"),
+        ({"hints": ["A", ""], "least_similarity": 0.5}, "least_similarity.*give hints, none of them empty"),
+        ({"hints": None, "least_similarity": 0.5}, "least_similarity.*give hints"),
+        ({"least_similarity": 1.5}, "least_similarity.*1.5"),
+        ({"least_similarity": 0.5, "generation_controller": NativeGenerationController()}, "least_similarity.*at once"),
+    ],
+)
+def test_what_is_unusable_is_refused_by_name(arguments, message):
+    given = {"branching_factor": 2, "hints": HINTS, "phrasings": PHRASINGS, "max_tokens": 4}
+    with pytest.raises(ConfigError, match=message):
+        KVShareBranchingController(**given | arguments)
+
+
+def test_a_stack_whose_worker_compares_no_hidden_states_is_refused():
+    class NoStates(Sharer):
+        refused = {SIMILARITY_GATE: "it has none"}  # noqa: RUF012
+
+    for worker, why in ((NoStates(), ": it has none"), (Requests(), "")):
+        message = rf"{type(worker).__name__} cannot compare hidden states \(least_similarity\), which .* needs{why}"
+        with pytest.raises(ConfigError, match=message):
+            asked(worker, least_similarity=0.5)
+    asked(NoStates())  # phrasings alone are served
+
+
+def test_a_raw_prompt_has_no_question_to_put_in_other_words():
+    with pytest.raises(ConfigError, match="the prompt is raw: leave phrasings out"):
+        asked(Sharer(), raw=True)
+
+
+def test_only_the_requests_own_prompt_is_put_in_other_words():
+    program = Program()
+    program.prompting, program.asked = Brackets(), ("Why?", (), False)
+    enter_program(program)
+    try:
+        wording = phrased(GenerationTask.create_from_prompt("<Why?>"), "{question} {Now}")
+        assert (wording.input_str, text(wording.input_tokens)) == ("<Why? {Now}>",) * 2
+        with pytest.raises(ConfigError, match="not the request's prompt alone: leave phrasings out"):
+            phrased(GenerationTask.create_from_prompt("<Why?>Because"), "So {question}")
+    finally:
+        leave_program()
+    assert phrased(GenerationTask.create_from_prompt("Why?"), "So {question}").input_str == "So Why?"  # no prompting
+    assert templates_of(None) == ()
+
+
+@pytest.mark.parametrize("least_similarity", [-1.0, 1.0])
+def test_on_a_model_branches_write_what_plain_requests_write(least_similarity, events):
+    """At -1 all stay on the prompt, at 1 only the branch whose phrasing it is."""
+    prompting, prompt = Prompting.for_model("tinylm/draft"), "Start with 5. Apply a+3,b-2. Find the total."
+    hints, templates = ["Okay. ", "So ", "Now "], ["{question}", "Okay. {question}", "{question} Now."]
+    with HuggingFaceWorker("tinylm/draft", max_batch_size=8) as worker:
+        controller = KVShareBranchingController(
+            3, hints, phrasings=templates, least_similarity=least_similarity, max_tokens=16, reward="mean_logprob"
+        )
+        controller.prompting = prompting
+        with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
+            result = llm.generate(prompt, timeout=60)
+            (gate,) = events(result, "similarity_gate")
+            assert gate["on_prefix"] == [True, *[least_similarity < 0] * 2]
+            texts = []
+            for hint, template, stays in zip(hints, templates, gate["on_prefix"], strict=True):
+                task = GenerationTask.create_from_prompt(prompt if stays else template.replace("{question}", prompt))
+                prompting.apply(task)
+                raw = task.input_str + hint
+                native = NativeGenerationController(sampling_params={"max_tokens": 16})
+                texts.append(hint + plain(worker, native, prompting, raw))
+    assert result.outputs[0].text in texts
+
+
+def plain(worker, native, prompting, raw):
+    native.prompting = prompting
+    with ScaffoldingLlm(native, {"generation": worker}, seed=0) as llm:
+        return llm.generate(raw, raw=True, timeout=60).outputs[0].text

@@ -1,0 +1,100 @@
+"""The Polya urn behind `LeaderChange`, against enumeration and seeded simulations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaffolding_ext.controllers.vote.allocation.base import Rival, Votes, standing_of
+from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
+from scaffolding_ext.controllers.vote.allocation.leader_change import (
+    LeaderChange,
+    change_probability,
+    fit_concentration,
+    overtake_probability,
+)
+from scaffolding_ext.controllers.vote.allocation.replay import replay
+from scaffolding_ext.controllers.vote.voting import vote
+
+
+def urn_change(seen: list[int], num_remaining: int, concentration: float, winner: int) -> float:
+    """P(the winner changes), by drawing every continuation of the urn."""
+    if not num_remaining:
+        return float(vote(seen) != winner)
+    total = len(seen) + concentration
+    chances = {number: seen.count(number) / total for number in set(seen)}
+    chances[max(seen) + 1] = concentration / total
+    return sum(
+        chance * urn_change([*seen, number], num_remaining - 1, concentration, winner)
+        for number, chance in chances.items()
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seen=st.lists(st.integers(0, 2), min_size=1, max_size=6),
+    num_remaining=st.integers(0, 4),
+    concentration=st.floats(0.2, 5),
+)
+def test_the_bound_holds_and_is_exact_with_one_rival_in_reach(
+    seen: list[int], num_remaining: int, concentration: float
+) -> None:
+    exact = urn_change(seen, num_remaining, concentration, vote(seen))
+    bound = change_probability(standing_of(Votes(seen, len(seen) + num_remaining)), concentration)
+    assert exact <= bound + 1e-9
+    standing = standing_of(Votes(seen, len(seen) + num_remaining))
+    if len(standing.rivals) <= 1 and standing.lead >= num_remaining:  # no new class can win
+        assert bound == pytest.approx(exact, abs=1e-9)
+
+
+def test_a_duel_is_exact() -> None:
+    """Two classes and next to no chance of a third: the beta-binomial tail."""
+    lead, votes, num_remaining = 4, 2, 5
+    found = overtake_probability(lead, Rival(votes, False), lead + votes, num_remaining, 1e-9)
+    tail = 0.0
+    for more in range(num_remaining + 1):
+        if votes + more > lead + num_remaining - more:
+            beta = math.gamma(votes + more) * math.gamma(lead + num_remaining - more) / math.gamma(11)
+            tail += math.comb(num_remaining, more) * beta * math.gamma(6) / (math.gamma(4) * math.gamma(2))
+    assert found == pytest.approx(tail, rel=1e-6)
+
+
+def test_without_a_miss_it_is_curtailment() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        classes = [int(number) for number in rng.integers(0, 3, 12)]
+        expected = replay(Curtailment(leap=1.0), classes)
+        assert replay(LeaderChange(miss=0.0, leap=1.0), classes) == expected
+
+
+def test_on_its_own_urn_the_winner_changes_no_oftener_than_promised() -> None:
+    """2,000 votes of 16 drawn from the urn; the share that changes is held to 4 binomial standard errors above miss."""
+    rng = np.random.default_rng(5)
+    num_votes, miss, concentration, changed = 2_000, 0.1, 1.5, 0
+    rule = LeaderChange(miss=miss, concentration=concentration, leap=0.0)
+    for _ in range(num_votes):
+        classes: list[int] = []
+        for size in range(16):
+            new = rng.random() < concentration / (size + concentration)
+            classes.append(max(classes, default=-1) + 1 if new else classes[int(rng.integers(size))])
+        changed += vote(classes[: replay(rule, classes).num_samples]) != vote(classes)
+    assert changed / num_votes <= miss + 4 * math.sqrt(miss * (1 - miss) / num_votes)
+    assert changed > 0
+
+
+def test_the_concentration_is_found_again() -> None:
+    rng = np.random.default_rng(2)
+    votes = []
+    for _ in range(800):
+        classes: list[int] = []
+        for size in range(16):
+            new = rng.random() < 2.0 / (size + 2.0)
+            classes.append(max(classes, default=-1) + 1 if new else classes[int(rng.integers(size))])
+        votes.append(classes)
+    assert fit_concentration(votes) == pytest.approx(2.0, rel=0.1)
+    with pytest.raises(ValueError, match="no vote"):
+        fit_concentration([])

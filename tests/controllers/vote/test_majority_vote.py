@@ -1,0 +1,244 @@
+"""Majority vote: who wins, when it ends, what it costs."""
+
+import asyncio
+
+import pytest
+
+from scaffolding_ext import load_stack
+from scaffolding_ext.controllers.best_of_n import BestOfNController
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
+from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
+from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubling
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.controllers.vote.profile_file import CalibratedRule, Calibration, CalibrationWarning
+from scaffolding_ext.controllers.vote.weights import Weight
+from scaffolding_ext.errors import ConfigError, TaskError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.testing import ScriptedWorker
+
+NATIVE = NativeGenerationController()
+
+
+def boxed(*answers):
+    """A worker that writes these answers in turn, each in a box; None stands for a text without one."""
+    texts = iter(["no idea" if answer is None else rf"so \boxed{{{answer}}}." for answer in answers])
+    return ScriptedWorker(lambda task: next(texts), before=take_turns)
+
+
+async def take_turns(task):
+    """Lets the other samples go on, as a worker that takes its time does."""
+    await asyncio.sleep(0)
+
+
+def voted(worker, **arguments):
+    arguments = {"generation_controller": NATIVE, "default_sample_num": 4, "allocation": None} | arguments
+    with ScaffoldingLlm(MajorityVoteController(**arguments), {"generation": worker}, seed=0) as llm:
+        return llm.generate("Question")
+
+
+def vote_event(result):
+    return next(event for event in result.program.trace if event["event"] == "vote")
+
+
+@pytest.mark.parametrize(
+    ("answers", "winner"),
+    [
+        (("3", "4", "4", "5"), "4"),
+        (("3", "4", "4", "3"), "3"),  # of equals the one that appeared first
+        ((None, None, "7", None), "7"),  # no answer is no vote
+        (("1/2", "3", "0.5", r"\frac{2}{4}"), "1/2"),  # votes for one value are one answer's, as the first wrote it
+        (("-3", "-3", "3", "x"), "-3"),
+    ],
+)
+def test_the_answer_with_most_votes_wins(answers, winner):
+    result = voted(boxed(*answers))
+    assert (result.answer, result.exit_reason) == (winner, "vote")
+    assert result.outputs[0].text == rf"so \boxed{{{winner}}}."
+    assert vote_event(result)["answers"] == list(answers)
+
+
+def test_where_nothing_was_answered_it_says_so():
+    result = voted(boxed(None, None, None, None))
+    assert (result.answer, result.exit_reason, result.outputs[0].text) == (None, "no_answer", "no idea")
+    assert vote_event(result)["winner"] == -1
+
+
+def test_it_ends_once_the_rule_is_certain():
+    worker = boxed("8", "8", "9", "8", "7", "6")
+    result = voted(worker, default_sample_num=5, allocation=Curtailment())
+    assert (result.answer, result.exit_reason) == ("8", "certain")  # three of five: nothing can overtake it
+    assert vote_event(result)["answers"] == ["8", "8", "9", "8"]
+    assert len(worker.tasks) == 4
+
+
+def test_nothing_is_decoded_in_vain():
+    result = voted(boxed("8", "8", "8", "8", "8"), default_sample_num=5, allocation=Curtailment())
+    assert vote_event(result)["num_samples"] == 3
+    assert result.program.ledger.total.decoded == 3 * len(r"so \boxed{8}.")
+    assert Purpose.DISCARDED not in result.program.ledger.by_purpose
+
+
+def test_rounds_ask_the_rule_as_its_schedule_says():
+    result = voted(boxed("1", "2", "1", "1"), allocation=Curtailment())
+    allocations = [event for event in result.program.trace if event["event"] == "allocate"]
+    assert [event["num_more"] for event in allocations][-1] == 0
+    assert [event["num_samples"] for event in allocations] == sorted({e["num_samples"] for e in allocations})
+
+
+@pytest.mark.parametrize("arguments", [{}, {"allocation": "LeaderChange"}, {"allocation": LeaderChange()}])
+def test_a_rule_may_be_named_and_ours_is_the_default(arguments):
+    assert MajorityVoteController(NATIVE, 16, **arguments).allocation == LeaderChange()
+
+
+def test_a_stack_file_holds_a_rule_with_its_settings():
+    arguments = {
+        "generation_controller": {"type": "NativeGenerationController"},
+        "allocation": {"type": "BetaConsistency", "args": {"confidence": 0.9}},
+    }
+    stack = {
+        "controller": {"type": "MajorityVoteController", "args": arguments},
+        "workers": {"generation": {"type": "ScriptedWorker", "args": {"respond": "x"}}},
+    }
+    with load_stack(stack) as llm:
+        assert llm.prototype_controller.allocation == BetaConsistency(confidence=0.9)
+    arguments["allocation"]["args"] = {"confidense": 0.9}
+    with pytest.raises(ConfigError, match=r"allocation.args.confidense: .*did you mean 'confidence'"):
+        load_stack(stack)
+
+
+def test_a_calibrated_rule_says_when_the_votes_have_drifted(tmp_path):
+    path = tmp_path / "policy.yaml"
+    Calibration("m", "2026-01-01", "sha256:0", 0.0, Curtailment(leap=1.0), {}, 2, [0.9, 1.0] * 20).save(path)
+    rule = CalibratedRule(str(path), "m", window=3)
+    results = [voted(boxed(*"1234"), allocation=rule, default_sample_num=4) for _ in range(4)]
+    drifts = [vote_event(result)["drift"] for result in results]
+    assert drifts[:2] == [None, None]
+    assert [drift["drifted"] for drift in drifts[2:]] == [True, True]
+
+
+def test_a_calibration_for_another_model_warns_by_name(tmp_path):
+    path = tmp_path / "policy.yaml"
+    Calibration("m", "2026-01-01", "sha256:0", 0.0, Curtailment(), {}, 3, [1.0]).save(path)
+    with pytest.warns(CalibrationWarning, match="calibrated on 'm' and is applied to 'other'"):
+        CalibratedRule(str(path), "other")
+
+
+def test_weights_decide():
+    weights = iter([0.1, 0.1, 0.9, 0.1])
+    result = voted(boxed("1", "1", "2", "3"), weight=lambda sample: next(weights))
+    assert result.answer == "2"
+    assert vote_event(result)["weights"] == [0.1, 0.1, 0.9, 0.1]
+
+
+class Given(Weight):
+    """Four votes of 0.1, and the others 0.9."""
+
+    most = 0.9
+
+    def __call__(self, sample):
+        return 0.1 if sample.index < 4 else 0.9
+
+
+@pytest.mark.parametrize(
+    "allocation", [None, Curtailment(), Curtailment(leap=2.0), AgreementDoubling(agreement=0.6, first=5)]
+)
+def test_a_rule_stops_a_weighted_vote_by_its_weights(allocation):
+    result = voted(boxed(*"111123"), weight=Given(), allocation=allocation, default_sample_num=6)
+    counted = vote_event(result)
+    assert result.answer == "2"
+    assert counted["weights"] == [0.1, 0.1, 0.1, 0.1, 0.9, 0.9][: len(counted["weights"])]
+
+
+@pytest.mark.parametrize(
+    ("weight", "allocation"),
+    [(Given(), "LeaderChange"), (Given(), StaticThreshold()), (lambda sample: 1.0, Curtailment())],
+)
+def test_a_rule_that_cannot_read_the_weights_is_refused(weight, allocation):
+    with pytest.raises(ConfigError, match=r"^allocation: \w+ (counts every vote as 1|stops where no vote to come)"):
+        MajorityVoteController(NATIVE, 6, weight=weight, allocation=allocation)
+
+
+def test_a_weight_that_was_not_brought_is_an_error():
+    with pytest.raises(Exception, match="brought no log-probabilities, though num_logprobs is 1"):
+        voted(boxed("1", "1", "2", "3"), weight="mean_logprob")
+
+
+def test_the_number_of_samples_may_be_the_requests():
+    worker = boxed("1", "2", "2")
+    with ScaffoldingLlm(MajorityVoteController(NATIVE, allocation=None), {"generation": worker}) as llm:
+        assert llm.generate("Question", sample_num=3).answer == "2"
+    assert len(worker.tasks) == 3
+
+
+def test_the_requests_sampling_fields_reach_every_sample():
+    worker = boxed("1", "2", "2", "2")
+    with ScaffoldingLlm(MajorityVoteController(NATIVE, 4, allocation=None), {"generation": worker}) as llm:
+        llm.generate("Question", temperature=0.3)
+    assert [task.temperature for task in worker.tasks] == [0.3] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"default_sample_num": 0}, "default_sample_num: is 0"),
+        ({"weight": "luck"}, "weight: is 'luck'; choose one of uniform"),
+        ({"weight": 3}, "weight: is 3"),
+        ({"allocation": "Coin"}, "allocation: unknown allocation rule 'Coin'; known: AgreementDoubling"),
+        ({"weight": "reward"}, "needs a reward_controller"),
+        ({"generation_controller": NativeGenerationController}, "generation_controller: is a ABCMeta"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        MajorityVoteController(**({"generation_controller": NATIVE} | arguments))
+
+
+def test_one_failing_sample_fails_the_request():
+    def respond(task):
+        return RuntimeError("broken") if task.seed % 2 else "fine"
+
+    with pytest.raises(TaskError, match="broken"):
+        voted(ScriptedWorker(respond), default_sample_num=16)
+
+
+def test_votes_and_choices_stack():
+    class Longest(NativeGenerationController):
+        scores = None
+
+        def process(self, tasks, **kwargs):
+            self.scores = [len(task.output_str) for task in tasks]
+            yield []
+
+    worker = boxed("1", "2", "2", "44", "44", "1")
+    inner = MajorityVoteController(NATIVE, 3, allocation=None)
+    with ScaffoldingLlm(BestOfNController(inner, Longest(), 2), {"generation": worker}) as llm:
+        result = llm.generate("Question")
+    assert result.answer == "44"
+    best = next(event for event in result.program.trace if event["event"] == "best_of_n")
+    assert best["answers"] == ["2", "44"]
+
+
+def test_the_packaged_stack_votes_on_the_embedded_model():
+    with load_stack(
+        "configs:majority_vote", ("controller.args.default_sample_num=3", "workers.generation.args.model=tinylm/draft")
+    ) as llm:
+        result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
+    assert result.exit_reason in ("vote", "certain", "no_answer")
+    assert len(vote_event(result)["answers"]) <= 3
+
+
+def test_one_sample_alone_is_the_one_that_the_vote_draws():
+    worker = ScriptedWorker(lambda task: rf"\boxed{{{task.seed % 1000}}} at {task.temperature}")
+    vote = MajorityVoteController(NATIVE, default_sample_num=4, allocation=None)
+    with ScaffoldingLlm(vote, {"generation": worker}, seed=0) as llm:
+        answers = vote_event(llm.generate("Question", sample_id="a"))["answers"]
+        alone = [llm.generate("Question", sample_id="a", only_sample=index) for index in (2, 0)]
+        with pytest.raises(ConfigError, match=r"only_sample: is 4; it must be .*3"):
+            llm.generate("Question", only_sample=4)
+    assert [result.answer for result in alone] == [answers[2], answers[0]]
+    assert [result.exit_reason for result in alone] == ["end", "end"]
+    assert all(result.outputs[0].text.endswith("at 0.7") for result in alone)

@@ -1,0 +1,41 @@
+"""mean@n, maj@k and pass@k of attempts as records have them."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaffolding_ext.evaluation.run.repeats import Attempt, figures_of
+
+RIGHT = [Attempt(epoch, "7", True) for epoch in range(4)]
+# Two ways to write one wrong answer outvote the right one; the attempts come in another order than they are counted.
+SPLIT = [Attempt(3, "7", True), Attempt(1, "1/2", False), Attempt(2, "0.5", False), Attempt(0, None, False)]
+
+
+def test_figures_of_two_questions() -> None:
+    found = figures_of([RIGHT, SPLIT])
+    assert found.n == 4
+    assert found.mean.value == pytest.approx(0.625)
+    assert list(found.majority) == list(found.passed) == [1, 2, 4]
+    assert found.passed[2].value == pytest.approx((1 + 1 / 2) / 2)
+    assert found.passed[4].value == 1.0
+    assert found.majority[4].value == 0.5
+    assert found.mean.low == 0.25
+    assert found.mean.high == 1.0
+
+
+def test_the_ks_are_chosen() -> None:
+    assert list(figures_of([RIGHT], [3]).passed) == [3]
+    for k in (0, 5):
+        with pytest.raises(ValueError, match="with 4 epochs it may be 1 to 4"):
+            figures_of([RIGHT], [k])
+
+
+def test_questions_of_an_interrupted_run_count_where_they_have_enough_attempts() -> None:
+    found = figures_of([RIGHT, SPLIT[:1], SPLIT[1:2]])
+    assert found.mean.value == pytest.approx(2 / 3)
+    assert found.majority[1].value == pytest.approx(2 / 3)
+    assert found.majority[4].value == found.passed[4].value == 1.0
+
+
+def test_bounds_that_nothing_is_known_of_are_null() -> None:
+    assert figures_of([RIGHT]).to_json()["mean_at_n"] == {"n": 4, "value": 1.0, "low": None, "high": None}

@@ -1,0 +1,90 @@
+"""The report is one page that holds everything and asks the network for nothing."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaffolding_ext.evaluation.compare.compared import compare_runs
+from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
+from scaffolding_ext.evaluation.report.html_report.charts import distribution_chart, frontier_chart
+from scaffolding_ext.evaluation.report.html_report.page import rendered
+
+STACK = "controller: {{type: Controller, args: {{threshold: {}}}}}\n"
+HOSTILE = '</script><script>alert("x")</script>&amp;'
+
+
+class Page(html.parser.HTMLParser):
+    """What a page holds: its tags, and the text of each script with an id."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: dict[str, str] = {}
+        self._id: str | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._id = dict(attrs).get("id") if tag == "script" else None
+
+    def handle_data(self, data: str) -> None:
+        if self._id is not None:
+            self.scripts[self._id] = data
+            self._id = None
+
+
+@pytest.fixture
+def text(write_run: Callable[..., Path]) -> str:
+    trace = [{"event": "probe", "branch": [], "seconds": 0.1, "position": 64, "answer": HOSTILE}]
+    folders = [write_run("plain", [(f"q{n}", n % 2, 100 + n) for n in range(40)])]
+    for threshold, right in ((2, 15), (5, 30)):
+        rows = [(f"q{n}", n < right, 10 * threshold, {"output": HOSTILE, "trace": trace}) for n in range(40)]
+        folders.append(write_run(f"<{threshold}>", rows, STACK.format(threshold)))
+    compared = compare_runs(folders)
+    return rendered(compared, kept_samples(compared.runs, 30))
+
+
+def test_nothing_is_loaded_from_elsewhere_and_no_text_leaves_its_script(text: str) -> None:
+    page = Page(text)
+    sources = [value for _, attributes in page.tags for key, value in attributes.items() if key in ("src", "href")]
+    assert sources == ["data:,"]
+    assert "default-src 'none'" in text
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert [tag for tag, _ in page.tags].count("script") == 2 + 30 + 1
+    details: dict[str, Any] = json.loads(page.scripts["s0"])
+    assert details["runs"][1]["output"] == HOSTILE
+    assert details["runs"][1]["steps"][0] == ["main", 0.0, 0.1, "probe", {"position": 64, "answer": HOSTILE}]
+
+
+def test_it_holds_tables_charts_and_the_interpolated_saving(text: str) -> None:
+    overview = json.loads(Page(text).scripts["data"])
+    assert [run["name"] for run in overview["runs"]] == ["plain", "<2>", "<5>"]
+    assert len(overview["samples"]) == 30
+    assert overview["samples"][0]["cells"][0].keys() == {"answer", "right", "reason", "decoded", "seconds"}
+    assert "30 of 40: those on which runs disagree" in text
+    assert "&lt;5&gt;: threshold=5" in text
+    assert re.search(r"saves at the accuracy of plain: 7[0-9.]+ % \(.*\), interpolated \(◇\)", text)
+    assert text.count('<svg viewBox="0 0 400') == 1 + 3
+
+
+def test_charts_stay_within_their_frame(write_run: Callable[..., Path]) -> None:
+    folders = [
+        write_run(name, [(f"q{n}", n % 3, tokens + n) for n in range(40)]) for name, tokens in (("a", 0), ("b", 9e6))
+    ]
+    compared = compare_runs(folders)
+    for chart, height in (
+        (frontier_chart(compared.points, compared.sweeps), 260),
+        (distribution_chart(np.array([0.0, 0.0]), 0.0, "#000"), 110),
+    ):
+        places = [float(x) for x in re.findall(r'(?:x|cx|x1)="([0-9.-]+)"', chart)]
+        levels = [float(y) for y in re.findall(r'(?:y|cy)="([0-9.-]+)"', chart)]
+        assert all(0 <= x <= 400 for x in places)
+        assert all(0 <= y <= height for y in levels)

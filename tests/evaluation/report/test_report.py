@@ -1,0 +1,189 @@
+"""A summary's figures are what the records say, and its table compares runs against the first."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from scaffolding_ext.evaluation.report.report import comparison_table
+from scaffolding_ext.evaluation.run.records import Record, RecordError
+from scaffolding_ext.evaluation.run.summary import Summary, summarize
+from scaffolding_ext.protocol.notes import Purpose, TokenCounts
+from scaffolding_ext.request.ledger import Ledger
+from scaffolding_ext.stats.intervals import wilson_interval
+
+
+def make(correct: bool = True, decoded: int = 10, probe: int = 0, **changes: Any) -> Record:
+    ledger = Ledger()
+    ledger.add(Purpose.CHAIN, decoded, 3, 1)
+    if probe:
+        ledger.add(Purpose.PROBE, probe)
+        ledger.num_suffix_tokens = 2 * probe
+    ledger.num_unmetered_tasks = 1
+    fields: dict[str, Any] = {
+        "id": "a",
+        "epoch": 0,
+        "prompt_hash": "0" * 16,
+        "target": "1",
+        "output": "1",
+        "answer": "1",
+        "correct": correct,
+        "verdict": "equal" if correct else "different",
+        "exit_reason": "end",
+        "ledger": ledger.to_json(),
+        "seconds": {"total": 2.0},
+        "seed": None,
+        "trace": [],
+        "error": None,
+    }
+    return Record(**fields | changes)
+
+
+FAILED = make(False, 100, output=None, answer=None, verdict=None, exit_reason=None, error=RecordError("TaskError", "x"))
+
+
+def test_a_summary_counts_and_averages_failed_samples_included() -> None:
+    records = [
+        make(True, 10, probe=6),
+        make(False, 20, exit_reason="certain", seconds={"total": 4.0}),
+        make(False, 30, answer=None, verdict=None, exit_reason=None),
+        make(False, 40, verdict="undetermined"),
+        make(False, 46, exit_reason="length", seconds={"total": 6.0, "chain": 3.0, "first_token": 0.5}),
+        FAILED,
+    ]
+    records = [dataclasses.replace(record, id=str(i)) for i, record in enumerate(records)]
+    summary = summarize(records)
+    assert dataclasses.replace(summary, repeats=None) == Summary(
+        num_samples=6,
+        num_failed=1,
+        num_correct=1,
+        num_cut_off=1,
+        num_unanswered=1,
+        num_undetermined=1,
+        num_wrong=1,
+        accuracy=1 / 6,
+        accuracy_interval=wilson_interval(1, 6),
+        accuracy_of_finished=0.2,
+        accuracy_of_finished_interval=wilson_interval(1, 5),
+        repeats=None,
+        total_tokens={"decoded": 252, "prefilled": 18, "reused": 6},
+        per_right_answer={"decoded": 252.0, "prefilled": 18.0, "reused": 6.0, "seconds": 18.0},
+        mean_decoded_tokens=42.0,
+        mean_computed_tokens=45.0,
+        mean_tokens_by_purpose={
+            "chain": {"decoded": 41.0, "prefilled": 3.0, "reused": 1.0},
+            "probe": {"decoded": 1.0, "prefilled": 0.0, "reused": 0.0},
+        },
+        num_unmetered_tasks=6,
+        mean_seconds=3.0,
+        mean_seconds_by_phase={"chain": 0.5},
+        seconds_to_first_token={"mean": 0.5, "median": 0.5, "p95": 0.5},
+        cost=None,
+        exit_reasons={"end": 2, "certain": 1, "unknown": 1, "length": 1},
+        errors={"TaskError": 1},
+        mean_suffix_tokens=2.0,
+    )
+    assert summary.repeats is not None
+    assert (summary.repeats.n, summary.repeats.mean.value) == (1, pytest.approx(1 / 6))
+
+
+def test_prices_give_costs_and_the_table_a_column() -> None:
+    records = [make(True, 2_000_000), make(False, 2_000_000, id="b")]
+    summary = summarize(records, price={"decoded": 1.5, "reused": 0})
+    assert summary.cost == {"total": 6.0, "per_sample": 3.0}
+    assert summary.per_right_answer is not None
+    assert summary.per_right_answer["cost"] == 6.0
+    assert shown({"priced": summary})[0][-1] == "3"
+
+
+def test_one_right_answer_and_nine_time_outs_are_not_perfect() -> None:
+    summary = summarize([make(True), *[FAILED] * 9])
+    assert (summary.accuracy, summary.accuracy_of_finished) == (0.1, 1.0)
+    assert summary.accuracy_interval == wilson_interval(1, 10)
+    assert summary.accuracy_of_finished_interval == wilson_interval(1, 1)
+    [line] = shown({"late": summary})
+    assert line[:7] == ["late", "10", "9", "10.0", "(1.8-40.4)", "100.0", "(20.7-100.0)"]
+
+
+def test_without_samples_nothing_is_claimed() -> None:
+    summary = summarize([])
+    assert summary.accuracy is summary.accuracy_of_finished is summary.mean_decoded_tokens is None
+    assert summary.mean_seconds is None
+    assert (summary.accuracy_interval.low, summary.accuracy_interval.high) == (0.0, 1.0)
+    assert comparison_table({"run": summary}).row_count == 1
+
+
+def test_where_all_failed_nothing_is_claimed_of_the_finished() -> None:
+    summary = summarize([FAILED])
+    assert (summary.accuracy, summary.accuracy_of_finished) == (0.0, None)
+    assert shown({"late": summary})[0][3:6] == ["0.0", "(0.0-79.3)", "-"]
+
+
+def test_a_summary_is_json() -> None:
+    document = json.loads(json.dumps(summarize([make()]).to_json()))
+    assert document["accuracy"] == 1.0
+    assert set(document["accuracy_interval"]) == set(document["accuracy_of_finished_interval"]) == {"low", "high"}
+
+
+def shown(runs: dict[str, Summary]) -> list[list[str]]:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(comparison_table(runs))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return [line.split() for line in text.splitlines() if line.split() and line.split()[0] in runs]
+
+
+def test_the_table_shows_savings_against_the_first_run() -> None:
+    runs = {"base": summarize([make(True, 100)]), "quick": summarize([make(True, 60), make(False, 40)])}
+    base, quick = shown(runs)
+    assert base == ["base", "1", "0", "100.0", "(20.7-100.0)", "100.0", "0.0%", "-", "103.0", "2.000"]
+    assert quick == ["quick", "2", "0", "50.0", "(9.5-90.5)", "50.0", "0.0%", "50.0%", "53.0", "2.000"]
+
+
+def test_what_a_calibration_cost_is_spread_over_the_runs_samples_and_taken_off_what_it_saves() -> None:
+    runs = {
+        "base": summarize([make(True, 100)]),
+        "quick": summarize([make(True, 60), make(False, 40)], TokenCounts(decoded=50, prefilled=8)),
+    }
+    assert runs["quick"].to_json()["calibration_tokens"] == {"decoded": 50, "prefilled": 8, "reused": 0}
+    assert (runs["quick"].mean_calibration_tokens, runs["base"].calibration_tokens) == (25.0, None)
+    base, quick = shown(runs)
+    assert base[5:9] == ["100.0", "0.0%", "0.0", "-"]
+    assert quick[5:9] == ["50.0", "0.0%", "25.0", "25.0%"]
+
+
+def test_the_table_of_no_runs_is_empty() -> None:
+    assert comparison_table({}).row_count == 0
+
+
+def with_discarded(num_tokens: int) -> Record:
+    ledger = Ledger()
+    ledger.add(Purpose.CHAIN, 100)
+    ledger.discard(Purpose.CHAIN, num_tokens)
+    assert ledger.discarded_share == num_tokens / 100
+    return make(ledger=ledger.to_json())
+
+
+def test_drafts_that_a_rule_turned_down_were_not_decoded_in_vain() -> None:
+    ledger = Ledger()
+    ledger.add(Purpose.CHAIN, 100)
+    ledger.discard(Purpose.CHAIN, 40, Purpose.REJECTED)
+    summary = summarize([make(ledger=ledger.to_json())])
+    assert (summary.discarded_share, summary.warning) == (0.0, None)
+    assert summary.mean_tokens_by_purpose["rejected"]["decoded"] == 40
+
+
+def test_what_was_decoded_in_vain_is_shown_and_warned_about_above_a_tenth() -> None:
+    little, much = summarize([with_discarded(10)]), summarize([with_discarded(10), with_discarded(13)])
+    assert (little.discarded_share, little.warning) == (0.1, None)
+    assert much.discarded_share == 0.115
+    assert much.warning is not None
+    assert much.warning.startswith("12% of the decoded tokens were discarded")
+    assert "max_batch_size" in much.warning
+    assert (summarize([]).discarded_share, summarize([]).warning, Ledger().discarded_share) == (0.0, None, 0.0)
+    table = comparison_table({"run": much})
+    assert next(list(column.cells) for column in table.columns if column.header == "discarded") == ["11.5%"]

@@ -1,0 +1,322 @@
+"""Error bars against closed forms, brute force and seeded simulations.
+
+A Monte-Carlo share of `n` runs is held to 4 binomial standard errors, `4 * sqrt(p * (1 - p) / n)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaffolding_ext.stats.intervals import (
+    Estimate,
+    bootstrap_quotients,
+    mcnemar_exact,
+    paired_bootstrap,
+    paired_bootstrap_ratio,
+    wilson_interval,
+)
+
+Z95 = NormalDist().inv_cdf(0.975)
+
+seeds = st.integers(0, 2**32 - 1)
+confidences = st.floats(0.01, 0.999)
+
+
+def seeded(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def tolerance(share: float, num_runs: int) -> float:
+    """Four binomial standard errors."""
+    return 4 * math.sqrt(share * (1 - share) / num_runs)
+
+
+@st.composite
+def graded_samples(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
+    """Positive integer values of two systems and question ids, at least two questions, in any order."""
+    num_samples = draw(st.integers(2, 40))
+    values = st.lists(st.integers(1, 1000), min_size=num_samples, max_size=num_samples)
+    ids = draw(
+        st.lists(st.integers(0, 6), min_size=num_samples, max_size=num_samples).filter(lambda q: len(set(q)) > 1)
+    )
+    return draw(values), draw(values), ids
+
+
+# Wilson interval
+
+
+@pytest.mark.parametrize(
+    ("num_successes", "num_trials", "low", "high"),
+    [(8, 10, 0.4901625, 0.9433178), (0, 10, 0.0, 0.2775328), (10, 10, 0.7224672, 1.0), (0, 0, 0.0, 1.0)],
+)
+def test_wilson_matches_published_values(num_successes: int, num_trials: int, low: float, high: float) -> None:
+    assert wilson_interval(num_successes, num_trials) == pytest.approx((low, high), abs=1e-7)
+
+
+@given(num_trials=st.integers(1, 10**6), share=st.floats(0, 1), confidence=confidences)
+def test_wilson_ends_solve_the_score_equation(num_trials: int, share: float, confidence: float) -> None:
+    num_successes = round(share * num_trials)
+    interval = wilson_interval(num_successes, num_trials, confidence)
+    observed = num_successes / num_trials
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    assert 0 <= interval.low <= observed <= interval.high <= 1
+    for end in interval:
+        assert (observed - end) ** 2 == pytest.approx(z * z * end * (1 - end) / num_trials, rel=1e-6, abs=1e-12)
+
+
+@given(num_trials=st.integers(0, 1000), data=st.data(), confidence=confidences)
+def test_wilson_mirrors_when_successes_and_failures_swap(
+    num_trials: int, data: st.DataObject, confidence: float
+) -> None:
+    num_successes = data.draw(st.integers(0, num_trials))
+    interval = wilson_interval(num_successes, num_trials, confidence)
+    mirrored = wilson_interval(num_trials - num_successes, num_trials, confidence)
+    assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx(interval, abs=1e-12)
+
+
+def test_wilson_covers_at_its_nominal_level_on_average() -> None:
+    num_trials = 40
+    intervals = [wilson_interval(k, num_trials) for k in range(num_trials + 1)]
+    shares = np.linspace(0.02, 0.98, 193)
+    coverage = [  # exact, by enumeration of the binomial outcomes
+        sum(
+            math.comb(num_trials, k) * p**k * (1 - p) ** (num_trials - k)
+            for k, interval in enumerate(intervals)
+            if interval.low <= p <= interval.high
+        )
+        for p in map(float, shares)
+    ]
+    assert np.mean(coverage) == pytest.approx(0.95, abs=0.005)
+    assert min(coverage) > 0.83  # the known dips near 0 and 1
+
+
+@pytest.mark.parametrize(
+    ("num_successes", "num_trials", "message"),
+    [
+        (3, 2, r"num_successes is 3 of num_trials 2"),
+        (-1, 2, r"num_successes: is -1; .* at least 0"),
+        (0, -1, r"num_trials: is -1; .* at least 0"),
+        (0.5, 2, r"num_successes: is 0\.5; .* whole number"),
+    ],
+)
+def test_wilson_refuses_impossible_counts(num_successes: int, num_trials: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wilson_interval(num_successes, num_trials)
+
+
+# Paired bootstrap
+
+
+def test_large_samples_give_the_normal_interval() -> None:
+    rng = seeded()
+    differences = rng.normal(size=5_000)
+    estimate = paired_bootstrap(differences, np.zeros(5_000), rng=rng)
+    half_width = Z95 * differences.std() / math.sqrt(5_000)
+    assert (estimate.high - estimate.low) / 2 == pytest.approx(half_width, rel=0.04)
+
+
+def test_large_samples_give_the_delta_method_interval_of_a_ratio() -> None:
+    rng = seeded()
+    b = rng.gamma(4.0, 100.0, size=4_000)
+    a = 0.7 * b + rng.normal(0, 20, size=4_000)
+    estimate = paired_bootstrap_ratio(a, b, rng=rng)
+    half_width = Z95 * np.std(a - estimate.value * b) / b.mean() / math.sqrt(4_000)
+    assert (estimate.high - estimate.low) / 2 == pytest.approx(half_width, rel=0.04)
+
+
+@pytest.mark.parametrize("bootstrap", [paired_bootstrap, paired_bootstrap_ratio])
+@settings(max_examples=60, deadline=None)
+@given(samples=graded_samples(), seed=seeds, confidence=confidences)
+def test_samples_may_come_in_any_order_and_questions_under_any_name(
+    bootstrap: Callable[..., Estimate],
+    samples: tuple[list[int], list[int], list[int]],
+    seed: int,
+    confidence: float,
+) -> None:
+    a, b, questions = map(np.array, samples)
+    order = seeded(seed).permutation(len(a))
+    names = [f"question {one}" for one in questions[order]]
+    first = bootstrap(a, b, questions, rng=seeded(seed), num_resamples=50, confidence=confidence)
+    second = bootstrap(a[order], b[order], names, rng=seeded(seed), num_resamples=50, confidence=confidence)
+    assert first == second
+
+
+@settings(max_examples=60, deadline=None)
+@given(samples=graded_samples(), seed=seeds, confidence=confidences)
+def test_interval_stays_within_the_questions(
+    samples: tuple[list[int], list[int], list[int]], seed: int, confidence: float
+) -> None:
+    a, b, questions = map(np.array, samples)
+    members = [questions == one for one in np.unique(questions)]
+    mean = paired_bootstrap(a, b, questions, rng=seeded(seed), num_resamples=50, confidence=confidence)
+    means = [np.mean(a[m] - b[m]) for m in members]
+    assert min(means) - 1e-9 <= mean.low <= mean.high <= max(means) + 1e-9
+    ratio = paired_bootstrap_ratio(a, b, questions, rng=seeded(seed), num_resamples=50, confidence=confidence)
+    ratios = [a[m].sum() / b[m].sum() for m in members]
+    assert min(ratios) - 1e-9 <= ratio.low <= ratio.high <= max(ratios) + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(samples=graded_samples(), seed=seeds, doublings=st.integers(-4, 4))
+def test_units_scale_the_mean_and_leave_the_ratio(
+    samples: tuple[list[int], list[int], list[int]], seed: int, doublings: int
+) -> None:
+    a, b, questions = map(np.array, samples)
+    scale = 2.0**doublings  # exact in floating point
+    mean = paired_bootstrap(a, b, questions, rng=seeded(seed), num_resamples=50)
+    scaled_mean = paired_bootstrap(scale * a, scale * b, questions, rng=seeded(seed), num_resamples=50)
+    assert scaled_mean == pytest.approx(tuple(scale * end for end in mean))
+    ratio = paired_bootstrap_ratio(a, b, questions, rng=seeded(seed), num_resamples=50)
+    scaled_ratio = paired_bootstrap_ratio(scale * a, scale * b, questions, rng=seeded(seed), num_resamples=50)
+    assert scaled_ratio == pytest.approx(ratio)
+
+
+def test_copies_of_a_question_add_nothing_when_named_and_narrow_the_interval_when_not() -> None:
+    differences = seeded().normal(size=100)
+    copies, zeros, questions = np.repeat(differences, 4), np.zeros(400), np.repeat(np.arange(100), 4)
+    once = paired_bootstrap(differences, np.zeros(100), rng=seeded(1))
+    named = paired_bootstrap(copies, zeros, questions, rng=seeded(1))
+    unnamed = paired_bootstrap(copies, zeros, rng=seeded(1))
+    assert named == pytest.approx(once)
+    assert unnamed.high - unnamed.low == pytest.approx((once.high - once.low) / 2, rel=0.1)
+
+
+def test_same_seed_gives_same_interval_and_another_seed_another() -> None:
+    a, b = seeded().normal(size=(2, 50))
+    first, again, other = (paired_bootstrap(a, b, rng=seeded(s), num_resamples=200) for s in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_intervals_cover_at_their_nominal_level_only_with_questions() -> None:
+    """400 evaluations of 60 questions with 3 alike samples each; 0.95 is held to 4 binomial standard errors, 0.044."""
+    rng = seeded(7)
+    num_runs, num_questions, num_epochs = 400, 60, 3
+    true_mean, true_ratio = 0.1, 0.8
+    covered = {"mean": 0, "ratio": 0, "mean without questions": 0}
+    questions = np.repeat(np.arange(num_questions), num_epochs)
+    for _ in range(num_runs):
+        ability = np.repeat(rng.normal(true_mean, 1.0, num_questions), num_epochs)
+        difference = ability + rng.normal(0, 0.5, len(questions))
+        length = np.repeat(rng.gamma(4.0, 250.0, num_questions), num_epochs)
+        saving = np.repeat(rng.normal(true_ratio, 0.2, num_questions), num_epochs)
+        estimates = {
+            "mean": (true_mean, paired_bootstrap(difference, 0 * difference, questions, rng=rng, num_resamples=1_000)),
+            "ratio": (
+                true_ratio,
+                paired_bootstrap_ratio(saving * length, length, questions, rng=rng, num_resamples=1_000),
+            ),
+            "mean without questions": (
+                true_mean,
+                paired_bootstrap(difference, 0 * difference, rng=rng, num_resamples=1_000),
+            ),
+        }
+        for name, (truth, estimate) in estimates.items():
+            covered[name] += estimate.low <= truth <= estimate.high
+    assert covered["mean"] / num_runs == pytest.approx(0.95, abs=tolerance(0.95, num_runs))
+    assert covered["ratio"] / num_runs == pytest.approx(0.95, abs=tolerance(0.95, num_runs))
+    assert covered["mean without questions"] / num_runs < 0.85
+
+
+# McNemar
+
+
+@pytest.mark.parametrize(
+    ("only_a", "only_b", "p_value"),
+    [(0, 0, 1.0), (5, 5, 1.0), (0, 5, 0.0625), (1, 9, 0.021484375), (10, 2, 0.03857421875)],
+)
+def test_mcnemar_matches_exact_values(only_a: int, only_b: int, p_value: float) -> None:
+    a = [1] * only_a + [0] * only_b + [1, 0]
+    b = [0] * only_a + [1] * only_b + [1, 0]
+    assert mcnemar_exact(a, b) == (only_a, only_b, p_value)
+
+
+@settings(deadline=None)
+@given(pairs=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
+def test_mcnemar_matches_enumeration(pairs: list[tuple[bool, bool]]) -> None:
+    a, b = (np.array(column) for column in zip(*pairs, strict=True))
+    result = mcnemar_exact(a, b)
+    n = result.only_a + result.only_b
+    assert (result.only_a, result.only_b) == (int(np.sum(a & ~b)), int(np.sum(~a & b)))
+    at_least_as_far = (k for k in range(n + 1) if abs(2 * k - n) >= abs(result.only_a - result.only_b))
+    assert result.p_value == pytest.approx(sum(math.comb(n, k) for k in at_least_as_far) / 2**n)
+    assert mcnemar_exact(b, a) == (result.only_b, result.only_a, result.p_value)
+
+
+def test_mcnemar_nears_the_chi_squared_test_on_large_counts() -> None:
+    only_a, only_b = 5_150, 4_850
+    a = np.arange(only_a + only_b) < only_a
+    continuity_corrected = (only_a - only_b - 1) / math.sqrt(only_a + only_b)
+    assert mcnemar_exact(a, ~a).p_value == pytest.approx(2 * NormalDist().cdf(-continuity_corrected), rel=1e-2)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("b", [[1, 2, 0, 0], [1, 2, 3, -3], [1, 2, -1, -1]])
+def test_ratio_refuses_a_denominator_that_a_resample_could_bring_to_zero(b: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"b totals -?\d on question second; .* above 0"):
+        paired_bootstrap_ratio([1, 1, 1, 1], b, ["first", "first", "second", "second"], rng=seeded())
+
+
+def test_ratio_takes_a_zero_within_a_question_that_has_more() -> None:
+    estimate = paired_bootstrap_ratio([1, 1, 1], [2, 0, 1], ["first", "first", "second"], rng=seeded())
+    assert estimate.value == 1
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0, -0.5, math.nan])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: wilson_interval(1, 2, c),
+        lambda c: paired_bootstrap([1, 2], [1, 1], rng=seeded(), confidence=c),
+        lambda c: paired_bootstrap_ratio([1, 2], [1, 1], rng=seeded(), confidence=c),
+    ],
+)
+def test_confidence_must_be_a_share(call: Callable[[float], object], confidence: float) -> None:
+    with pytest.raises(ValueError, match=r"confidence: is .* above 0 and below 1"):
+        call(confidence)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ([1, 0], [1], "a_correct has 2 entries and b_correct 1"),
+        ([], [], "a_correct has shape"),
+        ([1, 0], [1, 0.5], "b_correct has an entry that is neither 0 nor 1"),
+        ([2, 0], [1, 0], "a_correct has an entry that is neither 0 nor 1"),
+        ([math.nan, 0], [1, 0], r"a_correct\[0\] is nan"),
+    ],
+)
+def test_mcnemar_refuses_what_is_no_outcome(a: list[float], b: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mcnemar_exact(a, b)
+
+
+def test_quotients_of_one_call_share_their_resamples() -> None:
+    rng = np.random.default_rng(3)
+    tokens, ours = rng.integers(1, 500, 60).astype(float), rng.integers(1, 300, 60).astype(float)
+    same, doubled, apart = bootstrap_quotients(
+        np.column_stack((ours, 2 * ours, tokens)), np.column_stack((tokens, tokens, ours)), rng=np.random.default_rng(0)
+    )
+    assert doubled == pytest.approx([2 * value for value in same])
+    assert apart == pytest.approx([1 / same.value, 1 / same.high, 1 / same.low], rel=1e-3)
+    assert same == pytest.approx(paired_bootstrap_ratio(ours, tokens, rng=np.random.default_rng(1)), rel=0.02)
+
+
+def test_a_resample_without_tokens_makes_the_upper_end_infinite() -> None:
+    (estimate,) = bootstrap_quotients([[1.0], [1.0]], [[4.0], [0.0]], rng=np.random.default_rng(0))
+    assert (estimate.value, estimate.high) == (0.5, math.inf)
+
+
+@pytest.mark.parametrize("below", [[[1.0]], [[0.0], [0.0]], [[1.0], [math.inf]]])
+def test_quotients_refuse_what_they_cannot_divide_by(below: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match="numerators"):
+        bootstrap_quotients([[1.0]] * len(below), below, rng=np.random.default_rng(0))

@@ -1,0 +1,117 @@
+"""The bootstrap distribution, its memory and its input, each through the public bootstraps.
+
+An end of an interval is a quantile at some level, so it is held to 4 binomial standard errors of that level.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tracemalloc
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap, paired_bootstrap_ratio
+
+Floats = npt.NDArray[np.float64]
+
+CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
+
+
+def seeded(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def assert_are_quantiles(ends: Estimate, confidence: float, atoms: Floats, weights: Floats, num_resamples: int) -> None:
+    """Each end is a quantile of the distribution of `atoms` with `weights`, give or take the resampling's tolerance."""
+    for end, level in ((ends.low, (1 - confidence) / 2), (ends.high, (1 + confidence) / 2)):
+        slack = 4 * math.sqrt(level * (1 - level) / num_resamples)
+        assert weights[atoms < end - 1e-9].sum() <= level + slack
+        assert weights[atoms <= end + 1e-9].sum() >= level - slack
+
+
+@pytest.mark.parametrize("confidence", CONFIDENCES)
+@pytest.mark.parametrize("ratio", [False, True])
+def test_interval_matches_every_resample_enumerated(ratio: bool, confidence: float) -> None:
+    a = np.array([3.0, 1.5, 8.0, 2.0, 7.0, 1.0, 4.5])
+    b = np.array([1.0, 2.5, 3.0, 4.0, 2.0, 2.0, 5.0])
+    questions = np.array(["q1", "q2", "q2", "q3", "q4", "q1", "q2"])
+    members = [np.flatnonzero(questions == name) for name in np.unique(questions)]
+    atoms = []
+    for draw in itertools.product(members, repeat=len(members)):
+        drawn = np.concatenate(draw)
+        atoms.append(a[drawn].sum() / b[drawn].sum() if ratio else np.mean(a[drawn] - b[drawn]))
+    bootstrap = paired_bootstrap_ratio if ratio else paired_bootstrap
+    estimate = bootstrap(a, b, questions, rng=seeded(), num_resamples=40_000, confidence=confidence)
+    assert estimate.value == pytest.approx(a.sum() / b.sum() if ratio else np.mean(a - b))
+    assert_are_quantiles(estimate, confidence, np.array(atoms), np.full(len(atoms), 1 / len(atoms)), 40_000)
+
+
+@pytest.mark.parametrize("confidence", CONFIDENCES)
+def test_interval_of_few_distinct_values_matches_the_binomial(confidence: float) -> None:
+    num_questions, num_gains = 200, 30
+    a = np.arange(num_questions) < num_gains
+    estimate = paired_bootstrap(a, np.zeros(num_questions), rng=seeded(), num_resamples=40_000, confidence=confidence)
+    share = num_gains / num_questions
+    counts = np.arange(num_questions + 1)
+    weights = np.array(
+        [math.comb(num_questions, k) * share**k * (1 - share) ** (num_questions - k) for k in range(num_questions + 1)]
+    )
+    assert estimate.value == pytest.approx(share)
+    assert_are_quantiles(estimate, confidence, counts / num_questions, weights, 40_000)
+
+
+@pytest.mark.parametrize("num_distinct", [2, 400, 20_000])
+def test_memory_is_bounded(num_distinct: int) -> None:
+    a = (np.arange(20_000) % num_distinct).astype(float)
+    tracemalloc.start()
+    paired_bootstrap(a, np.zeros_like(a), rng=seeded(), num_resamples=2_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40 * 2**20  # all draws at once would take 320 MB
+
+
+@pytest.mark.parametrize("bootstrap", [paired_bootstrap, paired_bootstrap_ratio])
+@pytest.mark.parametrize(
+    ("a", "b", "questions", "message"),
+    [
+        ([1, 2, 3], [1, 2], None, r"a has 3 entries and b 2; .* paired"),
+        ([], [], None, r"a has shape \(0,\); .* at least one"),
+        ([[1, 2]], [1, 2], None, r"a has shape \(1, 2\)"),
+        (3.0, 3.0, None, r"a has shape \(\)"),
+        ([1, 2], [1, math.nan], None, r"b\[1\] is nan; .* finite"),
+        ([math.inf, 2], [1, 2], None, r"a\[0\] is inf"),
+        ([1, None], [1, 2], None, r"a has dtype object"),
+        (["1", "2"], [1, 2], None, r"a has dtype <U1"),
+        ([1, 2], [1, 2], [1], r"questions has shape \(1,\); .* 2 samples"),
+        ([1, 2], [1, 2], [1.0, math.nan], r"questions has dtype float64"),
+        ([1, 2], [1, 2], ["q", None], r"questions has dtype object"),
+        ([1, 2], [1, 2], ["q", "q"], r"all 2 samples are of one question, q"),
+        ([1], [1], None, r"one question"),
+    ],
+)
+def test_bootstraps_refuse_malformed_samples(
+    bootstrap: Callable[..., Estimate],
+    a: Sequence[object],
+    b: Sequence[object],
+    questions: Sequence[object] | None,
+    message: str,
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        bootstrap(a, b, questions, rng=seeded())
+
+
+def test_question_names_may_be_an_object_column() -> None:
+    names = np.array(["x", "x", "y", "z"], dtype=object)
+    by_name = paired_bootstrap([1, 2, 3, 5], [0, 0, 0, 1], names, rng=seeded())
+    assert by_name == paired_bootstrap([1, 2, 3, 5], [0, 0, 0, 1], [0, 0, 1, 2], rng=seeded())
+
+
+@pytest.mark.parametrize("bootstrap", [paired_bootstrap, paired_bootstrap_ratio])
+@pytest.mark.parametrize("num_resamples", [0, -5, 1.5])
+def test_bootstraps_refuse_no_resamples(bootstrap: Callable[..., Estimate], num_resamples: int) -> None:
+    with pytest.raises(ValueError, match=r"num_resamples: is .* at least 1"):
+        bootstrap([1, 2], [1, 1], rng=seeded(), num_resamples=num_resamples)
