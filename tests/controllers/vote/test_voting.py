@@ -90,5 +90,5 @@ def test_malformed_votes_are_refused() -> None:
         trace_confidence([-1.0, -2.0])
     with pytest.raises(ValueError, match="group_size: is 0"):
         trace_confidence([[-1.0]], group_size=0)
-    with pytest.raises(ValueError, match="aggregate: is 'median'"):
+    with pytest.raises(ValueError, match="aggregate is 'median'"):
         trace_confidence([[-1.0]], "median")  # type: ignore[arg-type]

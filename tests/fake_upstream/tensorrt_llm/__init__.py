@@ -1,8 +1,8 @@
 """A small fake of TensorRT-LLM, with the part of Scaffolding and of the LLM API that controllers and workers meet.
 
 It declares what the releases declare (`tests/protocol/test_upstream_table.py` compares them) and behaves as they do
-where that matters to controllers and workers, shortcomings included. Its `LLM` serves a checkpoint of transformers' shape for
-real, on the CPU. The environment's FAKE_UPSTREAM_RELEASE says which release it is:
+where that matters to controllers and workers, shortcomings included. Its `LLM` serves a checkpoint of transformers'
+shape for real, on the CPU. The environment's FAKE_UPSTREAM_RELEASE says which release it is:
 
 - `1.2`: the first with results on the task; no finish reasons.
 - `1.2.1`: finish reasons.
