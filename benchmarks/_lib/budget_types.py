@@ -20,7 +20,7 @@ from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 
-KINDS = ("count", "maximum", "walk", "find")
+KINDS = ("count", "maximum", "walk", "sum")
 BUDGETS = (0, 32, 64, 96, 128, 192, 256, 384)
 PLANNED = BUDGETS[:-1]  # chains seldom end before these, so that seconds are a line in the budget
 AT_ONCE = 32  # where nothing is timed

@@ -1,9 +1,8 @@
-"""How well scores tell right chains from wrong ones: over all, among the chains of one question, and as a choice."""
+"""How well scores tell right chains from wrong ones: over all, and among the chains of one question."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,23 +36,6 @@ def auc_within(scores: Floats, labels: Bools, questions: Integers) -> Estimate:
     members = [questions == question for question in np.unique(questions)]
     values = np.array([auc(scores[own], labels[own]) for own in members if 0 < labels[own].sum() < own.sum()])
     return resampled(lambda i: float(values[i].mean()), len(values)) if len(values) else Estimate(0.5, 0.0, 1.0)
-
-
-class Choice(NamedTuple):
-    """Of each question, whether the chain that was chosen is right, and the share of right ones to choose from."""
-
-    chosen: list[float]
-    single: list[float]
-
-
-def best_of(scores: Floats, labels: Bools, questions: Integers, num: int) -> Choice:
-    """The best scored of the first `num` chains of each question."""
-    choice = Choice([], [])
-    for question in np.unique(questions):
-        own = np.flatnonzero(questions == question)[:num]
-        choice.chosen.append(float(labels[own[np.argmax(scores[own])]]))
-        choice.single.append(float(labels[own].mean()))
-    return choice
 
 
 def resampled(figure: Callable[[Integers], float], num_questions: int) -> Estimate:

@@ -1,9 +1,10 @@
-"""The main job on the embedded model: plain chain of thought, a fixed cut, and DynasorCoT, drawn and greedy.
+"""The main job on the embedded model: plain chains, cuts and DynasorCoT, drawn and greedy, and votes that stop early.
 
     python -m benchmarks.studies.demo --num_problems 100
 
 The fixed cut is given the budget at which it decodes as many tokens as DynasorCoT did, so that the two can be compared
-by accuracy. Chains are drawn at temperature 0.7, and once more decoded greedily. It ends with what
+by accuracy. Chains are drawn at temperature 0.7, and once more decoded greedily. Then votes of 8 drawn chains on the
+first of the problems: all 8 samples, and the same vote stopped once its winner would probably stay. It ends with what
 `scaffolding-ext compare` says of the drawn runs, and the path of its report.
 """
 
@@ -17,20 +18,36 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks._lib.command import benchmark, progress, size
 from benchmarks._lib.drawing import bars_of, drawing
 from benchmarks._lib.provenance import PLACE
 from benchmarks._lib.report import Report
-from benchmarks._lib.runs import CUT, DYNASOR, GREEDY, PLAIN, Run, add_side_by_side, keep_runs, side_by_side
+from benchmarks._lib.runs import (
+    CUT,
+    DYNASOR,
+    GREEDY,
+    PLAIN,
+    Run,
+    add_run,
+    add_side_by_side,
+    compare_runs as add_comparison,
+    keep_runs,
+    run_stack,
+    side_by_side,
+)
 from scaffolding_ext.evaluation.compare.compared import compare_runs
 from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
 from scaffolding_ext.evaluation.report.comparison_tables import text_of
 from scaffolding_ext.evaluation.report.html_report.page import write_report
-from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap
 
+NUM_VOTES = 8
+VOTE, STOPPED_VOTE = f"vote of {NUM_VOTES}", f"vote of {NUM_VOTES}, stopped early"
+FIRST_GREEDY = f"{PLAIN}{GREEDY}, of the voted problems"
 PIPE_WIDTH = 132  # columns, where no terminal says how many there are
 SHOWN = {  # column by key of a figure, and its scale
     "accuracy, %": (": accuracy", 100),
@@ -46,16 +63,15 @@ def show(report: Report) -> None:
     """Print the comparison."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     setting = report.setting
-    table = Table("", *SHOWN, title=f"{setting['num_problems']} held-out problems, seed {setting['seed']}")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = _table(f"{setting['num_problems']} held-out problems, seed {setting['seed']}")
     for suffix, name in itertools.product(("", GREEDY), (PLAIN, CUT, DYNASOR)):
-        cells = [
-            (report.figures.get(name + suffix + key.format(plain=PLAIN + suffix)), scale)
-            for key, scale in SHOWN.values()
-        ]
-        table.add_row(name + suffix, *(_shown(figure, scale) for figure, scale in cells), end_section=name == DYNASOR)
+        table.add_row(name + suffix, *_cells(report, name + suffix, PLAIN + suffix), end_section=name == DYNASOR)
     console.print(table)
+    table = _table(f"votes, on the first {setting['num_vote_problems']} of them")
+    for name in (FIRST_GREEDY, VOTE, STOPPED_VOTE):
+        table.add_row(name, *_cells(report, name, VOTE if name == STOPPED_VOTE else FIRST_GREEDY))
+    console.print(table)
+    console.print("The vote is held against one greedy chain, the stopped vote against the vote.")
     for suffix in ("", GREEDY):
         gain = _shown(report.figures[f"{DYNASOR}{suffix} against {CUT}{suffix}: accuracy, points"], 1)
         console.print(f"At equal tokens {DYNASOR}{suffix} is {gain} points above the {CUT}{suffix}.")
@@ -107,25 +123,56 @@ def _stack_purposes(runs: dict[str, Run], axes: Any) -> None:
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
 
 
+def add_votes(report: Report, bars: Progress, samples: list[Sample], greedy: Run, model: str) -> None:
+    """Votes, with and without early stop, beside greedy chains of the same problems."""
+    shared = (f"seed={report.seed}", f"workers.generation.args.model={model}")
+    sampled = f"controller.args.default_sample_num={NUM_VOTES}"
+    stack = "configs:majority_vote"
+    vote = run_stack(VOTE, stack, samples, bars, (*shared, sampled, "controller.args.allocation=null"))
+    stopped = run_stack(STOPPED_VOTE, stack, samples, bars, (*shared, sampled))
+    for name, run in ((FIRST_GREEDY, greedy), (VOTE, vote), (STOPPED_VOTE, stopped)):
+        add_run(report, name, run)
+    add_comparison(report, VOTE, vote, FIRST_GREEDY, greedy)
+    add_comparison(report, STOPPED_VOTE, stopped, VOTE, vote)
+
+
 @benchmark("studies.demo --num_problems 100", show=show)
-@size("--num_problems", 400, quick=60, help="Held-out problems.", least=2)
+@size("--num_problems", 200, quick=60, help="Held-out problems.", least=2)
+@size("--num_vote_problems", 100, quick=10, help="Of them those that are voted on, too.", least=2)
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
 @click.option("--plot_path", default="runs/demo/demo.png", show_default=True, type=PLACE, help="Where it is drawn.")
 @click.option("--report_path", default="runs/demo/report.html", show_default=True, type=PLACE, help="Page to look at.")
-def main(report: Report, num_problems: int, model: str, plot_path: Path, report_path: Path) -> None:
-    """Plain chain of thought, fixed cut and DynasorCoT, drawn and greedy: accuracy, tokens by purpose, seconds."""
+def main(
+    report: Report, num_problems: int, num_vote_problems: int, model: str, plot_path: Path, report_path: Path
+) -> None:
+    """Plain chains, fixed cuts, DynasorCoT and votes: accuracy, tokens by purpose, seconds."""
     samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=report.seed)
     runs: dict[str, Run] = {}
     with progress() as bars:
         for greedy in (False, True):
             runs |= side_by_side(samples, bars, seed=report.seed, model=model, greedy=greedy)
-    add_side_by_side(report, runs)
+        add_side_by_side(report, runs)
+        greedy = runs[PLAIN + GREEDY]
+        first = Run(greedy.records[:num_vote_problems], greedy.seconds * num_vote_problems / num_problems)
+        add_votes(report, bars, samples[:num_vote_problems], first, model)
     plot(runs, plot_path, report)
     folders = keep_runs(report_path.parent, {name: runs[name] for name in (PLAIN, CUT, DYNASOR)})
     compared = compare_runs(folders, seed=report.seed)
     write_report(report_path, compared, kept_samples(compared.runs, num_problems))
     warnings = [f"Warning: {warning}" for warning in compared.warnings]
     report.closing = [text_of(compared), *warnings, f"report: {report_path}"]
+
+
+def _table(title: str) -> Table:
+    table = Table("", *SHOWN, title=title)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def _cells(report: Report, name: str, base: str) -> list[str]:
+    """A row of the table: a method's figures, and those against another method."""
+    return [_shown(report.figures.get(name + key.format(plain=base)), scale) for key, scale in SHOWN.values()]
 
 
 def _shown(figure: dict[str, float | None] | None, scale: int) -> str:

@@ -33,7 +33,7 @@ from scaffolding_ext.controllers.tree.hints import hints_of
 from scaffolding_ext.evaluation.calibrate.branching_run import same_answer
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.stats.intervals import Estimate
-from scaffolding_ext.tinylm.chains import OPENINGS
+from scaffolding_ext.tinylm.steps import FIRST_PASSES
 
 BLOCK = 20  # questions that are run and stored together
 LEAST = 0.99  # share of the branches that stay whose answers must agree
@@ -269,7 +269,7 @@ def main(
     """Branches with other phrasings: answers on the root's KV against exact ones, and what foretells agreement."""
     if dataset is None:
         samples = load_dataset("tinylm:held_out", num_samples=num_questions, seed=report.seed)
-        openings: Sequence[str] = OPENINGS
+        openings: Sequence[str] = FIRST_PASSES
     else:
         samples = shuffled(load_dataset(str(dataset), format=kind), num_questions, report.seed)
         openings = hints_of("mathematics")

@@ -1,263 +1,353 @@
-"""What the embedded models are worth as a test bed: right and wrong answers, lengths, doubts, verdicts, scores.
+"""Are the embedded models like reasoning models? The gates that an edition of their weights must meet.
 
-    python -m benchmarks.studies.tinylm --seed 90 --num_problems 600
+    python -m benchmarks.studies.tinylm --seed 90 --other_target runs/tinylm_seed1/target --store runs/gates
 
-Every figure is of held-out problems drawn by `--seed`; intervals are 95 %, from resampling whole questions. A bar that
-is missed is a property of the models, which no tuning of a controller takes away.
+All figures are of held-out problems drawn by `--seed`, sampled without top-p; intervals are 95 %, from resampling whole
+questions. `ideal` is the grammar itself in the place of a model: what training without any error would give.
 """
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import click
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from benchmarks._lib.chains import Author, Chain
-from benchmarks._lib.command import benchmark, size, track
-from benchmarks._lib.judging import Check, Judge, JudgedStep, problems_of
-from benchmarks._lib.lab import MODELS, Lab
+from benchmarks._lib.command import benchmark, size, stored, track
 from benchmarks._lib.report import Report
-from benchmarks._lib.runs import FORCED_LEN
-from benchmarks._lib.separation import auc, auc_over_all, auc_within, best_of, resampled
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
-from scaffolding_ext.tinylm.grammar import FIND, Problem
+from benchmarks._lib.store import kept
+from benchmarks.tinylm.chains import sample_chain
+from benchmarks.tinylm.decoder import Decoder
+from benchmarks.tinylm.tokenizer import END
+from scaffolding_ext.answers import extract
+from scaffolding_ext.tinylm.embedded import model_folder
+from scaffolding_ext.tinylm.grammar import CLOSE, Problem, sample_problem
+from scaffolding_ext.tinylm.steps import STATED, check_steps
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-
-NUM_VOTES = 16
-BEST_OF = 12
-BLOCK = 40  # questions whose chains stay in the prefix cache while they are asked about
-QUARTERS = (0.25, 0.5, 0.75, 1.0)
-CUTS = tuple(range(32, 513, 32))
+TEMPERATURE = 0.7
+OTHER_TEMPERATURES = (0.3, 0.5, 1.0)
+QUARTERS = (0.25, 0.5, 0.75)
+NUM_FORCED = 2  # chains a question that are cut
+_THINK_CLOSE = "</think>"
+_BLOCK = 25  # problems that are run and stored together
 
 
-class Measured(NamedTuple):
-    """Everything asked of the models, in the order of the questions.
+class Written(NamedTuple):
+    """A chain that a model has written.
 
     Attributes:
-        chains: One chain of the target a question.
-        votes: Chains of the first questions, `NUM_VOTES` each, the one in `chains` first, those of a question together;
-            behind them the same of questions of the kind `FIND`.
-        verdicts: P(YES) of `votes`.
-        checks: Written checks of `votes`.
-        scores: Mean log-probability of `votes`.
-        steps: Judged steps of each of `votes`.
-        quarters: Forced answers at `QUARTERS` of each of `chains`' thinking.
-        cuts: Forced answers at those of `CUTS` that a chain reaches.
-        draft: One chain of the draft a question.
-        draft_scores: Mean log-probability of those under the target.
+        thinking: Its text up to where thinking closes.
+        answer: What it answers; None where it gives no answer.
+        num_tokens: Of the whole reply.
+        first_pass_len: Tokens up to the first answer that is stated; None without one.
     """
 
-    chains: list[Chain]
-    votes: list[Chain]
-    verdicts: list[float]
-    checks: list[Check]
-    scores: list[float]
-    steps: list[list[JudgedStep]]
-    quarters: list[list[str | None]]
-    cuts: list[list[str | None]]
-    draft: list[Chain]
-    draft_scores: list[float]
-
-    def judge(self, target: Judge, votes: list[Chain], problems: dict[str, Problem]) -> None:
-        """Add chains of the target with all that tells right from wrong ones."""
-        self.votes.extend(votes)
-        self.verdicts.extend(target.verdicts(votes))
-        self.checks.extend(target.checks(votes))
-        self.scores.extend(target.mean_logprobs(votes))
-        self.steps.extend(target.judged_steps(votes, problems))
+    thinking: str
+    answer: str | None
+    num_tokens: int
+    first_pass_len: int | None
 
 
-def measure(samples: list[Sample], searches: list[Sample], num_vote_problems: int, seed: int, lab: Lab) -> Measured:
-    """Sample and ask, block by block."""
-    measured = Measured([], [], [], [], [], [], [], [], [], [])
-    target, draft = Judge(lab, "target"), Author(lab, "draft")
-    problems = problems_of(samples, seed) | problems_of(searches, seed, FIND)
-    for start in track(range(0, len(samples), BLOCK), "blocks of problems"):
-        block = samples[start : start + BLOCK]
-        chains = target.chains(block, seed, 0, 1)
-        thinking = [max(1, len(target.thinking_ids(chain))) for chain in chains]
-        measured.chains.extend(chains)
-        measured.quarters.extend(
-            target.forced_answers(chains, [[round(share * length) for share in QUARTERS] for length in thinking])
+class Answered(NamedTuple):
+    """Everything that is asked of a model about one problem.
+
+    Attributes:
+        chains: By temperature as text.
+        forced: Of the first chains at `TEMPERATURE`, the answers forced at `QUARTERS`.
+    """
+
+    chains: dict[str, list[Written]]
+    forced: list[list[str | None]]
+
+
+class Author:
+    """A model that writes chains about problems.
+
+    Args:
+        folder: Its weights.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._decoder = Decoder(folder)
+
+    def answer(self, problems: list[Problem], num_votes: int, num_others: int, seed: int) -> list[Answered]:
+        """Ask about all problems at once: votes, a greedy chain, and chains at other temperatures."""
+        generator = torch.Generator().manual_seed(seed)
+        temperatures = [TEMPERATURE] * num_votes + [0.0] + [t for t in OTHER_TEMPERATURES for _ in range(num_others)]
+        encode = self._decoder.encode
+        prompts = [encode(f"<|user|>{problem.question}<|assistant|><think>\n") for problem in problems]
+        asked = [(prompt, temperature) for prompt in prompts for temperature in temperatures]
+        replies = self._decoder.continuations([p for p, _ in asked], [t for _, t in asked], generator)
+        answered: list[Answered] = []
+        for i, prompt in enumerate(prompts):
+            own = replies[i * len(temperatures) : (i + 1) * len(temperatures)]
+            chains: dict[str, list[Written]] = {}
+            for temperature, ids in zip(temperatures, own, strict=True):
+                chains.setdefault(str(temperature), []).append(self._read(ids))
+            answered.append(Answered(chains, [self._forced(prompt, ids) for ids in own[: min(NUM_FORCED, num_votes)]]))
+        return answered
+
+    def _read(self, ids: list[int]) -> Written:
+        text = self._decoder.decode(ids)
+        thinking, _, reply = text.partition(_THINK_CLOSE)
+        first = STATED.search(thinking)
+        first_pass_len = len(self._decoder.encode(thinking[: first.end()])) if first else None
+        return Written(thinking, extract(reply), len(ids), first_pass_len)
+
+    def _forced(self, prompt: list[int], ids: list[int]) -> list[str | None]:
+        (close,) = self._decoder.encode(_THINK_CLOSE)
+        length = ids.index(close) if close in ids else len(ids)
+        cuts = [len(prompt) + round(share * length) for share in QUARTERS]
+        replies = self._decoder.forced(prompt + ids, cuts, self._decoder.encode(CLOSE))
+        return [extract(CLOSE.removeprefix(_THINK_CLOSE) + reply) for reply in replies]
+
+
+class Ideal:
+    """The grammar in the place of a model; it has no temperature and no forced answers."""
+
+    def __init__(self, folder: str) -> None:
+        self._encode = Decoder(folder).encode
+
+    def answer(self, problems: list[Problem], num_votes: int, num_others: int, seed: int) -> list[Answered]:
+        """Sample the votes alone."""
+        rng = random.Random(seed)
+        return [
+            Answered({str(TEMPERATURE): [self._write(problem, rng) for _ in range(num_votes)]}, []) for problem in problems
+        ]
+
+    def _write(self, problem: Problem, rng: random.Random) -> Written:
+        chain = sample_chain(problem, rng)
+        texts = [segment.text for segment in chain]
+        first = next(i for i, segment in enumerate(chain) if segment.belief is not None)
+        thinking = "".join(texts)
+        reply = f"{CLOSE}{chain[-1].belief}}}.{END}"
+        num_tokens = len(self._encode(thinking + reply))
+        return Written(thinking, chain[-1].belief, num_tokens, len(self._encode("".join(texts[: first + 1]))))
+
+
+def measure(
+    author: Author | Ideal, problems: list[Problem], num_votes: int, num_others: int, seed: int, store: Path | None
+) -> list[Answered]:
+    """Ask block by block; a block that the store holds is not asked again."""
+    answered: list[Answered] = []
+    for start in track(range(0, len(problems), _BLOCK), "blocks of problems"):
+        block = problems[start : start + _BLOCK]
+        found = kept(
+            store,
+            f"seed{seed}_{num_votes}_{num_others}_{start}_{len(block)}",
+            lambda block=block, start=start: author.answer(block, num_votes, num_others, seed + start),  # type: ignore[misc]
         )
-        reached = [[cut for cut in CUTS if cut < length] for length in thinking]
-        measured.cuts.extend(target.forced_answers(chains, reached))
-        drafted = draft.chains(block, seed, 0, 1)
-        measured.draft.extend(drafted)
-        measured.draft_scores.extend(target.mean_logprobs(drafted))
-        voting = block[: max(0, num_vote_problems - start)]
-        more = target.chains(voting, seed, 1, NUM_VOTES - 1)
-        votes = []
-        for i, chain in enumerate(chains[: len(voting)]):
-            votes += [chain, *more[i * (NUM_VOTES - 1) : (i + 1) * (NUM_VOTES - 1)]]
-        measured.judge(target, votes, problems)
-    for start in track(range(0, len(searches), BLOCK), "blocks of searches"):
-        found = target.chains(searches[start : start + BLOCK], seed, 0, NUM_VOTES)
-        measured.judge(target, found, problems)
-    return measured
+        for chains, forced in found:
+            answered.append(Answered({t: [Written(*w) for w in own] for t, own in chains.items()}, forced))
+    return answered
 
 
-def add_accuracy(report: Report, measured: Measured) -> None:
-    """How often one chain is right, by kind, and what a vote adds."""
-    for name, chains, low, high in (("target", measured.chains, 0.7, 0.85), ("draft", measured.draft, 0.35, 0.6)):
-        accuracy = report.share(f"{name}: accuracy", sum(chain.is_right for chain in chains), len(chains))
-        for kind in sorted({chain.sample.kind or "" for chain in chains}):
-            some = [chain.is_right for chain in chains if chain.sample.kind == kind]
-            report.share(f"{name}: accuracy, {kind}", sum(some), len(some))
-        report.bar(f"{name} accuracy", accuracy, ">=", low)
-        report.bar(f"{name} accuracy", accuracy, "<=", high)
-    searched = [chain.is_right for chain in measured.votes if chain.sample.kind == FIND]
-    report.figure(f"target: accuracy, {FIND}", float(np.mean(searched)))
-    groups = [measured.votes[i : i + NUM_VOTES] for i in range(0, len(measured.votes), NUM_VOTES)]
-    groups = [group for group in groups if group[0].sample.kind != FIND]
-    voted = [float(_majority(group) == group[0].sample.target) for group in groups]
-    single = [float(np.mean([chain.is_right for chain in group])) for group in groups]
-    report.figure("target: one chain, on the voted questions", float(np.mean(single)))
-    share = report.share(f"target: vote of {NUM_VOTES}", int(sum(voted)), len(voted))
-    report.bar(f"vote of {NUM_VOTES}", share, "<=", 0.97)
-    gain = report.difference(f"vote of {NUM_VOTES} over one chain", voted, single)
-    report.bar(f"vote of {NUM_VOTES} over one chain", gain.value, ">=", 0.05)
+class Figures:
+    """The figures of one model, added to a report under its name.
 
+    Args:
+        report: What they are added to.
+        name: Of the model.
+        problems: What was asked.
+        answered: What it wrote, in the order of the problems.
+    """
 
-def add_lengths(report: Report, measured: Measured) -> None:
-    """First passes, whole chains, and what is written after the answer is stable."""
-    chains = measured.chains
-    answered = [chain for chain in chains if chain.beliefs]
-    firsts = np.array([chain.beliefs[0].position for chain in answered], float)
-    lengths = np.array([len(chain.ids) for chain in chains], float)
-    for name, values in (("first pass", firsts), ("chain", lengths)):
+    def __init__(self, report: Report, name: str, problems: list[Problem], answered: list[Answered]) -> None:
+        self._report, self._name, self._problems, self._answered = report, name, problems, answered
+        self._votes = [own.chains[str(TEMPERATURE)] for own in answered]
+        self._num_votes = len(self._votes[0])
+        self.single = self._right(TEMPERATURE)
+        self.vote = np.array(
+            [voted([chain.answer for chain in own], p.answer) for own, p in zip(self._votes, problems, strict=True)]
+        )
+
+    def _right(self, temperature: float) -> npt.NDArray[np.float64]:
+        """The share of right chains of each question."""
+        chains = [own.chains.get(str(temperature), []) for own in self._answered]
+        return np.array(
+            [
+                np.mean([chain.answer == p.answer for chain in own] or [np.nan])
+                for own, p in zip(chains, self._problems, strict=True)
+            ]
+        )
+
+    def _figure(self, name: str, values: npt.ArrayLike, less: npt.ArrayLike = 0.0, scale: float = 100) -> float:
+        """A mean over questions, in percent or points where it has no other scale."""
+        return self._report.difference(f"{self._name}: {name}", values, less, scale=scale).value
+
+    def _bar(self, name: str, value: float, low: float | None, high: float | None = None) -> None:
+        if low is not None:
+            self._report.bar(f"{self._name}: {name}", value, ">=", low)
+        if high is not None:
+            self._report.bar(f"{self._name}: {name}", value, "<=", high)
+
+    def accuracy(self, low: float, high: float) -> None:
+        """One chain, and the same by kind."""
+        self._bar("one chain", self._figure("one chain", self.single), low, high)
+        kinds = np.array([problem.kind for problem in self._problems])
+        for kind in sorted(set(kinds)):
+            self._figure(f"one chain, {kind}", self.single[kinds == kind])
+
+    def votes(self) -> None:
+        """What a vote adds to one chain."""
+        name = f"vote of {self._num_votes}"
+        self._figure(name, self.vote)
+        self._bar(f"{name} less one chain", self._figure(f"{name} less one chain", self.vote, self.single), 8, 20)
+        self._wrong_answers()
+
+    def vote_over_greedy(self, low: float) -> None:
+        """A vote beside one greedy chain."""
+        name = f"vote of {self._num_votes} less greedy"
+        self._bar(name, self._figure(name, self.vote, self._right(0.0)), low)
+
+    def temperatures(self) -> None:
+        """Greedy and other temperatures less `TEMPERATURE`: methods are drawn alike at all of them."""
+        for temperature in (0.0, *OTHER_TEMPERATURES):
+            right = self._right(temperature)
+            name = "greedy" if temperature == 0 else f"one chain at {temperature}"
+            self._figure(name, right)
+            gain = self._figure(f"{name} less {TEMPERATURE}", right, self.single)
+            self._bar(f"{name} less {TEMPERATURE}", gain, -4, 4)
+
+    def forced(self) -> None:
+        """Forced answers along the thinking, and the answer of the whole chain."""
+        shares = []
+        for column, share in enumerate((*QUARTERS, 1.0)):
+            right = [
+                np.mean(
+                    [
+                        ((*cuts, chain.answer)[column]) == problem.answer
+                        for cuts, chain in zip(own.forced, votes, strict=False)
+                    ]
+                )
+                for own, votes, problem in zip(self._answered, self._votes, self._problems, strict=True)
+            ]
+            shares.append(self._figure(f"forced answer at {share:.0%}", right))
+        self._bar("forced answers: least gain of a quarter", float(np.diff(shares).min()), 0)
+        self._bar("forced answers: last less first", shares[-1] - shares[0], 8)
+
+    def lines(self) -> None:
+        """How well written steps follow their methods."""
+        follows: dict[bool, list[float]] = {True: [], False: []}
+        for own, problem in zip(self._votes, self._problems, strict=True):
+            counts: dict[bool, list[bool]] = {True: [], False: []}
+            for chain in own:
+                for line in check_steps(problem, chain.thinking):
+                    if line.is_misread is not None:
+                        counts[line.is_misread].append(bool(line.follows_method))
+            for is_misread, held in counts.items():
+                follows[is_misread] += held
+        must = self._report.share(f"{self._name}: lines misread where their method must", *_counted(follows[True]))
+        off = self._report.share(
+            f"{self._name}: other lines that fail", *_counted([not held for held in follows[False]])
+        )
+        self._bar("lines misread where their method must, %", 100 * must, 85)
+        self._bar("other lines that fail, %", 100 * off, None, 1.5)
+
+    def lengths(self) -> None:
+        """Tokens of whole chains and of first passes."""
+        chains = [chain for own in self._votes for chain in own]
+        self._figure("tokens of a chain", [np.mean([c.num_tokens for c in own]) for own in self._votes], scale=1)
+        self._figure("chains without an answer", [np.mean([c.answer is None for c in own]) for own in self._votes])
+        firsts = np.array([chain.first_pass_len for chain in chains if chain.first_pass_len is not None])
         for quantile in (10, 50, 90):
-            report.figure(f"{name}: tokens, p{quantile}", float(np.percentile(values, quantile)))
-    spread = float(np.percentile(firsts, 90) / np.percentile(firsts, 10))
-    report.figure("first pass: p90 / p10", spread)
-    report.bar("first pass: p90 / p10", spread, ">=", 5)
-    steps = np.array([chain.sample.prompt.count(",") + 1 for chain in chains], float)
-    report.figure(
-        "correlation of chain length with steps", *resampled(lambda i: _correlation(lengths[i], steps[i]), len(steps))
-    )
-    after = np.array(
-        [len(chain.ids) - (chain.beliefs[-1].position if chain.beliefs else len(chain.ids)) for chain in chains]
-    )
-    share = resampled(lambda i: float(after[i].sum() / lengths[i].sum()), len(chains))
-    report.figure("share of tokens after the stable answer", *share)
-    report.bar("share of tokens after the stable answer", share.value, ">=", 0.4)
-    mended = np.array([float(chain.is_right and not chain.is_right_at(0)) for chain in chains])
-    spoilt = np.array([float(chain.is_right_at(0) and not chain.is_right) for chain in chains])
-    report.figure("wrong to right", *resampled(lambda i: float(mended[i].mean()), len(chains)))
-    report.figure("right to wrong", *resampled(lambda i: float(spoilt[i].mean()), len(chains)))
-    net = resampled(lambda i: float((mended[i] - spoilt[i]).mean()), len(chains))
-    report.figure("wrong to right less right to wrong", *net)
-    report.bar("wrong to right less right to wrong", net.value, ">=", 0.0)
+            self._report.figure(f"{self._name}: first pass, tokens, p{quantile}", float(np.percentile(firsts, quantile)))
+        variation = float(firsts.std() / firsts.mean())
+        self._report.figure(f"{self._name}: first pass, coefficient of variation", variation)
+        self._bar("first pass, coefficient of variation", variation, 0.5)
+
+    def _wrong_answers(self) -> None:
+        """Hard and sure questions, and how wrong answers spread."""
+        hard = self._figure("hard questions (p < 0.2)", self.single < 0.2)
+        sure = self._figure("sure questions (p > 0.8)", self.single > 0.8)
+        self._bar("hard questions (p < 0.2)", hard, 5, 20)
+        self._bar("sure questions (p > 0.8)", sure, 45)
+        wrong = [
+            Counter(chain.answer for chain in own if chain.answer != p.answer)
+            for own, p in zip(self._votes, self._problems, strict=True)
+        ]
+        wrong = [counts for counts in wrong if counts]
+        self._figure("distinct wrong answers", [len(counts) for counts in wrong], scale=1)
+        commonest = [max(counts.values()) / counts.total() for counts in wrong]
+        share = self._figure("commonest wrong answer among wrong ones", commonest)
+        self._bar("commonest wrong answer among wrong ones", share, 50, 85)
 
 
-def add_forced(report: Report, measured: Measured) -> None:
-    """Forced answers along the chain, and the oracle that stops at the first right one against one cut for all."""
-    targets = [chain.sample.target for chain in measured.chains]
-    shares = []
-    for column, share in enumerate(QUARTERS):
-        num_right = sum(a[column] == target for a, target in zip(measured.quarters, targets, strict=True))
-        shares.append(report.share(f"forced answer at {share:.0%}", num_right, len(targets)))
-    report.bar("forced answers: least gain of a quarter", float(np.diff(shares).min()), ">=", 0.0)
-    tokens, right = cut_outcomes(measured.chains, measured.cuts)
-    first_right = np.where(right[:, :-1].any(axis=1), right[:, :-1].argmax(axis=1), len(CUTS))
-    rows = np.arange(len(targets))
-    oracle_tokens, oracle_right = tokens[rows, first_right], right[rows, first_right]
-
-    def margin(i: Integers) -> float:
-        at_equal_tokens = np.interp(oracle_tokens[i].mean(), tokens[i].mean(axis=0), right[i].mean(axis=0))
-        return float(oracle_right[i].mean() - at_equal_tokens)
-
-    gain = resampled(margin, len(targets))
-    report.figure("oracle: tokens", float(oracle_tokens.mean()))
-    report.figure("oracle: accuracy", float(oracle_right.mean()))
-    report.figure("oracle over the fixed cut at equal tokens", *gain)
-    report.bar("oracle over the fixed cut at equal tokens", gain.value, ">=", 0.05)
+def voted(answers: list[str | None], target: str) -> float:
+    """Whether the most frequent answer is right; of equally frequent ones each counts its part."""
+    counts = Counter(answer for answer in answers if answer is not None)
+    leading = [answer for answer, count in counts.items() if count == max(counts.values())]
+    return float(target in leading) / max(1, len(leading))
 
 
-def add_separation(report: Report, measured: Measured) -> None:
-    """How well verdicts, checks and log-probabilities tell right chains from wrong ones, and what they choose."""
-    right = np.array([chain.is_right for chain in measured.votes])
-    searched = np.array([chain.sample.kind == FIND for chain in measured.votes])
-    questions = np.repeat(np.arange(len(right) // NUM_VOTES), NUM_VOTES)
-    judged = {
-        "P(YES)": np.array(measured.verdicts),
-        "written check": np.array([check.score for check in measured.checks]),
-        "mean log-probability": np.array(measured.scores),
-    }
-    gains = {}
-    for name, scores in judged.items():
-        for kinds, of in (("all kinds", searched | True), ("derived kinds", ~searched), (FIND, searched)):
-            report.figure(f"{name}, {kinds}: AUC over all chains", *auc_over_all(scores[of], right[of], questions[of]))
-            within = auc_within(scores[of], right[of], questions[of])
-            report.figure(f"{name}, {kinds}: AUC among chains of one question", *within)
-        choice = best_of(scores, right, questions, BEST_OF)
-        report.figure(f"{name}: best of {BEST_OF}", float(np.mean(choice.chosen)))
-        gains[name] = report.difference(f"{name}: best of {BEST_OF} over one chain", choice.chosen, choice.single)
-    report.figure("written check: tokens", float(np.mean([check.num_tokens for check in measured.checks])))
-    steps = [(step.score, step.is_right, q) for q, own in zip(questions, measured.steps, strict=True) for step in own]
-    step_scores, labels, step_questions = map(np.array, zip(*steps, strict=True))
-    report.figure("P(YES) of a step: AUC", *auc_over_all(step_scores, labels, step_questions))
-    scores, drafted = np.array(measured.draft_scores), np.array([chain.is_right for chain in measured.draft])
-    scored = resampled(lambda i: auc(scores[i], drafted[i]), len(scores))
-    report.figure("log-probability of draft chains: AUC", *scored)
-    for name, bar in (
-        (f"P(YES), {FIND}: AUC among chains of one question", 0.85),
-        ("P(YES), all kinds: AUC over all chains", 0.75),
-        ("P(YES), all kinds: AUC among chains of one question", 0.60),
-        ("written check, all kinds: AUC among chains of one question", 0.75),
-        ("P(YES) of a step: AUC", 0.75),
-        ("log-probability of draft chains: AUC", 0.65),
-    ):
-        report.bar(name, report.figures[name]["value"] or 0.0, ">=", bar)
-    better = max(gains["P(YES)"], gains["written check"])
-    report.bar(f"best of {BEST_OF} by the better of both over one chain", better.value, ">=", 0.03)
-    report.bar("lower end of its interval", better.low, ">", 0.0)
+def _counted(held: list[bool]) -> tuple[int, int]:
+    return sum(held), max(1, len(held))
 
 
-def cut_outcomes(
-    chains: Sequence[Chain], forced: Sequence[Sequence[str | None]]
-) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Decoded tokens and right answers of each chain, cut at each of `CUTS` and, in the last column, left alone."""
-    tokens = np.zeros((len(chains), len(CUTS) + 1))
-    right = np.zeros((len(chains), len(CUTS) + 1), bool)
-    for row, (chain, answers) in enumerate(zip(chains, forced, strict=True)):
-        reached = len(answers)
-        tokens[row], right[row] = len(chain.ids), chain.is_right
-        tokens[row, :reached] = np.array(CUTS[:reached]) + FORCED_LEN
-        right[row, :reached] = [answer == chain.sample.target for answer in answers]
-    return tokens, right
+def add_target(report: Report, name: str, problems: list[Problem], answered: list[Answered]) -> None:
+    """All figures and gates of a target."""
+    figures = Figures(report, name, problems, answered)
+    figures.accuracy(65, 82)
+    figures.temperatures()
+    figures.votes()
+    figures.vote_over_greedy(8)
+    figures.forced()
+    figures.lines()
+    figures.lengths()
 
 
-def _majority(chains: Sequence[Chain]) -> str | None:
-    """The most frequent answer; of equally frequent ones the first."""
-    counts = Counter(chain.answer for chain in chains if chain.answer is not None)
-    return counts.most_common(1)[0][0] if counts else None
+def add_draft(report: Report, name: str, problems: list[Problem], answered: list[Answered]) -> None:
+    """The figures and gates of a draft."""
+    figures = Figures(report, name, problems, answered)
+    figures.accuracy(40, 60)
+    figures.vote_over_greedy(5)
+    figures.lengths()
 
 
-def _correlation(one: Floats, other: Floats) -> float:
-    return float(np.corrcoef(one, other)[0, 1])
+def add_ideal(report: Report, problems: list[Problem], answered: list[Answered]) -> None:
+    """What the grammar itself gives."""
+    figures = Figures(report, "ideal", problems, answered)
+    figures.accuracy(65, 82)
+    figures.votes()
+    figures.lines()
+    figures.lengths()
 
 
-@benchmark("studies.tinylm --seed 90")
-@size("--num_problems", 600, quick=40, help="Held-out problems.", least=2)
-@size("--num_vote_problems", 200, quick=4, help="Of them those that are voted on.", least=2)
-@size("--num_searches", 40, quick=2, help="Further ones of the kind find, voted on, too.", least=1)
-@click.option("--target", default=MODELS["target"], show_default=True, help="The model that is measured.")
-@click.option("--draft", default=MODELS["draft"], show_default=True, help="The weaker model beside it.")
-def main(report: Report, num_problems: int, num_vote_problems: int, num_searches: int, target: str, draft: str) -> None:
+@benchmark("studies.tinylm --seed 90 --store runs/gates")
+@size("--num_problems", 300, quick=8, help="Held-out problems.", least=2)
+@size("--num_votes", 16, quick=4, help="Chains a problem that are voted on.", least=2)
+@size("--num_others", 1, quick=1, help="Chains a problem at each other temperature.")
+@click.option("--target", default="tinylm/target", show_default=True, help="Name or folder of the model.")
+@click.option("--other_target", help="Folder of a target that was trained from another seed.")
+@click.option("--draft", default="tinylm/draft", show_default=True, help="Name or folder of the weaker model.")
+@stored
+def main(
+    report: Report,
+    num_problems: int,
+    num_votes: int,
+    num_others: int,
+    target: str,
+    other_target: str | None,
+    draft: str,
+    store: Path | None,
+) -> None:
     """The gates of the embedded models, with intervals."""
-    samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=report.seed)
-    searches = load_dataset("tinylm:held_out", num_samples=num_searches, seed=report.seed, kind=FIND)
-    with Lab({"draft": draft, "target": target}) as lab:
-        measured = measure(samples, searches, num_vote_problems, report.seed, lab)
-    for add in (add_accuracy, add_lengths, add_forced, add_separation):
-        add(report, measured)
+    rng = random.Random(f"gates/{report.seed}")
+    problems = [sample_problem(rng) for _ in range(num_problems)]
+    folders = {"target": target, "other target": other_target, "draft": draft}
+    folders = {name: model_folder(f) if f.startswith("tinylm/") else f for name, f in folders.items() if f}
+    for name, folder in folders.items():
+        kept_in = store / name.replace(" ", "_") if store else None
+        answered = measure(
+            Author(folder), problems, num_votes, 0 if name == "draft" else num_others, report.seed, kept_in
+        )
+        (add_draft if name == "draft" else add_target)(report, name, problems, answered)
+    add_ideal(report, problems, measure(Ideal(folders["target"]), problems, num_votes, 0, report.seed, None))
 
 
 if __name__ == "__main__":

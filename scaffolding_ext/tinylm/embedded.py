@@ -18,7 +18,6 @@ FAMILY = PromptFamily(
     answer_end="}.",
     verdict=grammar.VERDICT,
     check=grammar.CHECK,
-    step_verdict=grammar.STEP_VERDICT,
 )
 
 

@@ -51,7 +51,7 @@ EXTRA = {
     "studies.stopping": ("--num_problems", "12", "--num_live", "4", "--model", "tinylm/draft"),
     "studies.scheduling": ("--num_programs", "200", "--num_rate_programs", "80", "--model", "tinylm/draft"),
     "studies.sharing_probe": ("--model", "tinylm/draft"),
-    "studies.tinylm": ("--num_problems", "12", "--num_vote_problems", "2", "--target", "tinylm/draft"),
+    "studies.tinylm": ("--num_problems", "4", "--num_votes", "2", "--target", "tinylm/draft"),
 }
 
 

@@ -13,7 +13,7 @@ from scaffolding_ext.evaluation.run.gym import gym_problems
 from scaffolding_ext.evaluation.run.hub import HUB_DATASETS, read_hub
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.run.rows import Sample, samples_of
-from scaffolding_ext.tinylm.grammar import ALL_KINDS, sample_problem
+from scaffolding_ext.tinylm.grammar import KINDS, sample_problem
 
 __all__ = ["EMBEDDED", "Limit", "Sample", "embedded_problems", "load_dataset", "parse_limit", "read_jsonl"]
 
@@ -59,7 +59,7 @@ def load_dataset(
             `reasoning_gym:TASK`; or `tinylm:held_out`.
         num_samples: How many problems to draw, where they are drawn; None means 100.
         seed: Which problems to draw.
-        kind: Draw embedded problems of this kind only; None draws the five that are derived step by step.
+        kind: Draw embedded problems of this kind only; None draws all five.
         limit: `"N"`, the first N samples, or `"A-B"`, those from the A-th to the B-th.
         columns: As in `read_jsonl`, for rows.
         skip_bad_rows: As in `read_jsonl`, for rows.
@@ -121,8 +121,8 @@ def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) 
     Raises:
         DatasetError: The kind is unknown, or it has too few different problems.
     """
-    if kind is not None and kind not in ALL_KINDS:
-        raise DatasetError(f"unknown kind {kind!r} of {EMBEDDED}; known: {', '.join(ALL_KINDS)}")
+    if kind is not None and kind not in KINDS:
+        raise DatasetError(f"unknown kind {kind!r} of {EMBEDDED}; known: {', '.join(KINDS)}")
     rng = random.Random(seed)
     problems: dict[str, Sample] = {}
     for _ in range(num_samples * _MAX_DRAWS_PER_SAMPLE):

@@ -1,12 +1,11 @@
-"""What tells right chains from wrong ones, by definition; and the problems behind a dataset."""
+"""What tells right chains from wrong ones, by definition."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from benchmarks._lib import judging, separation
-from scaffolding_ext.evaluation.run.datasets import load_dataset
+from benchmarks._lib import separation
 
 
 def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
@@ -28,17 +27,3 @@ def test_a_score_that_knows_questions_knows_nothing_within_one() -> None:
     assert separation.auc_within(ease[questions], labels, questions).value == 0.5
     assert separation.auc_within(labels.astype(float), labels, questions) == (1.0, 1.0, 1.0)
     assert separation.auc_within(ease[questions], np.ones(480, bool), questions) == (0.5, 0.0, 1.0)
-
-
-def test_the_best_of_the_first_chains_is_held_against_one_of_them() -> None:
-    questions = np.repeat([0, 1], 3)
-    labels = np.array([False, True, True, False, False, True])
-    scores = np.array([0.1, 0.9, 0.2, 0.5, 0.4, 0.9])  # the third chain of the second question is not looked at
-    assert separation.best_of(scores, labels, questions, 2) == ([1.0, 0.0], [0.5, 0.0])
-
-
-def test_the_problems_of_a_dataset_are_drawn_again() -> None:
-    for kind in (None, "find"):
-        samples = load_dataset("tinylm:held_out", num_samples=20, seed=4, kind=kind)
-        problems = judging.problems_of(samples, 4, kind)
-        assert [problems[sample.prompt].answer for sample in samples] == [sample.target for sample in samples]

@@ -8,19 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaffolding_ext.tinylm.chains import sample_chain, written_check
-from scaffolding_ext.tinylm.grammar import (
-    ALL_KINDS,
-    CHECK,
-    CLOSE,
-    HEDGE,
-    NO,
-    PROBE,
-    STEP_VERDICT,
-    VERDICT,
-    YES,
-    sample_problem,
-)
+from benchmarks.tinylm.chains import sample_chain, written_check
+from scaffolding_ext.tinylm.grammar import CHECK, CLOSE, HEDGE, PROBE, VERDICT, YES, sample_problem
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -39,7 +28,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(seed: int = 1, vocab_size: int = 512, num_texts: int = 6000) -> PreTrainedTokenizerFast:
-    """Train the tokenizer on text of the grammar; digits and operators stay single tokens."""
+    """Train the tokenizer on text of the grammar; digits, marks and names of methods are single tokens."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -92,11 +81,10 @@ def _with_visible_thinking(tokenizer: Tokenizer) -> Tokenizer:
 def _texts(seed: int, num_texts: int) -> Iterator[str]:
     rng = random.Random(seed)
     for _ in range(num_texts):
-        problem = sample_problem(rng, "train", rng.choice(ALL_KINDS))
+        problem = sample_problem(rng, "train")
         yield problem.question
         yield "".join(segment.text for segment in sample_chain(problem, rng))
         yield CLOSE.removeprefix(THINK_CLOSE) + problem.answer + "}."
         yield PROBE + problem.answer + "}" + HEDGE
-        yield CHECK + written_check(problem, problem.answer, (YES, NO))
+        yield CHECK + written_check(problem, problem.answer, rng)
         yield VERDICT + YES
-        yield STEP_VERDICT + NO

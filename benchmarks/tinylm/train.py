@@ -1,8 +1,8 @@
-"""Train the embedded models from scratch on CPU: `python -m scaffolding_ext.tinylm.train --output_path DIR`.
+"""Train the embedded models from scratch on CPU: `python -m benchmarks.tinylm.train --output_path DIR`.
 
 A run is a pure function of its options: batches are drawn from (seed, round), and a checkpoint holds everything that a
 resumed run needs to go on exactly where it stopped. Until the learning rate falls nothing depends on how long the run
-is to be, so a run may be made longer or shorter up to then; from there on it learns from chains of its own, too.
+is to be, so a run may be made longer or shorter up to then.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaffolding_ext.tinylm.data import IGNORED, Batch, ExampleStream, OwnChain
-from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION, NO, YES
-from scaffolding_ext.tinylm.model import SHAPES, build_model, build_optimizers
-from scaffolding_ext.tinylm.own_chains import own_chains
-from scaffolding_ext.tinylm.schedule import curriculum_max_num_steps, learning_rate_falls, learning_rate_scale
-from scaffolding_ext.tinylm.tokenizer import build_tokenizer, save_tokenizer
+from benchmarks.tinylm.data import IGNORED, Batch, ExampleStream
+from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION
+from benchmarks.tinylm.model import SHAPES, build_model, build_optimizers
+from benchmarks.tinylm.schedule import curriculum_max_num_steps, learning_rate_falls, learning_rate_scale
+from benchmarks.tinylm.tokenizer import build_tokenizer, save_tokenizer
 
 if TYPE_CHECKING:
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 EXAMPLES_PER_ROUND = 3000
-VERDICT_WEIGHT = 4.0  # of YES and NO in the loss: single tokens that a whole chain decides
-NUM_STEPS = {"target": 3600, "draft": 1600}  # where the command names none
+TEMPERATURE, TOP_P = 0.7, 0.95  # that the models are to be sampled at
+NUM_STEPS = {"target": 4500, "draft": 1600}  # where the command names none
 
 
 def has_bfloat16_units() -> bool:
@@ -44,13 +43,9 @@ def has_bfloat16_units() -> bool:
 
 
 def train_step(
-    model: LlamaForCausalLM,
-    optimizers: list[torch.optim.Optimizer],
-    batch: Batch,
-    scale: float,
-    weights: torch.Tensor | None = None,
+    model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], batch: Batch, scale: float
 ) -> float:
-    """One optimisation step; returns the mean loss of the learnt tokens in nats, weighted by token where told."""
+    """One optimisation step; returns the mean loss of the learnt tokens in nats."""
     import torch
 
     ids, labels, positions = map(torch.from_numpy, batch[:3])
@@ -58,7 +53,7 @@ def train_step(
     with torch.autocast("cpu", torch.bfloat16, enabled=has_bfloat16_units()):
         logits = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(
-        logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), weights, ignore_index=IGNORED
+        logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
     )
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -70,16 +65,6 @@ def train_step(
     return float(loss.item())
 
 
-def token_weights(tokenizer: PreTrainedTokenizerFast, vocab_size: int) -> torch.Tensor:
-    """What each token of the vocabulary weighs in the loss."""
-    import torch
-
-    weights = torch.ones(vocab_size)
-    for verdict in (YES, NO):
-        weights[tokenizer.backend_tokenizer.encode(verdict, add_special_tokens=False).ids[0]] = VERDICT_WEIGHT
-    return weights
-
-
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, log: dict[str, Any]) -> None:
     """Write half-precision safetensors that load as float32, the tokenizer and the training log."""
     import torch
@@ -87,6 +72,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
     half = {name: tensor.to(torch.float16) for name, tensor in model.state_dict().items()}
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.update(do_sample=True, temperature=TEMPERATURE, top_p=TOP_P, top_k=0)
     model.save_pretrained(folder, state_dict=half)
     config_file = folder / "config.json"
     config = json.loads(config_file.read_text())
@@ -165,22 +151,13 @@ class Run:
 
 
 def run_batches(
-    stream: ExampleStream,
-    seed: int,
-    batch_tokens: int,
-    first_step: int = 0,
-    own: Callable[[int], list[OwnChain]] | None = None,
+    stream: ExampleStream, seed: int, batch_tokens: int, first_step: int = 0
 ) -> Iterator[Batch]:
-    """The batches of a run from a step on, endlessly.
-
-    Each round of them depends on (seed, round) and on the model's own chains, which `own` gives for the step that the
-    round begins at; it is asked once that step has been reached.
-    """
+    """The batches of a run from a step on, endlessly; each round of them depends on (seed, round) alone."""
     first_step_of_round = 0
     for round_index in itertools.count():
         longest = curriculum_max_num_steps(first_step_of_round)
         rng = random.Random(f"{seed}/{round_index}")
-        stream.own_chains = own(first_step_of_round) if own else []
         batches = list(stream.batches(rng, batch_tokens, EXAMPLES_PER_ROUND, longest))
         yield from batches[max(0, first_step - first_step_of_round) :]
         first_step_of_round += len(batches)
@@ -196,12 +173,11 @@ def train(
 ) -> None:
     """Take the steps that are left of a run, with a checkpoint and a line of progress now and then and at the end."""
     num_steps = run.options["num_steps"]
-    weights = token_weights(tokenizer, run.model.config.vocab_size)
     started = time.process_time() - run.cpu_seconds
     losses: list[float] = []
     for batch in itertools.islice(batches, num_steps - run.step):
         scale = learning_rate_scale(run.step, num_steps)
-        losses.append(train_step(run.model, run.optimizers, batch, scale, weights))
+        losses.append(train_step(run.model, run.optimizers, batch, scale))
         run.step += 1
         run.num_tokens += int((batch.ids != tokenizer.pad_token_id).sum())
         if run.step % checkpoint_every == 0 or run.step == num_steps:
@@ -214,7 +190,7 @@ def train(
             )
 
 
-@click.command(epilog="Example: python -m scaffolding_ext.tinylm.train --output_path runs/tinylm")
+@click.command(epilog="Example: python -m benchmarks.tinylm.train --output_path runs/tinylm")
 @click.argument("model_name", metavar="[MODEL]", type=click.Choice(list(SHAPES)), required=False)
 @click.option(
     "--output_path",
@@ -229,7 +205,7 @@ def train(
     show_default=", ".join(f"{name} {number}" for name, number in NUM_STEPS.items()),
     help="Optimisation steps of the whole run.",
 )
-@click.option("--batch_tokens", default=4608, show_default=True, help="Tokens in a batch, padding included.")
+@click.option("--batch_tokens", default=3072, show_default=True, help="Tokens in a batch, padding included.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights and of the data.")
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
 @click.option("--checkpoint_every", default=250, show_default=True, help="Steps between checkpoints.")
@@ -269,11 +245,7 @@ def main(
         if checkpoint_file.exists():
             run.load(checkpoint_file)
 
-        def own(step: int, run: Run = run, file: Path = folder / "own_chains.json") -> list[OwnChain]:
-            falls = learning_rate_falls(step, run.options["num_steps"])
-            return own_chains(run.model, tokenizer, seed, file) if falls else []
-
-        batches = run_batches(stream, seed, batch_tokens, run.step, own)
+        batches = run_batches(stream, seed, batch_tokens, run.step)
         train(run, batches, tokenizer, checkpoint_file, checkpoint_every, report)
         save(model, tokenizer, folder, run.log())
         report(f"saved {folder}")

@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scaffolding_ext import HuggingFaceWorker, NativeGenerationController, Prompting, ScaffoldingLlm
-from scaffolding_ext.tinylm import chains, own_chains, schedule, train
-from scaffolding_ext.tinylm.data import ExampleStream
+from benchmarks.tinylm import chains, schedule, train
+from benchmarks.tinylm.data import ExampleStream
 from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION, MAX_NUM_STEPS
-from scaffolding_ext.tinylm.tokenizer import build_tokenizer
+from benchmarks.tinylm.tokenizer import build_tokenizer
 
 torch = pytest.importorskip("torch")
 
@@ -33,13 +33,11 @@ def tokenizer() -> Any:
 def make_small(tokenizer: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(train, "EXAMPLES_PER_ROUND", 6)
     patch.setattr(train, "build_tokenizer", lambda: tokenizer)
-    patch.setattr(own_chains, "NUM_CHAINS", 3)
-    patch.setattr(own_chains, "MAX_CHAIN_LEN", 20)
 
 
 @pytest.fixture(autouse=True)
 def small_runs(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds of a few batches, so that a run spans some, few chains of its own, and one tokenizer for all runs."""
+    """Rounds of a few batches, so that a run spans some, and one tokenizer for all runs."""
     make_small(tokenizer, monkeypatch)
 
 
@@ -221,9 +219,9 @@ def test_one_name_trains_that_model_alone_and_progress_is_on_standard_output(fol
 
 
 def test_the_steps_of_each_model_are_told_by_the_help() -> None:
-    assert train.NUM_STEPS == {"target": 3600, "draft": 1600}
+    assert train.NUM_STEPS == {"target": 4500, "draft": 1600}
     text = " ".join(CliRunner().invoke(train.main, ["--help"]).stdout.split())
-    assert "[default: (target 3600, draft 1600)" in text
+    assert "[default: (target 4500, draft 1600)" in text
     assert "runs/tinylm" in text
 
 
@@ -241,7 +239,9 @@ def test_the_folder_loads_with_transformers(finished: Path) -> None:
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(finished), AutoTokenizer.from_pretrained(finished)
     assert model.dtype == torch.float32
-    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    advised = model.generation_config
+    assert advised.eos_token_id == tokenizer.eos_token_id
+    assert (advised.do_sample, advised.temperature, advised.top_p) == (True, train.TEMPERATURE, train.TOP_P)
     for name, weights in checkpoint(finished)["model"].items():
         assert torch.equal(model.state_dict()[name], weights.half().float()), name  # what half precision keeps
     prompt = tokenizer.apply_chat_template([{"role": "user", "content": QUESTION}], tokenize=False)
@@ -260,25 +260,16 @@ def test_the_folder_runs_in_the_worker(finished: Path) -> None:
 # ---- the loss
 
 
-def test_verdicts_weigh_more_than_other_tokens(tokenizer: Any) -> None:
-    weights = train.token_weights(tokenizer, 512)
-    ids = [tokenizer.backend_tokenizer.encode(word).ids[0] for word in ("YES", "NO")]
-    assert weights[ids].tolist() == [train.VERDICT_WEIGHT] * 2
-    assert weights.sum() == 512 + 2 * (train.VERDICT_WEIGHT - 1)
-
-
-def test_the_loss_is_the_mean_over_the_learnt_tokens_by_their_weights(tokenizer: Any) -> None:
+def test_the_loss_is_the_mean_over_the_learnt_tokens(tokenizer: Any) -> None:
     """By hand, on one batch; the step itself changes the weights only afterwards."""
     model = train.build_model(train.SHAPES["draft"], tokenizer, seed=0)
     (batch,) = ExampleStream(tokenizer).batches(random.Random(0), 1, 1, 3)
-    weights = train.token_weights(tokenizer, model.config.vocab_size)
     ids, labels, positions = map(torch.from_numpy, batch[:3])
     with torch.inference_mode():
         logits = model(input_ids=ids, position_ids=positions, attention_mask=torch.from_numpy(batch.mask())).logits
     nll = -torch.log_softmax(logits[0, :-1], -1)
-    learnt = [(nll[i, label].item(), weights[label].item()) for i, label in enumerate(labels[0, 1:]) if label >= 0]
-    expected = sum(loss * weight for loss, weight in learnt) / sum(weight for _, weight in learnt)
-    assert train.train_step(model, [], batch, 1.0, weights) == pytest.approx(expected, rel=1e-2)
+    learnt = [nll[i, label].item() for i, label in enumerate(labels[0, 1:]) if label >= 0]
+    assert train.train_step(model, [], batch, 1.0) == pytest.approx(sum(learnt) / len(learnt), rel=1e-2)
 
 
 # ---- schedules and batches

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from scaffolding_ext.tinylm.muon import Muon, orthogonalize  # noqa: E402  # needs torch
+from benchmarks.tinylm.muon import Muon, orthogonalize  # noqa: E402  # needs torch
 
 
 def matrix(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -5,12 +5,10 @@ after some of its tokens. A branch sees the chain up to there and itself, and it
 once, teaches its tokens and a dozen replies. What a branch is taught:
 
 - A probe or a forced answer: before the chain's first answer the true one (the model's best guess), which half of the
-  probes hedge; after it the answer that the chain believes in.
-- A verdict or a written check, after an answer that was closed: whether it is right.
-- The verdict on a step, after a line: whether that line follows from the one before it.
-
-Chains that the model has written itself (`own_chains.py`) bear branches, too, but are not learnt: they show the
-mistakes that it makes, so that its verdicts know them.
+  probes hedge; after it the answer that the chain believes in. Until two passes have agreed, a probe may hedge, and
+  after a correction it may give the answer before.
+- A verdict after an answer that was closed: whether it is right.
+- A written check after such an answer: one more pass, and whether it leads to that answer.
 """
 
 from __future__ import annotations
@@ -21,34 +19,33 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from scaffolding_ext.tinylm.chains import Segment, sample_chain, written_check
+from benchmarks.tinylm.chains import Segment, sample_chain, written_check
 from scaffolding_ext.tinylm.grammar import (
-    ALL_KINDS,
     CHECK,
     CLOSE,
     HEDGE,
     MAX_NUM_STEPS,
     NO,
     PROBE,
-    STEP_VERDICT,
     VERDICT,
     YES,
     Problem,
     sample_problem,
 )
-from scaffolding_ext.tinylm.tokenizer import END
+from benchmarks.tinylm.tokenizer import END
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from transformers import PreTrainedTokenizerFast
 
-NUM_PROBES, NUM_CLOSES = 2, 1  # a chain, each after any of its tokens
-NUM_VERDICTS = 4  # a chain: at its end, and where right and wrong answers are believed by turns
-NUM_STEP_VERDICTS = 3  # of the steps that slipped at most, and as many of the others
-CHECK_SHARE = 0.5  # of the chains have a written check, at their end or where another answer is believed
-OWN_SHARE = 0.2  # of the chains are the model's own, once there are any
+NUM_PROBES, NUM_CLOSES = 3, 1  # a chain, each after any of its tokens
+NUM_VERDICTS = 2  # a chain: at its end, and where another answer is believed
+CHECK_SHARE = 0.2  # of the chains have a written check at one of those places
 HEDGE_SHARE = 0.5  # of the probes before the first answer
+# Of the probes of problems with so many steps, this share hedges from the first answer until two passes have agreed.
+DOUBT_SHARE, MIN_DOUBTED_STEPS = 0.6, 5
+RIVAL_SHARE = 0.5  # of the probes after a correction that is not settled give the answer before it
 IGNORED = -100  # the label that the loss leaves out
 _LEN_STEP = 32  # lengths are rounded up, so that few shapes occur
 
@@ -99,30 +96,22 @@ class Batch(NamedTuple):
         return seen[:, None]
 
 
-class OwnChain(NamedTuple):
-    """A problem of the training split and a chain about it."""
-
-    problem: Problem
-    segments: list[Segment]
-
-
 class _Chain(NamedTuple):
-    """Token ids of a chain, the answer believed after each of them, and where its right and its wrong steps end."""
+    """Token ids of a chain, and after each of them the last line that is complete (None before the first)."""
 
     ids: list[int]
-    beliefs: list[str | None]
-    steps: dict[bool, list[int]]
+    written: list[Segment | None]
+
+    def belief(self, cut: int) -> str | None:
+        """The answer that is believed after so many tokens."""
+        segment = self.written[cut - 1] if cut else None
+        return segment.belief if segment else None
 
 
 class ExampleStream:
-    """Draws training examples; every draw depends on the generator that is passed in and on `own_chains` alone.
-
-    Attributes:
-        own_chains: Problems with chains that the model in training has written about them.
-    """
+    """Draws training examples; every draw depends on the generator that is passed in alone."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        self.own_chains: list[OwnChain] = []
         self._encode = tokenizer.backend_tokenizer.encode
         self._pad_id: int = tokenizer.pad_token_id
         self._lines: dict[str, list[int]] = {}
@@ -132,29 +121,23 @@ class ExampleStream:
 
         Below `MAX_NUM_STEPS` chains are shorter, too: one to two times `max_num_steps` lines.
         """
-        if self.own_chains and rng.random() < OWN_SHARE:
-            return self.example(*rng.choice(self.own_chains), rng, learn_chain=False)
-        problem = sample_problem(rng, "train", rng.choice(ALL_KINDS), max_num_steps)
+        problem = sample_problem(rng, "train", None, max_num_steps)
         num_lines = None if max_num_steps == MAX_NUM_STEPS else rng.randint(max_num_steps, 2 * max_num_steps)
         return self.example(problem, sample_chain(problem, rng, num_lines), rng)
 
-    def example(
-        self, problem: Problem, segments: list[Segment], rng: random.Random, learn_chain: bool = True
-    ) -> Example:
+    def example(self, problem: Problem, segments: list[Segment], rng: random.Random) -> Example:
         """A chain with its branches.
 
         Args:
             problem: What it is about.
             segments: The chain.
             rng: Draws the branches.
-            learn_chain: Whether the tokens of the chain are learnt, too.
         """
         chain = self._chain(segments)
         prompt = self._ids(f"<|user|>{problem.question}<|assistant|><think>\n")
-        completion = chain.ids + self._ids(f"{CLOSE}{chain.beliefs[-1]}}}.{END}")
+        completion = chain.ids + self._ids(f"{CLOSE}{segments[-1].belief}}}.{END}")
         example = Example([], [], [], [], [])
-        learnt = completion if learn_chain else [IGNORED] * len(completion)
-        example.add(prompt + completion, [IGNORED] * len(prompt) + learnt, 0, 0)
+        example.add(prompt + completion, [IGNORED] * len(prompt) + completion, 0, 0)
         for branch, (cut, suffix, reply) in enumerate(self._branches(problem, chain, rng), 1):
             suffix_ids, reply_ids = self._ids(suffix), self._ids(reply + END)
             labels = [IGNORED] * len(suffix_ids) + reply_ids
@@ -171,38 +154,36 @@ class ExampleStream:
 
     def _branches(self, problem: Problem, chain: _Chain, rng: random.Random) -> Iterator[tuple[int, str, str]]:
         """After how many tokens of the chain each branch stands, what it asks, and the reply."""
-        for number in range(NUM_PROBES + NUM_CLOSES):
+        for _ in range(NUM_PROBES):
             cut = rng.randint(0, len(chain.ids))
-            belief = chain.beliefs[cut - 1] if cut else None
-            if number < NUM_CLOSES:
-                yield cut, CLOSE, (belief or problem.answer) + "}."
-            else:
-                hedge = HEDGE if belief is None and rng.random() < HEDGE_SHARE else ""
-                yield cut, PROBE, (belief or problem.answer) + "}" + hedge
-        closed = list(self._closed(problem, chain, rng))
-        for cut in closed:
-            belief = str(chain.beliefs[cut - 1])
+            yield cut, PROBE, self._probed(problem, chain.written[cut - 1] if cut else None, rng)
+        for _ in range(NUM_CLOSES):
+            cut = rng.randint(0, len(chain.ids))
+            yield cut, CLOSE, (chain.belief(cut) or problem.answer) + "}."
+        cuts = [len(chain.ids), *self._other_beliefs(chain, rng)]
+        for cut in cuts:
+            belief = str(chain.belief(cut))
             yield cut, f"{CLOSE}{belief}}}.{VERDICT}", YES if belief == problem.answer else NO
         if rng.random() < CHECK_SHARE:
-            cut = rng.choice(closed[:2])
-            belief = str(chain.beliefs[cut - 1])
-            yield cut, f"{CLOSE}{belief}}}.{CHECK}", written_check(problem, belief, (YES, NO))
-        num_wrong = min(NUM_STEP_VERDICTS, len(chain.steps[False]))
-        for is_right, number in ((False, num_wrong), (True, max(1, num_wrong))):
-            for cut in rng.sample(chain.steps[is_right], min(number, len(chain.steps[is_right]))):
-                yield cut - 1, STEP_VERDICT, YES if is_right else NO  # it begins with the newline that ends the line
+            cut = rng.choice(cuts)
+            belief = str(chain.belief(cut))
+            yield cut, f"{CLOSE}{belief}}}.{CHECK}", written_check(problem, belief, rng)
 
-    def _closed(self, problem: Problem, chain: _Chain, rng: random.Random) -> Iterator[int]:
-        """Where verdicts are asked for: at the end, then after wrong and right answers by turns, if there are."""
-        yield len(chain.ids)
-        answered = range(chain.beliefs.count(None) + 1, len(chain.ids) + 1)
-        by_right: dict[bool, list[int]] = {True: [], False: []}
-        for cut in answered:
-            by_right[chain.beliefs[cut - 1] == problem.answer].append(cut)
-        wanted = chain.beliefs[-1] != problem.answer
-        for number in range(NUM_VERDICTS - 1):
-            cuts = by_right[wanted != bool(number % 2)] or answered
-            yield rng.choice(cuts)
+    def _probed(self, problem: Problem, written: Segment | None, rng: random.Random) -> str:
+        """The reply to a probe behind a line."""
+        if written is None or written.belief is None:
+            return problem.answer + "}" + (HEDGE if rng.random() < HEDGE_SHARE else "")
+        is_doubted = not written.is_settled and problem.num_steps >= MIN_DOUBTED_STEPS
+        hedge = HEDGE if is_doubted and rng.random() < DOUBT_SHARE else ""
+        answer = written.rival if written.rival and rng.random() < RIVAL_SHARE else written.belief
+        return answer + "}" + hedge
+
+    def _other_beliefs(self, chain: _Chain, rng: random.Random) -> Iterator[int]:
+        """Where else verdicts are asked for: where another answer than the last is believed, if there is such a place."""
+        answered = [cut for cut in range(1, len(chain.ids) + 1) if chain.belief(cut) is not None]
+        others = [cut for cut in answered if chain.belief(cut) != chain.belief(len(chain.ids))]
+        for _ in range(NUM_VERDICTS - 1):
+            yield rng.choice(others or answered)
 
     def batches(
         self, rng: random.Random, batch_tokens: int, num_examples: int, max_num_steps: int = MAX_NUM_STEPS
@@ -222,15 +203,13 @@ class ExampleStream:
         return map(self._pad, full)
 
     def _chain(self, segments: list[Segment]) -> _Chain:
-        chain = _Chain([], [], {True: [], False: []})
-        belief: str | None = None
+        chain = _Chain([], [])
+        written: Segment | None = None
         for segment in segments:
             line = self._ids(segment.text)
             chain.ids.extend(line)
-            chain.beliefs.extend([belief] * (len(line) - 1) + [segment.belief])
-            if segment.is_right is not None:
-                chain.steps[segment.is_right].append(len(chain.ids))
-            belief = segment.belief
+            chain.written.extend([written] * (len(line) - 1) + [segment])
+            written = segment
         return chain
 
     def _ids(self, text: str) -> list[int]:

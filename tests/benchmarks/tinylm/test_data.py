@@ -12,36 +12,35 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from scaffolding_ext.tinylm.chains import STATED, read_chain, written_check
-from scaffolding_ext.tinylm.data import (
+from benchmarks.tinylm.data import (
     CHECK_SHARE,
+    DOUBT_SHARE,
     HEDGE_SHARE,
     IGNORED,
+    MIN_DOUBTED_STEPS,
     NUM_CLOSES,
     NUM_PROBES,
-    NUM_STEP_VERDICTS,
     NUM_VERDICTS,
-    OWN_SHARE,
+    RIVAL_SHARE,
     Batch,
     Example,
     ExampleStream,
-    OwnChain,
 )
+from benchmarks.tinylm.tokenizer import END
 from scaffolding_ext.tinylm.grammar import (
-    ALL_KINDS,
     CHECK,
     CLOSE,
     HEDGE,
+    KINDS,
     NO,
     PROBE,
-    STEP_VERDICT,
     VERDICT,
     YES,
     Problem,
     sample_problem,
     split_of,
 )
-from scaffolding_ext.tinylm.tokenizer import END
+from scaffolding_ext.tinylm.steps import FULL_CHECKS, STATED, check_steps
 
 pytest.importorskip("transformers")
 
@@ -51,6 +50,11 @@ TOKENIZER = load_tokenizer("tinylm/draft")
 PROMPT = re.compile(r"<\|user\|>(.+?)<\|assistant\|><think>\n", re.DOTALL)
 ASKED = re.compile(re.escape(CLOSE) + r"(\S+)\}\.(" + re.escape(VERDICT) + "|" + re.escape(CHECK) + ")")
 VERDICTS = {YES + END: True, NO + END: False}
+PASSES = re.compile(
+    r"^(?:(?:So the answer looks like|So I get|That gives|Again) (\S+?)[.,]|I get (\S+) again"
+    r"|(?:But now I get|Back to) (\S+),).*\n",
+    re.MULTILINE,
+)
 
 
 class Branch(NamedTuple):
@@ -64,7 +68,12 @@ class Branch(NamedTuple):
     def belief(self) -> str | None:
         """The answer that the thinking states last, by its own words."""
         stated = STATED.findall(self.thinking)
-        return stated[-1][0] or stated[-1][1] if stated else None
+        return "".join(stated[-1]) if stated else None
+
+    @property
+    def answers(self) -> list[str]:
+        """The answers that passes have led to so far, in order."""
+        return ["".join(found) for found in PASSES.findall(self.thinking)]
 
 
 class Reading(NamedTuple):
@@ -101,7 +110,7 @@ def read(example: Example, problem: Problem) -> Reading:
 def problem_of(seed: int) -> Problem:
     """The first thing that a seed draws."""
     rng = random.Random(seed)
-    return sample_problem(rng, "train", rng.choice(ALL_KINDS))
+    return sample_problem(rng, "train")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +120,7 @@ def stream() -> ExampleStream:
 
 @pytest.fixture(scope="module")
 def examples(stream: ExampleStream) -> list[Example]:
-    return [stream.sample(random.Random(seed)) for seed in range(500)]
+    return [stream.sample(random.Random(seed)) for seed in range(600)]
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +176,6 @@ def test_the_numbers_of_branches(readings: list[Reading]) -> None:
         assert suffixes[PROBE] == NUM_PROBES
         assert suffixes[CLOSE] == NUM_CLOSES
         assert suffixes[re.sub(r"\{", "", CLOSE) + "." + VERDICT] == NUM_VERDICTS
-        assert 1 <= suffixes[STEP_VERDICT] <= 2 * NUM_STEP_VERDICTS
         num_checks += suffixes[re.sub(r"\{", "", CLOSE) + "." + CHECK]
     share = num_checks / len(readings)
     assert abs(share - CHECK_SHARE) < 4 * (CHECK_SHARE * (1 - CHECK_SHARE) / len(readings)) ** 0.5
@@ -177,29 +185,59 @@ def test_a_whole_chain_ends_with_the_answer_that_it_believes_in(readings: list[R
     wrong = 0
     for reading in readings:
         thinking, _, reply = reading.chain.partition(CLOSE)
-        belief = read_chain(reading.problem, thinking)[-1].belief
+        belief = check_steps(reading.problem, thinking)[-1].belief
         assert reply == f"{belief}}}.{END}"
         wrong += belief != reading.problem.answer
     assert wrong > 10
 
 
-@pytest.mark.parametrize(("suffix", "tail"), [(PROBE, "}" + END), (CLOSE, "}." + END)])
-def test_a_cut_chain_replies_what_it_believes_and_before_that_the_truth(
-    readings: list[Reading], suffix: str, tail: str
-) -> None:
-    hedged = Counter[bool]()
-    after = 0
-    for problem, branch in branches_with(readings, suffix):
-        if branch.belief is not None:
-            after += 1
-            assert branch.reply == branch.belief + tail
-        else:
-            hedged[HEDGE in branch.reply] += 1
-            assert branch.reply.replace(HEDGE, "") == problem.answer + tail
-    assert min(after, hedged[False]) >= 5  # cuts lie on both sides of the first answer
-    share = hedged[True] / hedged.total()
-    expected = HEDGE_SHARE if suffix == PROBE else 0  # a forced answer is never hedged
-    assert abs(share - expected) <= 4 * (expected * (1 - expected) / hedged.total()) ** 0.5
+def test_a_forced_answer_is_what_is_believed_and_before_the_first_the_truth(readings: list[Reading]) -> None:
+    beliefs = []
+    for problem, branch in branches_with(readings, CLOSE):
+        assert branch.reply == f"{branch.belief or problem.answer}}}.{END}"
+        beliefs.append(branch.belief)
+    assert 5 <= beliefs.count(None) <= len(beliefs) - 5  # cuts lie on both sides of the first answer
+
+
+def assert_share(events: list[bool], expected: float) -> None:
+    """Within four standard deviations."""
+    assert len(events) >= 50
+    assert abs(sum(events) / len(events) - expected) <= 4 * (expected * (1 - expected) / len(events)) ** 0.5
+
+
+def test_a_probe_before_the_first_answer_gives_the_truth_and_hedges_by_chance(readings: list[Reading]) -> None:
+    hedged = []
+    for problem, branch in branches_with(readings, PROBE):
+        if branch.belief is None:
+            assert branch.reply.replace(HEDGE, "") == problem.answer + "}" + END
+            hedged.append(HEDGE in branch.reply)
+    assert_share(hedged, HEDGE_SHARE)
+
+
+def test_a_probe_of_a_settled_chain_gives_what_is_believed_without_a_hedge(readings: list[Reading]) -> None:
+    settled = 0
+    for _, branch in branches_with(readings, PROBE):
+        if branch.belief is not None and branch.answers.count(branch.belief) > 1:
+            settled += 1
+            assert branch.reply == branch.belief + "}" + END
+    assert settled > 100
+
+
+def test_a_probe_of_a_chain_that_is_not_settled_hedges_and_may_give_the_answer_before(readings: list[Reading]) -> None:
+    hedged: dict[bool, list[bool]] = {True: [], False: []}
+    gives_rival = []
+    for problem, branch in branches_with(readings, PROBE):
+        if branch.belief is not None and branch.answers.count(branch.belief) == 1:
+            hedged[problem.num_steps >= MIN_DOUBTED_STEPS].append(HEDGE in branch.reply)
+            given = branch.reply.replace(HEDGE, "").removesuffix("}" + END)
+            if len(branch.answers) > 1:
+                gives_rival.append(given == branch.answers[-2])
+                assert given in branch.answers[-2:]
+            else:
+                assert given == branch.belief
+    assert_share(hedged[True], DOUBT_SHARE)
+    assert not any(hedged[False])
+    assert_share(gives_rival, RIVAL_SHARE)
 
 
 def test_a_verdict_says_whether_the_closed_answer_is_right(readings: list[Reading]) -> None:
@@ -219,33 +257,27 @@ def test_every_chain_is_asked_for_its_verdict_at_its_end(readings: list[Reading]
         assert any(branch.thinking == thinking and VERDICT in branch.suffix for branch in reading.branches)
 
 
-def test_both_verdicts_are_asked_for_where_both_are_due(readings: list[Reading]) -> None:
+def test_verdicts_are_asked_for_on_two_answers_where_there_are_two(readings: list[Reading]) -> None:
     for reading in readings:
-        beliefs = {segment.belief for segment in read_chain(reading.problem, reading.chain.partition(CLOSE)[0])} - {
-            None
-        }
-        said = {VERDICTS[branch.reply] for _, branch in branches_with([reading], VERDICT)}
-        assert said == {belief == reading.problem.answer for belief in beliefs}
+        thinking = reading.chain.partition(CLOSE)[0]
+        beliefs = {line.belief for line in check_steps(reading.problem, thinking)} - {None}
+        asked = {branch.belief for _, branch in branches_with([reading], VERDICT)}
+        assert len(asked) == min(2, len(beliefs))
 
 
-def test_a_check_is_written_out_and_says_whether_the_closed_answer_is_right(readings: list[Reading]) -> None:
+def test_a_check_is_written_out_and_says_whether_it_leads_to_the_closed_answer(readings: list[Reading]) -> None:
     said = Counter[bool]()
     for problem, branch in branches_with(readings, CHECK):
         asked = ASKED.fullmatch(branch.suffix)
         assert asked is not None
         assert asked[1] == branch.belief
-        assert branch.reply == written_check(problem, asked[1], (YES, NO)) + END
-        said[asked[1] == problem.answer] += 1
-    assert min(said.values()) > 0.2 * said.total()
-
-
-def test_a_verdict_on_a_step_says_whether_its_line_follows_from_the_one_before(readings: list[Reading]) -> None:
-    said = Counter[bool]()
-    for problem, branch in branches_with(readings, STEP_VERDICT):
-        *_, step = read_chain(problem, branch.thinking + "\n")
-        assert step.is_right is VERDICTS[branch.reply]
-        said[VERDICTS[branch.reply]] += 1
-    assert min(said.values()) > 0.4 * said.total()
+        derivation, _, verdict = branch.reply.rpartition("\n")
+        opening, *steps = check_steps(problem, derivation + "\n")
+        assert opening.text in FULL_CHECKS
+        assert len(steps) == problem.num_steps
+        assert VERDICTS[verdict] == (re.findall(r"-?\d+", derivation)[-1].lstrip("-") == asked[1].lstrip("-"))
+        said[VERDICTS[verdict]] += 1
+    assert min(said.values()) > 0.1 * said.total()
 
 
 def test_cuts_lie_anywhere(readings: list[Reading]) -> None:
@@ -257,7 +289,7 @@ def test_cuts_lie_anywhere(readings: list[Reading]) -> None:
 
 def test_every_problem_is_of_the_training_split(readings: list[Reading]) -> None:
     assert {split_of(reading.problem.question) for reading in readings} == {"train"}
-    assert {reading.problem.kind for reading in readings} == set(ALL_KINDS)
+    assert {reading.problem.kind for reading in readings} == set(KINDS)
 
 
 def test_prompts_are_those_that_controllers_send(readings: list[Reading], examples: list[Example]) -> None:
@@ -282,31 +314,6 @@ def test_the_bound_on_steps_is_kept(stream: ExampleStream) -> None:
     for _ in range(50):
         prompt = text(stream.sample(rng, max_num_steps=2).ids)
         assert len(re.findall(r"(?:^|[ ,])[a-z][-+*LR\d]\d*(?=[,.])", prompt.partition("<think>")[0])) == 2, prompt
-
-
-# ---- chains that a model has written
-
-
-def own_chain() -> OwnChain:
-    problem = Problem("sum", "Start with 5. Apply a+3,b-2. Find the total.", "6", 5, ("a+3", "b-2"))
-    return OwnChain(problem, read_chain(problem, "Okay!\na+3 5+3=8\nb-2 8-2=7\nSo I get 7.\n"))
-
-
-def test_of_an_own_chain_the_branches_alone_are_learnt(stream: ExampleStream) -> None:
-    example = stream.example(*own_chain(), random.Random(0), learn_chain=False)
-    assert set(example.labels[: example.branches.count(0)]) == {IGNORED}
-    reading = read(example, own_chain().problem)
-    assert {branch.reply for _, branch in branches_with([reading], VERDICT)} == {NO + END}
-    steps = {branch.thinking.rpartition("\n")[2]: branch.reply for _, branch in branches_with([reading], STEP_VERDICT)}
-    assert steps == {"a+3 5+3=8": YES + END, "b-2 8-2=7": NO + END}
-
-
-def test_own_chains_are_as_frequent_as_they_say() -> None:
-    stream = ExampleStream(TOKENIZER)
-    stream.own_chains = [own_chain()]
-    rng = random.Random(0)
-    share = sum("Okay!" in text(stream.sample(rng).ids) for _ in range(400)) / 400
-    assert abs(share - OWN_SHARE) < 4 * (OWN_SHARE * (1 - OWN_SHARE) / 400) ** 0.5
 
 
 # ---- batches
@@ -369,7 +376,7 @@ def test_a_token_sees_its_branch_and_the_chain_up_to_the_cut(stream: ExampleStre
 def test_a_branch_is_read_as_if_it_followed_the_chain(stream: ExampleStream) -> None:
     """The model's logits over a batch are those of each branch alone behind its part of the chain."""
     torch = pytest.importorskip("torch")
-    from scaffolding_ext.tinylm.model import SHAPES, build_model
+    from benchmarks.tinylm.model import SHAPES, build_model
 
     model = build_model(SHAPES["draft"], TOKENIZER, seed=0).eval()
     example = stream.sample(random.Random(3), max_num_steps=3)

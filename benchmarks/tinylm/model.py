@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from scaffolding_ext.tinylm.tokenizer import CONTEXT_LEN
+from benchmarks.tinylm.tokenizer import CONTEXT_LEN
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,7 @@ class Shape(NamedTuple):
     num_heads: int
 
 
-SHAPES = {"target": Shape(96, 256, 8, 3), "draft": Shape(96, 288, 3, 3)}
+SHAPES = {"target": Shape(128, 384, 4, 4), "draft": Shape(96, 288, 3, 3)}
 
 
 def build_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
@@ -50,7 +50,7 @@ def build_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for embeddings and norms."""
     import torch
 
-    from scaffolding_ext.tinylm.muon import Muon
+    from benchmarks.tinylm.muon import Muon
 
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]

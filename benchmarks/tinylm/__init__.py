@@ -1,0 +1,1 @@
+"""Training of the embedded models: chains of thought, tokenizer, batches, optimiser and the command."""
