@@ -12,8 +12,8 @@ from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.seeds import derive_seed
-from scaffolding_ext.tinylm.steps import STATED
 from scaffolding_ext.tinylm.grammar import CLOSE
+from scaffolding_ext.tinylm.steps import STATED
 
 TEMPERATURE = 0.7
 MAX_CHAIN_LEN = 1200
@@ -109,6 +109,7 @@ class Author:
         text, ids = task.output_str or "", list(task.output_tokens or ())
         thinking, _, reply = text.partition("</think>")
         beliefs = [
-            Belief(len(self._ids(thinking[: match.end()])), match[1] or match[2] or match[3]) for match in STATED.finditer(thinking)
+            Belief(len(self._ids(thinking[: match.end()])), match[1] or match[2] or match[3])
+            for match in STATED.finditer(thinking)
         ]
         return Chain(sample, list(task.input_tokens or ()), ids, text, extract(reply), beliefs)

@@ -33,10 +33,12 @@ from benchmarks._lib.runs import (
     Run,
     add_run,
     add_side_by_side,
-    compare_runs as add_comparison,
     keep_runs,
     run_stack,
     side_by_side,
+)
+from benchmarks._lib.runs import (
+    compare_runs as add_comparison,
 )
 from scaffolding_ext.evaluation.compare.compared import compare_runs
 from scaffolding_ext.evaluation.compare.kept_samples import kept_samples

@@ -117,7 +117,8 @@ class Ideal:
         """Sample the votes alone."""
         rng = random.Random(seed)
         return [
-            Answered({str(TEMPERATURE): [self._write(problem, rng) for _ in range(num_votes)]}, []) for problem in problems
+            Answered({str(TEMPERATURE): [self._write(problem, rng) for _ in range(num_votes)]}, [])
+            for problem in problems
         ]
 
     def _write(self, problem: Problem, rng: random.Random) -> Written:
@@ -256,7 +257,9 @@ class Figures:
         self._figure("chains without an answer", [np.mean([c.answer is None for c in own]) for own in self._votes])
         firsts = np.array([chain.first_pass_len for chain in chains if chain.first_pass_len is not None])
         for quantile in (10, 50, 90):
-            self._report.figure(f"{self._name}: first pass, tokens, p{quantile}", float(np.percentile(firsts, quantile)))
+            self._report.figure(
+                f"{self._name}: first pass, tokens, p{quantile}", float(np.percentile(firsts, quantile))
+            )
         variation = float(firsts.std() / firsts.mean())
         self._report.figure(f"{self._name}: first pass, coefficient of variation", variation)
         self._bar("first pass, coefficient of variation", variation, 0.5)

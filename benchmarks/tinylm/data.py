@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.tinylm.chains import Segment, sample_chain, written_check
+from benchmarks.tinylm.tokenizer import END
 from scaffolding_ext.tinylm.grammar import (
     CHECK,
     CLOSE,
@@ -32,7 +33,6 @@ from scaffolding_ext.tinylm.grammar import (
     Problem,
     sample_problem,
 )
-from benchmarks.tinylm.tokenizer import END
 
 if TYPE_CHECKING:
     import numpy as np
@@ -179,7 +179,7 @@ class ExampleStream:
         return answer + "}" + hedge
 
     def _other_beliefs(self, chain: _Chain, rng: random.Random) -> Iterator[int]:
-        """Where else verdicts are asked for: where another answer than the last is believed, if there is such a place."""
+        """Where else verdicts are asked for: where another answer than the last is believed, if there is one."""
         answered = [cut for cut in range(1, len(chain.ids) + 1) if chain.belief(cut) is not None]
         others = [cut for cut in answered if chain.belief(cut) != chain.belief(len(chain.ids))]
         for _ in range(NUM_VERDICTS - 1):

@@ -133,9 +133,7 @@ class Decoder:
                         written[row].append(token)
                 ids = tokens[:, None]
                 running = [
-                    i
-                    for i, row in enumerate(rows)
-                    if written[row][-1] != self._end_id and len(written[row]) < max_len
+                    i for i, row in enumerate(rows) if written[row][-1] != self._end_id and len(written[row]) < max_len
                 ]
                 if len(running) < _KEPT_SHARE * len(rows):
                     index = torch.tensor(running, dtype=torch.long)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.tinylm.data import IGNORED, Batch, ExampleStream
-from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION
 from benchmarks.tinylm.model import SHAPES, build_model, build_optimizers
 from benchmarks.tinylm.schedule import curriculum_max_num_steps, learning_rate_falls, learning_rate_scale
 from benchmarks.tinylm.tokenizer import build_tokenizer, save_tokenizer
+from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION
 
 if TYPE_CHECKING:
     import torch
@@ -42,9 +42,7 @@ def has_bfloat16_units() -> bool:
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
-def train_step(
-    model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], batch: Batch, scale: float
-) -> float:
+def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], batch: Batch, scale: float) -> float:
     """One optimisation step; returns the mean loss of the learnt tokens in nats."""
     import torch
 
@@ -150,9 +148,7 @@ class Run:
         }
 
 
-def run_batches(
-    stream: ExampleStream, seed: int, batch_tokens: int, first_step: int = 0
-) -> Iterator[Batch]:
+def run_batches(stream: ExampleStream, seed: int, batch_tokens: int, first_step: int = 0) -> Iterator[Batch]:
     """The batches of a run from a step on, endlessly; each round of them depends on (seed, round) alone."""
     first_step_of_round = 0
     for round_index in itertools.count():

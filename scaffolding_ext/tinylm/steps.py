@@ -221,7 +221,10 @@ def _worked_out(
         digit, is_lower = int(read[-1]), problem.parameter > 0
         counts = digit > threshold if is_lower else digit < threshold
         state += counts
-        return f"{start_of_line}{digit}{'>' if is_lower else '<'}{threshold} {'yes' if counts else 'no'} {state}\n", state
+        return (
+            f"{start_of_line}{digit}{'>' if is_lower else '<'}{threshold} {'yes' if counts else 'no'} {state}\n",
+            state,
+        )
     if kind == "maximum":
         value = int(read[1:])
         comparison = f"{value}{'>' if value > state else '<'}{state}"

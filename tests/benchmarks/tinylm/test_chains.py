@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from benchmarks.tinylm import chains
 from benchmarks.tinylm.chains import MAX_NUM_LINES, SLIP_RATE, Segment, sample_chain, written_check
+from benchmarks.tinylm.tokenizer import CONTEXT_LEN, END
 from scaffolding_ext.tinylm.grammar import CHECK, CLOSE, KINDS, NO, VERDICT, YES, Problem, sample_problem
 from scaffolding_ext.tinylm.steps import CAREFUL, FIRST_PASSES, FULL_CHECKS, QUICK, Line, check_steps
-from benchmarks.tinylm.tokenizer import CONTEXT_LEN, END
 
 untimed = settings(deadline=None)
 seeds = st.integers(0, 2**63 - 1)
@@ -125,7 +125,7 @@ def test_until_two_passes_agree_checks_change_their_method_and_after_that_they_k
 @untimed
 @given(seeds, kinds)
 def test_a_chain_is_settled_once_an_answer_is_found_twice(seed: int, kind: str) -> None:
-    problem, chain = draw(seed, kind)
+    chain = draw(seed, kind).chain
     found: list[str] = []
     for segment in chain:
         if re.match(r"So |That gives|Again|I get|But now|Back to", segment.text):
@@ -183,7 +183,9 @@ def test_a_chain_ends_where_its_lines_are_used_up(seed: int, kind: str, num_line
     rng = random.Random(seed)
     problem = sample_problem(rng, kind=kind)
     chain = sample_chain(problem, rng, num_lines)
-    counted = [segment for segment in chain[1:] if not re.match(r"So |That gives|Again|I get|But now|Back to", segment.text)]
+    counted = [
+        segment for segment in chain[1:] if not re.match(r"So |That gives|Again|I get|But now|Back to", segment.text)
+    ]
     assert len(counted) == max(problem.num_steps, num_lines)
 
 
