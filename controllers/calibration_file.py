@@ -1,13 +1,17 @@
-"""What the files of calibrations have in common: a kind, a version, and plain data."""
+"""What calibrations have in common: a file with a kind, a version and plain data; one model; and drift."""
 
 from __future__ import annotations
 
 import os
+import warnings
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scaffolding_ext import plain_yaml
+from scaffolding_ext import plain_yaml, require
 from scaffolding_ext.documents import write_text
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.stats.drift import drift_between
 
 
 class CalibrationWarning(UserWarning):
@@ -48,3 +52,51 @@ def read_calibration(path: str | os.PathLike[str], kinds: dict[str, int]) -> dic
             f"is of version {document.get('version')!r}; this release reads {kinds[kind]}: make it anew", name
         )
     return dict(document)
+
+
+def check_model(what: str, made_for: str | None, model: str | None, command: str, stacklevel: int = 3) -> None:
+    """Warn where a calibration is used with another model than its own; a model without a name is not compared.
+
+    Args:
+        what: The calibration, such as `"chain policy"`.
+        made_for: Name of the model that it was made for.
+        model: Name of the model that it is used with.
+        command: The subcommand of `scaffolding-ext` that makes one.
+        stacklevel: As `warnings.warn` counts: 2 blames the caller of this function.
+    """
+    if None not in (made_for, model) and made_for != model:
+        warnings.warn(
+            f"the {what} was made for {made_for!r} and is used with {model!r}; make one for {model!r}: "
+            f"scaffolding-ext {command}",
+            CalibrationWarning,
+            stacklevel=stacklevel,
+        )
+
+
+class RecentRequests:
+    """The last requests under a policy, tested against the requests of its calibration.
+
+    All requests of a stack share one of these: its clones share their rule.
+
+    Args:
+        calibrated: A value of each request of the calibration.
+        window: Requests that a test looks back on, at least 2; no test before that many have ended.
+
+    Raises:
+        ConfigError: The window is below 2.
+    """
+
+    def __init__(self, calibrated: Sequence[float], window: int) -> None:
+        self._calibrated = calibrated
+        self._recent: deque[float] = deque(maxlen=require.whole("window", window, least=2))
+
+    def observe(self, value: float) -> Mapping[str, float] | None:
+        """Note the value of a request that ended.
+
+        Returns:
+            Distance, p-value and whether to calibrate again (see `Drift`); None while too few requests ended.
+        """
+        self._recent.append(value)
+        if len(self._recent) < (self._recent.maxlen or 0):
+            return None
+        return drift_between(self._calibrated, list(self._recent))._asdict()

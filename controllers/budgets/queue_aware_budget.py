@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingCont
 from scaffolding_ext.controllers.budgets.live_plan import LivePlan
 from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.arrivals import DriftBounds
-from scaffolding_ext.controllers.calibration_file import CalibrationWarning
+from scaffolding_ext.controllers.calibration_file import check_model
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
@@ -74,14 +73,8 @@ class QueueAwareBudgetController(BaseController):
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """As every controller's; warns where the plan was measured on another model."""
         super().bind(workers)
-        model, planned = getattr(worker_for(workers, WorkerTag.GENERATION), "model", None), self.live.plan.model
-        if isinstance(model, str) and planned is not None and model != planned:
-            warnings.warn(
-                f"the budgets were planned for {planned!r} and are applied to {model!r}; measure that: "
-                "scaffolding-ext budget fit",
-                CalibrationWarning,
-                stacklevel=2,
-            )
+        model = getattr(worker_for(workers, WorkerTag.GENERATION), "model", None)
+        check_model("plan of budgets", self.live.plan.model, model, "budget fit")
 
     def run(
         self, task: GenerationTask, task_type: str | None = None, thinking_budget: int | None = None, **kwargs: Any

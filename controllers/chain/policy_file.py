@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scaffolding_ext import registry
-from scaffolding_ext.controllers.calibration_file import CalibrationWarning, read_calibration, write_calibration
+from scaffolding_ext.controllers.calibration_file import check_model, read_calibration, write_calibration
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.stats.drift import Drift, drift_between
 
@@ -53,13 +52,7 @@ class ChainPolicy:
 
     def check_model(self, model: str) -> None:
         """Warn where the policy is for the chains of another model."""
-        if model != self.model:
-            warnings.warn(
-                f"the policy was calibrated on chains of {self.model!r} and is applied to {model!r}; calibrate on "
-                f"chains of {model!r}: scaffolding-ext calibrate chain",
-                CalibrationWarning,
-                stacklevel=3,
-            )
+        check_model("chain policy", self.model, model, "calibrate chain", stacklevel=4)
 
     def drift(self, recent: Sequence[float], level: float = 0.01) -> Drift:
         """Test where chains were left of late (tokens) against where those of the calibration were."""

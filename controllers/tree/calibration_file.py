@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scaffolding_ext.controllers.calibration_file import CalibrationWarning, read_calibration, write_calibration
+from scaffolding_ext.controllers.calibration_file import check_model, read_calibration, write_calibration
 from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate
 from scaffolding_ext.documents import located
 from scaffolding_ext.errors import ConfigError
@@ -92,10 +91,4 @@ class BranchingCalibration(BaseModel):
 
     def check_model(self, model: str | None) -> None:
         """Warn where the thresholds are applied to another model; one that is not named is not compared."""
-        if model is not None and model != self.model:
-            warnings.warn(
-                f"the branching thresholds were calibrated on {self.model!r} and are applied to {model!r}; calibrate "
-                f"on {model!r}: scaffolding-ext calibrate branching",
-                CalibrationWarning,
-                stacklevel=2,
-            )
+        check_model("branching calibration", self.model, model, "calibrate branching")

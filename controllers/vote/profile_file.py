@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaffolding_ext import require
-from scaffolding_ext.controllers.calibration_file import CalibrationWarning, read_calibration, write_calibration
+from scaffolding_ext.controllers.calibration_file import (
+    RecentRequests,
+    check_model,
+    read_calibration,
+    write_calibration,
+)
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.errors import ConfigError
@@ -51,13 +53,7 @@ class Calibration:
 
     def rule_for(self, model: str) -> AllocationRule:
         """The policy, for votes of a model; warns where that is not the model it was chosen on."""
-        if model != self.model:
-            warnings.warn(
-                f"the certaindex policy was calibrated on {self.model!r} and is applied to {model!r}; "
-                f"calibrate on samples of {model!r}: scaffolding-ext calibrate certaindex",
-                CalibrationWarning,
-                stacklevel=2,
-            )
+        check_model("vote policy", self.model, model, "calibrate certaindex")
         return self.rule
 
     def drift(self, recent: Sequence[float], level: float = 0.01) -> Drift:
@@ -123,10 +119,9 @@ class CalibratedRule(AllocationRule):
     """
 
     def __init__(self, path: str, model: str, window: int = 100) -> None:
-        require.whole("window", window, least=2)
         self.calibration = load_calibration(path)
         self.rule = self.calibration.rule_for(model)
-        self._recent: deque[float] = deque(maxlen=window)
+        self._recent = RecentRequests(self.calibration.certaindex, window)
 
     @property
     def reads_rewards(self) -> bool:
@@ -141,10 +136,7 @@ class CalibratedRule(AllocationRule):
         """The drift of the last votes: distance, p-value and whether to calibrate again; None while too few ended."""
         if len(classes) < self.calibration.knob:
             return None
-        self._recent.append(entropy_certaindex(classes[: self.calibration.knob]))
-        if len(self._recent) < (self._recent.maxlen or 0):
-            return None
-        return self.calibration.drift(list(self._recent))._asdict()
+        return self._recent.observe(entropy_certaindex(classes[: self.calibration.knob]))
 
     def _num_more(self, votes: Votes) -> int:
         return self.rule.num_more(votes)

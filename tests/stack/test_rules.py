@@ -184,7 +184,7 @@ def test_a_calibrated_vote_runs_from_a_stack_file(tmp_path: Path) -> None:
     path = stack_file(tmp_path, {"type": "calibrated", "args": {"path": str(file), "model": "m"}})
     assert num_samples(load_stack(path)) == 2
     path = stack_file(tmp_path, {"type": "calibrated", "args": {"path": str(file), "model": "other"}})
-    with pytest.warns(CalibrationWarning, match="was calibrated on 'm'"):
+    with pytest.warns(CalibrationWarning, match="was made for 'm'"):
         check_stack(load_config(path))
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 from scaffolding_ext import require
+from scaffolding_ext.controllers.calibration_file import RecentRequests
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.policy_file import component, load_chain_policy
 from scaffolding_ext.controllers.chain.probe import Probe
@@ -35,8 +35,8 @@ class Calibrated(StoppingRule):
     """
 
     def __init__(self, path: str, model: str | None = None, window: int = 100) -> None:
-        self._recent: deque[float] = deque(maxlen=require.whole("window", window, least=2))
         self.policy = load_chain_policy(path)
+        self._recent = RecentRequests(self.policy.positions, window)
         if model is not None:
             self.policy.check_model(model)
         self._rule: Rule | None = None
@@ -61,7 +61,4 @@ class Calibrated(StoppingRule):
 
     def observe(self, num_tokens: int) -> Mapping[str, float] | None:
         """The drift of the last chains: distance, p-value and whether to calibrate again; None while too few ended."""
-        self._recent.append(num_tokens)
-        if len(self._recent) < (self._recent.maxlen or 0):
-            return None
-        return self.policy.drift(list(self._recent))._asdict()
+        return self._recent.observe(num_tokens)

@@ -14,10 +14,10 @@ from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.budgets.queueing import TaskType
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.controllers.vote.profile_file import CalibrationWarning
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.rows import Sample
 from scaffolding_ext.evaluation.run.runner import evaluate
@@ -162,7 +162,7 @@ def test_a_plan_of_another_model_is_warned_of() -> None:
     class Named(ScriptedWorker):
         model = "this/model"  # type: ignore[assignment, misc]
 
-    with pytest.warns(CalibrationWarning, match="planned for 'another/model' and are applied to 'this/model'"):
+    with pytest.warns(CalibrationWarning, match="made for 'another/model' and is used with 'this/model'"):
         asked.bind({"generation": Named("x")})
 
 

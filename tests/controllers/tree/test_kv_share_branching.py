@@ -316,7 +316,7 @@ def test_a_calibration_sets_gates_and_what_is_given_goes_before_it(tmp_path):
     assert KVShareBranchingController(calibration=path, reward="mean_logprob").skip_gate is None
     worker = Sharer(TEXTS, VERDICTS)
     worker.model = "theirs"
-    with pytest.warns(CalibrationWarning, match="'ours' and are applied to 'theirs'"):
+    with pytest.warns(CalibrationWarning, match="'ours' and is used with 'theirs'"):
         assert KVShareBranchingController(calibration=path).bind({"generation": worker}) is None
     worker.model = "ours"
     with warnings.catch_warnings():

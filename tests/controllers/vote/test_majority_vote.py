@@ -6,6 +6,7 @@ import pytest
 
 from scaffolding_ext import load_stack
 from scaffolding_ext.controllers.best_of_n import BestOfNController
+from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
@@ -13,7 +14,7 @@ from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubli
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.controllers.vote.profile_file import CalibratedRule, Calibration, CalibrationWarning
+from scaffolding_ext.controllers.vote.profile_file import CalibratedRule, Calibration
 from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -123,7 +124,7 @@ def test_a_calibrated_rule_says_when_the_votes_have_drifted(tmp_path):
 def test_a_calibration_for_another_model_warns_by_name(tmp_path):
     path = tmp_path / "policy.yaml"
     Calibration("m", "2026-01-01", "sha256:0", 0.0, Curtailment(), {}, 3, [1.0]).save(path)
-    with pytest.warns(CalibrationWarning, match="calibrated on 'm' and is applied to 'other'"):
+    with pytest.warns(CalibrationWarning, match="made for 'm' and is used with 'other'"):
         CalibratedRule(str(path), "other")
 
 

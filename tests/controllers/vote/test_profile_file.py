@@ -42,7 +42,7 @@ def test_the_file_gives_back_what_was_saved(tmp_path: Path, rule: LeaderChange |
 
 
 def test_another_models_votes_are_warned_of_by_name() -> None:
-    with pytest.warns(CalibrationWarning, match=r"'tinylm/target' and is applied to 'qwen'"):
+    with pytest.warns(CalibrationWarning, match=r"'tinylm/target' and is used with 'qwen'"):
         assert calibration().rule_for("qwen") == LeaderChange(miss=0.05)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -146,7 +146,7 @@ def test_later_votes_are_tested_against_the_policys(
     document = json.loads(CliRunner().invoke(main, [*command, "--json"], catch_exceptions=False).output)
     assert (document["num_votes"], document["knob"], document["drifted"]) == (30, 3, bool(exit_code))
     other = CliRunner().invoke(main, [*command, "--model", "qwen"], catch_exceptions=False)
-    assert "'tinylm/target' and is applied to 'qwen'" in other.stderr
+    assert "'tinylm/target' and is used with 'qwen'" in other.stderr
 
 
 def test_records_without_long_enough_votes_are_refused(tmp_path: Path) -> None:

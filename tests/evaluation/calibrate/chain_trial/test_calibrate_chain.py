@@ -126,7 +126,7 @@ def test_a_stack_that_names_the_file_stops_where_the_replay_did(policy):
     assert drifted.exit_code == 1
     assert "drifted: calibrate again" in drifted.output
     other = call("calibrate", "drift", "stop.yaml", "live/samples.jsonl", "--model", "other")
-    assert "calibrated on chains of 'scripted' and is applied to 'other'" in other.output
+    assert "chain policy was made for 'scripted' and is used with 'other'" in other.output
 
 
 def test_what_was_recorded_is_not_recorded_again(policy, tmp_path):
