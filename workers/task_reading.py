@@ -188,15 +188,3 @@ def number(name: str, value: Any, default: float, **bounds: float) -> float:
         return require.number(name, value, **bounds)
     except ConfigError as error:
         raise InvalidTaskError(f"{error.key} {error.message}") from None
-
-
-def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
-    """The stop strings of a task, empty ones left out.
-
-    Raises:
-        InvalidTaskError: They are no strings.
-    """
-    strings = (stop,) if isinstance(stop, str) else () if stop is None else stop
-    if not isinstance(strings, list | tuple) or not all(isinstance(string, str) for string in strings):
-        raise InvalidTaskError(f"stop is {stop!r}; it must be a string or a list of strings")
-    return tuple(filter(None, strings))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.plugins.stacks import behind_thinking, cut_at, told
+from scaffolding_ext.plugins.stacks import behind_thinking, told
+from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.stack.build import load_stack
 
 try:
@@ -75,7 +75,7 @@ class ScaffoldingExtLM(LM):  # type: ignore[misc]
         texts = []
         for request, result in zip(requests, results, strict=True):
             result.result()
-            text = cut_at(behind_thinking(result.outputs[0].text or ""), self._stops(request.args[1]))
+            text = self._stops(request.args[1]).cut(behind_thinking(result.outputs[0].text or ""))
             self._keep(request, result.outputs[0].text, told(result))
             self.cache_hook.add_partial("generate_until", request.args, text)
             texts.append(text)
@@ -89,13 +89,13 @@ class ScaffoldingExtLM(LM):  # type: ignore[misc]
         """Refused, as `loglikelihood`."""
         raise NotImplementedError("a stack generates; choose tasks of output_type generate_until")
 
-    def _stops(self, arguments: dict[str, Any]) -> Sequence[str]:
+    def _stops(self, arguments: dict[str, Any]) -> StopStrings:
         asked = sorted(name for name in _OF_THE_STACK if name in arguments)
         if asked and not self._has_warned:
             self._has_warned = True
             _log.warning("the stack says how to sample; the task's %s are left aside", ", ".join(asked))
         until = arguments.get("until") or []
-        return [until] if isinstance(until, str) else until
+        return StopStrings(tuple(filter(None, [until] if isinstance(until, str) else until)))
 
     def _keep(self, request: Instance, text: str | None, fields: dict[str, Any]) -> None:
         if self.ledger_path is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, family_named
@@ -14,12 +13,6 @@ if TYPE_CHECKING:
 def behind_thinking(text: str) -> str:
     """What stands behind the end of the thinking; all of a text that has none."""
     return text.rpartition(family_named(DEFAULT_FAMILY).think_close)[2].lstrip("\n")
-
-
-def cut_at(text: str, stops: Sequence[str]) -> str:
-    """The text up to the first of some strings."""
-    ends = [place for stop in stops if stop and (place := text.find(stop)) >= 0]
-    return text[: min(ends, default=len(text))]
 
 
 def told(result: ScaffoldingResult) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from scaffolding_ext.protocol.stop_strings import MOST_CHARACTERS, MOST_STRINGS
 from scaffolding_ext.serving.refusals import ApiError, of_validation, unsupported
 
 B = TypeVar("B", bound="Body")
 _Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _Count = Annotated[int, Field(ge=1, lt=2**31)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
-_Stop = Annotated[str, Field(min_length=1)]
+_Stop = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
 _ANYTHING = None
 # Further fields of OpenAI's interface, with the values that ask for nothing; None stands for any: they change no text.
 _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
@@ -87,7 +88,7 @@ class Body(BaseModel):
 
     model: str
     n: Annotated[int, Field(ge=1, le=1024)] | None = None
-    stop: _Stop | Annotated[list[_Stop], Field(max_length=16)] | None = None
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=MOST_STRINGS)] | None = None
     max_tokens: _Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -13,6 +13,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import UNTHINKING_FAMILY, Prompting, Turn, family_named
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import derive_seed
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody
@@ -184,7 +185,7 @@ class ServedStack:
     def _reading(self, body: Body, is_raw: bool) -> Reading:
         family = None if self.prompting is None or is_raw else self.prompting.family
         thinks = family is not None and family != family_named(UNTHINKING_FAMILY)
-        return Reading(family.think_close if family is not None and thinks else None, tuple(body.stops))
+        return Reading(family.think_close if family is not None and thinks else None, StopStrings(tuple(body.stops)))
 
     def _kwargs(self, body: Body, controller: Any, reading: Reading) -> dict[str, Any]:
         """Keyword arguments of the controller for what the body asks."""
@@ -211,7 +212,7 @@ class ServedStack:
         if (
             reading.stops and reading.think_close is None and "stop" in honoured
         ):  # else cut where they come in what is said
-            fields["stop"] = list(reading.stops)
+            fields["stop"] = list(body.stops)
         unbounded = getattr(controller, "longest_request", None) is None and self.context_len is None
         if unbounded and "max_tokens" in honoured:
             fields.setdefault("max_tokens", limit)

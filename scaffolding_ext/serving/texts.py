@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
+
+from scaffolding_ext.protocol.stop_strings import StopStrings
 
 _UNFINISHED = "\ufffd"  # ends decoded text whose last character is not whole
 _OPEN = "<think>"
@@ -27,12 +28,12 @@ class Reading(NamedTuple):
     """How texts of one request are read.
 
     Attributes:
-        think_close: What ends thinking; None where nothing does, and all is said.
-        stops: Strings before which what is said ends.
+        think_close: The mark that ends thinking; None where the whole text is said.
+        stops: Strings that end what is said.
     """
 
     think_close: str | None
-    stops: Sequence[str] = ()
+    stops: StopStrings = StopStrings()
 
     def whole(self, text: str) -> Shown:
         """A text that has ended; one whose thinking never ended is nothing but thinking."""
@@ -52,25 +53,16 @@ class Reading(NamedTuple):
         else:
             if _OPEN.startswith(text.lstrip()):
                 return Shown("", "", False)
-            return Shown(_without_open(_without_beginning(text, (self.think_close,))), "", False)
+            return Shown(_without_open(StopStrings((self.think_close,)).certain(text)), "", False)
         shown = self._cut(thinking, said)
-        return shown if shown.is_stopped else shown._replace(content=_without_beginning(shown.content, self.stops))
+        return shown if shown.is_stopped else shown._replace(content=self.stops.certain(said))
 
     def _cut(self, thinking: str, said: str) -> Shown:
-        ends = [end for stop in self.stops if (end := said.find(stop)) >= 0]
-        return Shown(thinking, said[: min(ends)] if ends else said, bool(ends))
+        content = self.stops.cut(said)
+        return Shown(thinking, content, len(content) < len(said))
 
 
 def _without_open(thinking: str) -> str:
     """Thinking without its opening mark, where the model writes that itself."""
     text = thinking.lstrip()
     return text.removeprefix(_OPEN).lstrip("\n") if text.startswith(_OPEN) else thinking
-
-
-def _without_beginning(text: str, marks: Sequence[str]) -> str:
-    """A text without an end that may be the beginning of a mark."""
-    longest = max(map(len, marks), default=1) - 1
-    for length in range(min(longest, len(text)), 0, -1):
-        if any(mark.startswith(text[-length:]) for mark in marks):
-            return text[:-length]
-    return text

@@ -11,6 +11,7 @@ from tokenizers.decoders import DecodeStream
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence, Worth, all_alike
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
 from scaffolding_ext.workers.streaming import NEVER
@@ -146,6 +147,7 @@ class EngineRequest:
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None
         self._decoder = DecodeStream(skip_special_tokens=True)
+        self._stops = StopStrings(stop).matcher()
         self._lock = threading.Lock()  # a token, its text and the end that it brings appear together
 
     @property
@@ -185,7 +187,7 @@ class EngineRequest:
             token_ids = self.sequence.token_ids[self.prompt_len + num_known :]
         text = "".join(parts)
         if finish_reason is None and self.stop:
-            text = text[: len(text) - self._num_undecided(text)]
+            text = text[: len(text) - self._stops.num_undecided]
         return Snapshot(finish_reason, token_ids, text, logprobs, counts)
 
     def accept(
@@ -209,7 +211,8 @@ class EngineRequest:
             part = None if token_id in end_ids else self._decode(tokenizer, token_id)
             if part:  # a character split over several tokens appears with its last
                 self.text_parts.append(part)
-            if self.stop and self._cut_at_stop():
+            if part and self.stop and self._stops.feed(part):
+                self.text_parts[:] = ["".join(self.text_parts)[: self._stops.start]]
                 self.finish_reason = "stop"
             elif self.num_decoded >= self.max_tokens:
                 self.finish_reason = "length"
@@ -229,20 +232,3 @@ class EngineRequest:
             self._decoder = DecodeStream(skip_special_tokens=True)
             part = self._decoder.step(tokenizer, token_id)
         return part
-
-    def _cut_at_stop(self) -> bool:
-        """Whether the newest text completes a stop string; then the text is cut before it."""
-        longest = max(map(len, self.stop))
-        tail, index = "", len(self.text_parts)
-        while index and len(tail) < longest + len(self.text_parts[-1]):
-            index -= 1
-            tail = self.text_parts[index] + tail
-        found = [position for stop in self.stop if (position := tail.find(stop)) >= 0]
-        if found:
-            self.text_parts[index:] = [tail[: min(found)]]
-        return bool(found)
-
-    def _num_undecided(self, text: str) -> int:
-        """Characters at the end of a text that may be the beginning of a stop string."""
-        longest = min(max(map(len, self.stop)) - 1, len(text))
-        return next((n for n in range(longest, 0, -1) if any(s.startswith(text[-n:]) for s in self.stop)), 0)

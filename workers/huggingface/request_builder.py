@@ -13,11 +13,12 @@ from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.notes import Purpose, is_urgent, purpose_of, set_token_counts
+from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import priority_of
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.task_fields import refuse
-from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings
+from scaffolding_ext.workers.task_reading import TaskReader, integer, number
 
 if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest

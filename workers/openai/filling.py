@@ -25,7 +25,7 @@ def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: f
     shown = ids is not None and not bodies.flavor.ask_text
     task.output_str = bodies.decode(ids) if ids is not None and shown else answer.text
     if (stops := bodies.stops(task)) is not None:
-        task.output_str = stops.before(task.output_str)
+        task.output_str = stops.strings.cut(task.output_str)
     task.output_tokens = ids
     task.finish_reason = answer.finish_reason
     set_token_counts(task, answer.counts)

@@ -12,12 +12,13 @@ from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.notes import notes_of
+from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.hints import hints, unordered
 from scaffolding_ext.workers.openai.lost_ids import LostIds
-from scaffolding_ext.workers.openai.stops import StopStrings
+from scaffolding_ext.workers.openai.stops import IdStops
 from scaffolding_ext.workers.task_fields import NEUTRAL, is_set, refuse
-from scaffolding_ext.workers.task_reading import TaskReader, integer, number, stop_strings
+from scaffolding_ext.workers.task_reading import TaskReader, integer, number
 
 WORKER = "OpenAIWorker"
 _MAX_VOCAB = 1 << 31  # the server knows its vocabulary, and refuses what lies beyond it
@@ -138,12 +139,12 @@ class RequestBodies:
         encode = functools.partial(self.encode, add_special_tokens=False)
         return LostIds(encode, self.decode, needs_logprobs=bool(task.num_logprobs))
 
-    def stops(self, task: GenerationTask) -> StopStrings | None:
+    def stops(self, task: GenerationTask) -> IdStops | None:
         """A task's stop strings, where its server sends ids alone and so matches none."""
         if not self.gives_ids or self.flavor.ask_text or not is_set(task, "stop"):
             return None
         strings = stop_strings(task.stop)
-        return StopStrings(strings, self.decode) if strings else None
+        return IdStops(StopStrings(strings), self.decode) if strings else None
 
     def is_streamed(self, task: GenerationTask, body: Mapping[str, Any]) -> bool:
         """Whether an answer must be asked for in pieces to be right, or to be ended here."""

@@ -1,42 +1,43 @@
-"""Stop strings of answers that come as token ids alone, which their server does not match."""
+"""Stop strings of answers that come as token ids alone: their server does not match them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from scaffolding_ext.protocol.stop_strings import StopStrings
 
-class StopStrings:
-    """Finds where the first of some strings ends in a growing list of token ids.
+_UNFINISHED = "\ufffd"  # ends decoded text whose last character is not whole
+_MOST_WAITING = 8  # tokens that wait for the rest of a character; a character has at most four bytes
+
+
+class IdStops:
+    """Finds the token that completes a stop string in one growing list of token ids.
+
+    Each token is decoded with the few before it that its text may depend on, so the cost is linear in the tokens.
 
     Args:
-        strings: Any of them ends the answer; none is empty.
+        strings: The strings that end the answer.
         decode: The text of token ids.
     """
 
-    def __init__(self, strings: tuple[str, ...], decode: Callable[[list[int]], str]) -> None:
-        self._strings = strings
+    def __init__(self, strings: StopStrings, decode: Callable[[list[int]], str]) -> None:
+        self.strings = strings
         self._decode = decode
-        self._reach = max(len(string.encode()) for string in strings) + 4  # tokens that one can lie on, and a margin
+        self._matcher = strings.matcher()
+        self._context = self._read = 0  # ids before `_read` were matched; those from `_context` on decode the next ones
 
-    def end_in(self, ids: list[int], num_new: int) -> int | None:
-        """How many of the ids there are once the first string is complete; None where there is none yet.
+    def feed(self, ids: list[int], num_new: int) -> int | None:
+        """How many of the ids there are once a string is complete; None where none is yet.
 
         Args:
             ids: All so far.
-            num_new: Those that were not looked at before.
+            num_new: Those at their end that were not looked at before.
         """
-        if not self._has_one(ids[-(self._reach + num_new) :]):
-            return None
-        low, high = max(1, len(ids) - num_new), len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._has_one(ids[:middle]) else (middle + 1, high)
-        return low
-
-    def before(self, text: str) -> str:
-        """The text before the first of the strings; all of it where there is none."""
-        return text[: min((position for string in self._strings if (position := text.find(string)) >= 0), default=None)]
-
-    def _has_one(self, ids: list[int]) -> bool:
-        text = self._decode(ids)
-        return any(string in text for string in self._strings)
+        for end in range(len(ids) - num_new + 1, len(ids) + 1):
+            known, text = self._decode(ids[self._context : self._read]), self._decode(ids[self._context : end])
+            is_whole = len(text) > len(known) and not text.endswith(_UNFINISHED)
+            if is_whole or end - self._read > _MOST_WAITING:
+                self._context, self._read = self._read, end
+                if self._matcher.feed(text[len(known) :]):
+                    return end
+        return None

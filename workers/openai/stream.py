@@ -12,7 +12,7 @@ from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.responses import Piece, Steps, WholeText, read_piece, token_counts
-from scaffolding_ext.workers.openai.stops import StopStrings
+from scaffolding_ext.workers.openai.stops import IdStops
 from scaffolding_ext.workers.streaming import NEVER
 
 
@@ -72,7 +72,7 @@ class StreamReader:
         flavor: Flavor,
         expects_ids: bool,
         lost_ids: LostIds | None = None,
-        stops: StopStrings | None = None,
+        stops: IdStops | None = None,
     ) -> None:
         self.may_run_to = NEVER
         self.num_retries = 0
@@ -160,7 +160,7 @@ class StreamReader:
 
     def _cut(self, num_new: int) -> None:
         """End the answer with the token that completes a stop string."""
-        end = None if self._stops is None or not self._ids else self._stops.end_in(self._ids, num_new)
+        end = None if self._stops is None or not self._ids else self._stops.feed(self._ids, num_new)
         if end is not None and self._ids is not None:
             del self._ids[end:], self._logprobs[end:]
             self._finish_reason, self._is_cut = "stop", True

@@ -10,8 +10,9 @@ import pytest
 
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.testing.server import OpenAIServer
-from scaffolding_ext.workers.openai.stops import StopStrings
+from scaffolding_ext.workers.openai.stops import IdStops
 
 QUESTION = "Start with 5. Apply a+3,b-2. Find the total."
 
@@ -79,15 +80,35 @@ def test_a_string_is_found_wherever_its_tokens_are_cut() -> None:
         return "".join(map(chr, ids))
 
     text = list(map(ord, "one two three two"))
-    stops = StopStrings(("two", "three"), decode)
     for size in range(1, len(text) + 1):
         ends = []
+        stops = IdStops(StopStrings(("two", "three")), decode)
         for end in range(size, len(text) + size, size):
             ids = text[:end]
-            found = stops.end_in(ids, len(ids) - (end - size))
+            found = stops.feed(ids, len(ids) - (end - size))
             if found is not None:
                 ends.append(found)
                 break
         assert ends == [len("one two")]
-    assert stops.before("one three two") == "one "
-    assert stops.before("one") == "one"
+
+
+def test_a_character_of_several_tokens_is_matched_when_it_is_whole() -> None:
+    def decode(ids: list[int]) -> str:
+        return bytes(ids).decode(errors="replace")
+
+    ids = list("aé€b".encode())
+    stops = IdStops(StopStrings(("€",)), decode)
+    assert [stops.feed(ids[:end], 1) for end in range(1, len(ids))] == [None] * 5 + [6]
+
+
+def test_tokens_that_are_no_text_do_not_make_decoding_dearer() -> None:
+    lengths = []
+
+    def decode(ids: list[int]) -> str:
+        lengths.append(len(ids))
+        return bytes(ids).decode(errors="replace")
+
+    ids = [0xFF] * 200 + list(b"end")
+    stops = IdStops(StopStrings(("end",)), decode)
+    assert [stops.feed(ids[:end], 1) for end in range(1, len(ids) + 1)][-1] == len(ids)
+    assert max(lengths) <= 20
