@@ -14,10 +14,14 @@ from typing import Any, Literal, get_args
 from scaffolding_ext import require
 from scaffolding_ext.controllers.prompting import decode
 from scaffolding_ext.controllers.reward import RewardController
-from scaffolding_ext.controllers.vote.weights import logprobs_of
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.task_results import output_of
+from scaffolding_ext.protocol.task_results import (
+    mean_token_probability,
+    output_of,
+    reported_logprobs,
+    sampled_logprobs,
+)
 from scaffolding_ext.request.program import record
 
 Aggregate = Literal["min", "product", "mean", "last"]
@@ -111,7 +115,7 @@ def _probabilities(task: GenerationTask, beginnings: Sequence[str]) -> list[floa
         ConfigError: There is no tokenizer to tell where steps end.
     """
     ids = task.output_tokens or []
-    logprobs = [entry[token].logprob for token, entry in zip(ids, logprobs_of(task), strict=False)]
+    logprobs = sampled_logprobs(task.output_tokens, reported_logprobs(task))
 
     def num_characters(num_tokens: int) -> int:
         text = decode(ids[:num_tokens])
@@ -121,4 +125,4 @@ def _probabilities(task: GenerationTask, beginnings: Sequence[str]) -> list[floa
 
     ends = [bisect.bisect_left(range(len(ids)), len(text), key=num_characters) for text in beginnings]
     steps = [logprobs[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    return [math.exp(math.fsum(step) / len(step)) if step else 1.0 for step in steps]
+    return [mean_token_probability(step) if step else 1.0 for step in steps]

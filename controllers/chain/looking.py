@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scaffolding_ext.answers import up_to_brace
 from scaffolding_ext.controllers.chain.asking import asking
@@ -16,7 +15,7 @@ from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import notes_of
-from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
+from scaffolding_ext.protocol.task_results import finish_reason_of, output_of, sampled_logprobs
 
 
 class Needs(NamedTuple):
@@ -130,18 +129,11 @@ class Looker:
         return look if asked.entropy is None else look._replace(entropy=_entropy(asked.entropy))
 
 
-def chosen_logprobs(token_ids: Sequence[int] | None, steps: Sequence[Any]) -> list[float]:
-    """The log-probability of each token that was written; of the likeliest one where nobody says which that was."""
-    if token_ids is None or len(token_ids) != len(steps):
-        return [max(entry.logprob for entry in step.values()) for step in steps]
-    return [step[token].logprob for token, step in zip(token_ids, steps, strict=True)]
-
-
 def _answer_logprobs(task: GenerationTask) -> tuple[float, ...]:
     """Of the response's tokens up to the one that closes the box; of all of them where nobody can tell where it is."""
     if not task.logprobs and output_of(task):
         raise _without_logprobs("an answer")
-    ids, values = task.output_tokens, chosen_logprobs(task.output_tokens, task.logprobs or ())
+    ids, values = task.output_tokens, sampled_logprobs(task.output_tokens, task.logprobs or ())
     if ids is None or decode([]) is None or up_to_brace(output_of(task)) is None:
         return tuple(values)
     closing = bisect.bisect_left(

@@ -10,12 +10,12 @@ from scaffolding_ext import require
 from scaffolding_ext.answers import up_to_brace
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking
 from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.token_entropy import Entropy, geometric_mean
+from scaffolding_ext.controllers.chain.token_entropy import Entropy
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING, checked_sampling_params
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.task_results import output_of
+from scaffolding_ext.protocol.task_results import mean_token_probability, output_of
 
 HEDGE_WORDS = ("wait", "hold", "but", "okay", "no", "hmm")
 
@@ -55,7 +55,7 @@ class Probe(NamedTuple):
         """Geometric mean of the probabilities of the answer's tokens; 0 for no answer, None where nobody asked."""
         if self.answer_logprobs is None:
             return None
-        return geometric_mean(self.answer_logprobs) if self.answer is not None else 0.0
+        return mean_token_probability(self.answer_logprobs) if self.answer is not None else 0.0
 
     def figures(self) -> dict[str, Any]:
         """What was seen, for the trace."""

@@ -1,4 +1,4 @@
-"""How sure a model is: the entropy of a token from its log-probabilities, and the geometric mean of several tokens."""
+"""How sure a model is of one token: its entropy, from the log-probabilities of the likeliest tokens."""
 
 from __future__ import annotations
 
@@ -49,8 +49,3 @@ def token_entropy(logprobs: Sequence[float]) -> Entropy:
         return Entropy(max(0.0, known))
     largest = min(missing, *(p for p in probabilities if p))
     return Entropy(known - missing * math.log(largest), missing)
-
-
-def geometric_mean(logprobs: Sequence[float]) -> float:
-    """The geometric mean of tokens' probabilities: in [0, 1]; 0 of no tokens at all."""
-    return math.exp(min(0.0, math.fsum(logprobs) / len(logprobs))) if len(logprobs) else 0.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
+from scaffolding_ext.protocol.task_results import mean_token_probability
 
 Aggregator = Callable[[DraftTargetChain], float]
 
@@ -22,7 +22,7 @@ def target_likelihood(chain: DraftTargetChain) -> float:
     Chunks count alike, whatever their length; those that were taken over do not count.
     """
     scores = chain.accepted_scores
-    return math.exp(-math.fsum(scores) / len(scores)) if scores else 1.0
+    return mean_token_probability([-score for score in scores]) if scores else 1.0
 
 
 _NAMED: dict[str, Aggregator] = {"uniform": uniform, "target_likelihood": target_likelihood}

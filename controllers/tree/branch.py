@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -13,6 +12,7 @@ from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import notes_of, set_notes
+from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.request.seeds import derive_seed
 
 
@@ -143,8 +143,7 @@ class Branch:
         Raises:
             NoOutputError: Its worker told no log-probabilities.
         """
-        known = self._known_logprobs()
-        return math.exp(math.fsum(known) / len(known)) if known else 0.0
+        return mean_token_probability(self._known_logprobs())
 
     def _known_logprobs(self) -> list[float]:
         if self.logprobs is None:

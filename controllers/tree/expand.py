@@ -24,7 +24,7 @@ from scaffolding_ext.protocol.notes import (
     token_counts_of,
 )
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.task_results import output_of
+from scaffolding_ext.protocol.task_results import output_of, sampled_logprobs
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.program import record
 
@@ -155,7 +155,7 @@ def saw(branch: Branch, piece: GenerationTask) -> None:
         branch.saw(None, None)
     else:
         top = [math.exp(max(entry.logprob for entry in step.values())) for step in steps]
-        branch.saw([step[token].logprob for token, step in zip(ids, steps, strict=False)], generation_confidence(top))
+        branch.saw(sampled_logprobs(ids, steps), generation_confidence(top))
 
 
 def _branch_task(group: Sequence[tuple[Branch, GenerationTask]], least_similarity: float | None) -> BranchTask:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import get_args
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.samples import Sample
 from scaffolding_ext.controllers.vote.voting import Aggregate, trace_confidence
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.task_results import mean_token_probability, reported_logprobs, sampled_logprobs
 
 
 class Weight(ABC):
@@ -64,10 +65,7 @@ class MeanLogprobWeight(Weight):
         task.num_logprobs = max(1, task.num_logprobs or 0)
 
     def __call__(self, sample: Sample) -> float:
-        task = sample.task
-        positions = logprobs_of(task)
-        chosen = [step[token].logprob for token, step in zip(task.output_tokens or (), positions, strict=False)]
-        return math.exp(math.fsum(chosen) / len(chosen)) if chosen else 0.0
+        return mean_token_probability(sampled_logprobs(sample.task.output_tokens, reported_logprobs(sample.task)))
 
 
 class ConfidenceWeight(Weight):
@@ -125,21 +123,6 @@ def weight_from(weight: str | Weight | Callable[[Sample], float]) -> Weight:
     return _NAMED[require.one_of("weight", weight, _NAMED, instead="a function")]()
 
 
-def logprobs_of(task: GenerationTask) -> list[dict[int, Any]]:
-    """The log-probabilities that a sample brought, a position each.
-
-    Raises:
-        NoOutputError: It brought none.
-    """
-    if not task.logprobs and task.output_tokens:
-        raise NoOutputError(
-            f"a sample brought no log-probabilities, though num_logprobs is {task.num_logprobs}: its worker or its "
-            "controller does not pass them on; draw samples with NativeGenerationController on a worker that gives "
-            "them, or weigh votes by something else"
-        )
-    return list(task.logprobs or ())
-
-
 def top_logprobs(task: GenerationTask, top_k: int) -> list[list[float]]:
     """The k highest log-probabilities of each position, shape (tokens, k).
 
@@ -149,6 +132,6 @@ def top_logprobs(task: GenerationTask, top_k: int) -> list[list[float]]:
     Raises:
         NoOutputError: The sample brought none.
     """
-    positions = [sorted((entry.logprob for entry in step.values()), reverse=True) for step in logprobs_of(task)]
+    positions = [sorted((entry.logprob for entry in step.values()), reverse=True) for step in reported_logprobs(task)]
     width = min(top_k, min(map(len, positions), default=0))
     return [position[:width] for position in positions] if width else []

@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scipy.special import expit
+
 from scaffolding_ext.errors import InvalidTaskError, NoOutputError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask, generation_confidence
 from scaffolding_ext.protocol.notes import CHAIN, VERIFY, set_purpose
-from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
+from scaffolding_ext.protocol.task_results import finish_reason_of, output_of, sampled_logprobs
 from scaffolding_ext.protocol.worker_tags import tag_name
 
 
@@ -77,10 +79,7 @@ def write_back_branch(task: BranchTask, lowered: list[GenerationTask]) -> None:
     task.output_tokens = [generation.output_tokens or [] for generation in lowered]
     steps = [[] if generation.output_tokens == [] else _logprobs_of(generation) for generation in lowered]
     task.confidences = [generation_confidence([math.exp(_top(step)) for step in own]) for own in steps]
-    task.logprobs = [
-        [step[token].logprob for token, step in zip(ids, own, strict=False)]
-        for ids, own in zip(task.output_tokens, steps, strict=True)
-    ]
+    task.logprobs = [sampled_logprobs(ids, own) for ids, own in zip(task.output_tokens, steps, strict=True)]
     task.finish_reasons = [finish_reason_of(generation) for generation in lowered]
     read = [task.prefix_tokens + suffix for suffix in task.suffixes]
     task.on_prefix = [each.input_tokens == ids for each, ids in zip(lowered, read, strict=True)]
@@ -109,7 +108,7 @@ def write_back_verify(task: VerifyTask, lowered: list[GenerationTask]) -> None:
         reported = _logprobs_of(generation)[0]
         floor = min(entry.logprob for entry in reported.values())
         yes, no = (reported[token].logprob if token in reported else floor for token in (task.yes_token, task.no_token))
-        scores.append(1.0 / (1.0 + math.exp(min(no - yes, 700.0))))
+        scores.append(float(expit(yes - no)))
     task.scores = scores
 
 

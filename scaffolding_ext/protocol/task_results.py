@@ -1,8 +1,10 @@
-"""What a worker has left in a task: its text, why it ended, and what it cost."""
+"""What a worker has left in a task: its text, its log-probabilities, why it ended, and what it cost."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask, Task
@@ -36,6 +38,67 @@ def finish_reason_of(task: GenerationTask) -> str | None:
     if not getattr(task, "end_flag", True):
         return None
     return "length" if num_decoded >= task.max_tokens else "stop"
+
+
+def reported_logprobs(task: GenerationTask) -> Any:
+    """What a worker reported beside the tokens of a task, as it left it; an empty list where it wrote nothing.
+
+    Raises:
+        NoOutputError: It wrote something and reported no log-probabilities.
+    """
+    if not task.logprobs and (task.output_tokens or (task.output_tokens is None and task.output_str)):
+        raise NoOutputError(
+            f"a task brought no log-probabilities, though num_logprobs is {task.num_logprobs}: its worker or its "
+            "controller does not pass them on; draw samples with NativeGenerationController on a worker that gives "
+            "them, or choose a weight, a reward or a rule that reads none"
+        )
+    return task.logprobs or []
+
+
+def sampled_logprobs(token_ids: Sequence[int] | None, reported: Any) -> list[float]:
+    """The natural-log probability of each token that was written.
+
+    Args:
+        token_ids: The tokens, shape (num_tokens,); None where the worker told none.
+        reported: For each token a mapping from the ids that were reported at its place to entries with a `logprob`; or
+            what an OpenAI server's client returns, which has `token_logprobs`. What was reported behind the last token
+            (TensorRT-LLM cuts a stop word from the ids alone) does not count.
+
+    Returns:
+        One a token. Without ids a place tells its token's probability only where it reports one token alone.
+
+    Raises:
+        NoOutputError: The report leaves a token out: it ends before the tokens do, tells the likeliest tokens and not
+            the one that was written, or tells several where nobody says which was written.
+    """
+    told = getattr(reported, "token_logprobs", None)
+    if told is not None:
+        values = [float(value) for value in told if value is not None]
+        if len(values) < len(token_ids or ()):
+            raise _left_out(f"of {len(values)} of {len(token_ids or ())} tokens")
+        return values if token_ids is None else values[: len(token_ids)]
+    if token_ids is None:
+        if any(len(step) != 1 for step in reported):
+            raise _left_out("of several tokens at one place, and no ids that say which was written")
+        return [float(entry.logprob) for step in reported for entry in step.values()]
+    if len(reported) < len(token_ids):
+        raise _left_out(f"of {len(reported)} of {len(token_ids)} tokens")
+    try:
+        return [float(step[token].logprob) for token, step in zip(token_ids, reported, strict=False)]
+    except KeyError as error:
+        raise _left_out(f"of the likeliest tokens alone, without token {error}, which was written") from None
+
+
+def mean_token_probability(logprobs: Sequence[float]) -> float:
+    """The geometric mean of tokens' probabilities, from their natural logs: in [0, 1]; 0 of no tokens at all."""
+    return math.exp(min(0.0, math.fsum(logprobs) / len(logprobs))) if len(logprobs) else 0.0
+
+
+def _left_out(what: str) -> NoOutputError:
+    return NoOutputError(
+        f"the worker told the log-probabilities {what}: take a worker that tells the id and the log-probability of "
+        "each token that it writes, or choose what reads none"
+    )
 
 
 class TaskCost(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.branching import entropy
@@ -89,6 +90,5 @@ class LayerLens:
             logprobs = unembed(before).float().log_softmax(-1)
             drawn = logprobs.gather(-1, ids[0, written, None])[:, 0].double().cpu().numpy()
             top = logprobs.amax(-1).double().cpu().numpy() if len(drawn) else drawn
-        odds = logits[:, no_token] - logits[:, yes_token]
-        curve = LayerCurve(entropy(logits), 1.0 / (1.0 + np.exp(np.minimum(odds, 700.0))))
+        curve = LayerCurve(entropy(logits), expit(logits[:, yes_token] - logits[:, no_token]))
         return ReadBranch(curve, drawn, top)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import expit
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
@@ -218,4 +218,4 @@ def fill(task: GenerationTask, request: EngineRequest) -> bool:
 def probability_of_first(logits: list[float]) -> float:
     """Softmax over two logits, of the first."""
     first, second = logits
-    return 1.0 / (1.0 + math.exp(min(second - first, 700.0)))
+    return float(expit(first - second))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
+
+from scipy.special import expit
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, RewardTask
@@ -55,7 +56,7 @@ async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask
     logits, usage = reply.value
     if len(logits) > 2:
         raise EngineError(f"the server gives {len(logits)} logits a token: its model generates, and scores nothing")
-    score = logits[0] if len(logits) == 1 else 1.0 / (1.0 + math.exp(min(logits[0] - logits[1], 700.0)))
+    score = logits[0] if len(logits) == 1 else float(expit(logits[1] - logits[0]))
     task.custom_output_params = {**(task.custom_output_params or {}), REWARD: score}
     set_token_counts(task, token_counts(usage, 0)._replace(decoded=0))
 

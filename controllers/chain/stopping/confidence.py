@@ -7,10 +7,10 @@ from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.looking import Needs, chosen_logprobs
+from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
-from scaffolding_ext.controllers.chain.token_entropy import geometric_mean
+from scaffolding_ext.protocol.task_results import mean_token_probability, sampled_logprobs
 
 
 class AnswerConfidence(StoppingRule):
@@ -87,4 +87,4 @@ def certainty(prefix: Prefix, window: int) -> float:
     """Geometric mean of the probabilities of a chain's last tokens."""
     last = slice(max(0, prefix.num_tokens - window), prefix.num_tokens)
     ids = None if prefix.token_ids is None else prefix.token_ids[last]
-    return geometric_mean(chosen_logprobs(ids, prefix.token_logprobs()[last]))
+    return mean_token_probability(sampled_logprobs(ids, prefix.token_logprobs()[last]))

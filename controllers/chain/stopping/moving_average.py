@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from scipy.special import expit
 
 from scaffolding_ext import require
 
@@ -57,4 +58,4 @@ def rising_threshold(num_tokens: float, least: float, most: float, midpoint: flo
     Reference:
         "Conformal Thinking: Risk Control for Reasoning on a Compute Budget", arXiv 2602.03814, the lower threshold.
     """
-    return least + (most - least) / (1.0 + math.exp(min(700.0, -steepness * (num_tokens - midpoint))))
+    return least + (most - least) * float(expit(steepness * (num_tokens - midpoint)))

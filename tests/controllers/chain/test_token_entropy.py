@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.chain.token_entropy import Entropy, geometric_mean, token_entropy
+from scaffolding_ext.controllers.chain.token_entropy import Entropy, token_entropy
 
 weights = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=12)
 
@@ -52,10 +52,3 @@ def test_what_is_no_distribution_is_refused() -> None:
         token_entropy([])
     with pytest.raises(ValueError, match="must be at most 0"):
         token_entropy([0.5])
-
-
-def test_the_geometric_mean_of_probabilities() -> None:
-    assert geometric_mean([math.log(0.5), math.log(0.5)]) == pytest.approx(0.5)
-    assert geometric_mean([math.log(0.9), math.log(0.4)]) == pytest.approx(0.6)
-    assert geometric_mean([-math.inf, 0.0]) == 0.0
-    assert geometric_mean([]) == 0.0

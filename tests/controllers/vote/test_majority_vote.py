@@ -1,6 +1,7 @@
 """Majority vote: who wins, when it ends, what it costs."""
 
 import asyncio
+from typing import NamedTuple
 
 import pytest
 
@@ -16,8 +17,9 @@ from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshol
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.profile_file import CalibratedRule, Calibration
 from scaffolding_ext.controllers.vote.weights import Weight
-from scaffolding_ext.errors import ConfigError, TaskError
+from scaffolding_ext.errors import ConfigError, NoOutputError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.testing import ScriptedWorker
 
@@ -166,6 +168,36 @@ def test_a_rule_that_cannot_read_the_weights_is_refused(weight, allocation):
 def test_a_weight_that_was_not_brought_is_an_error():
     with pytest.raises(Exception, match="brought no log-probabilities, though num_logprobs is 1"):
         voted(boxed("1", "1", "2", "3"), weight="mean_logprob")
+
+
+class Entry(NamedTuple):
+    """A reported token, as engines have it."""
+
+    logprob: float
+
+
+class WithoutIds(ScriptedWorker):
+    """Tells log-probabilities and no ids: the third text is the surest."""
+
+    def __init__(self, *reported):
+        super().__init__(lambda task: rf"\boxed{{{len(self.tasks)}}}")
+        self._reported = iter(reported)
+
+    async def _without_ids(self, task):
+        status = await self._generate(task)
+        task.output_tokens, task.logprobs = None, next(self._reported)
+        return status
+
+    task_handlers = {GenerationTask: _without_ids}  # noqa: RUF012
+
+
+def test_log_probabilities_without_ids_weigh_where_they_tell_the_token_and_are_refused_where_not():
+    alone = [[{0: Entry(-0.9)}], [{0: Entry(-0.8)}], [{0: Entry(-0.1)}]]
+    result = voted(WithoutIds(*alone), weight="mean_logprob", default_sample_num=3)
+    assert result.answer == "3"
+    several = [[{0: Entry(-0.9), 1: Entry(-0.6)}]] * 3
+    with pytest.raises(NoOutputError, match="several tokens at one place, and no ids"):
+        voted(WithoutIds(*several), weight="mean_logprob", default_sample_num=3)
 
 
 def test_the_number_of_samples_may_be_the_requests():

@@ -6,10 +6,10 @@ import math
 import pytest
 
 from scaffolding_ext.controllers.chain import AnswerProbe, Prefix, Probe, ThoughtChanges
-from scaffolding_ext.controllers.chain.looking import chosen_logprobs
 from scaffolding_ext.controllers.chain.recording import Logprob
 from scaffolding_ext.controllers.chain.stopping import AnswerConfidence, ChainCertainty
-from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.controllers.chain.stopping.confidence import certainty
+from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.protocol import GenerationTask
@@ -114,9 +114,10 @@ def test_certainty_is_of_the_last_tokens_that_were_written(looks):
 
 
 def test_the_token_that_was_written_counts_not_the_likeliest():
-    steps = [{7: Logprob(-3.0), 9: Logprob(-0.1)}]
-    assert chosen_logprobs([7], steps) == [-3.0]
-    assert chosen_logprobs(None, steps) == [-0.1]  # nobody says which was written
+    steps = [{7: Logprob(math.log(0.25)), 9: Logprob(-0.1)}]
+    assert certainty(Prefix(1, "a", [7], steps), 1) == pytest.approx(0.25)
+    with pytest.raises(NoOutputError, match="several tokens at one place, and no ids that say which was written"):
+        certainty(Prefix(1, "a", None, steps), 1)
 
 
 def test_a_chain_is_stopped_where_it_is_certain_without_a_probe(ask, mode, events):

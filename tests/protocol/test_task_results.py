@@ -1,0 +1,71 @@
+"""What a worker has left in a task: each token's log-probability, where anybody can say which one that is."""
+
+import math
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.task_results import mean_token_probability, reported_logprobs, sampled_logprobs
+
+
+class Entry(NamedTuple):
+    """A reported token, as engines have it."""
+
+    logprob: float
+
+
+STEPS = [{7: Entry(-3.0), 9: Entry(-0.1)}, {4: Entry(-0.5), 9: Entry(-1.0)}]
+ALONE = [{7: Entry(-3.0)}, {4: Entry(-0.5)}]
+
+
+@pytest.mark.parametrize(
+    ("ids", "reported", "expected"),
+    [
+        ([7, 4], STEPS, [-3.0, -0.5]),
+        ([7], STEPS, [-3.0]),  # TensorRT-LLM cuts a stop word from the ids alone
+        ([], STEPS, []),
+        (None, ALONE, [-3.0, -0.5]),  # one token a place: it is the one that was written
+        (None, [], []),
+        (None, SimpleNamespace(token_logprobs=[None, -0.2, -0.3]), [-0.2, -0.3]),  # an OpenAI server's, with echo
+        ([1, 2], SimpleNamespace(token_logprobs=[-0.2, -0.3, -0.4]), [-0.2, -0.3]),
+    ],
+)
+def test_the_tokens_that_were_written_count(ids, reported, expected):
+    assert sampled_logprobs(ids, reported) == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "reported", "why"),
+    [
+        (None, STEPS, "of several tokens at one place, and no ids that say which was written"),
+        ([7, 4, 4], STEPS, "of 2 of 3 tokens"),
+        ([1, 2], SimpleNamespace(token_logprobs=[-0.2]), "of 1 of 2 tokens"),
+        ([7, 5], STEPS, "of the likeliest tokens alone, without token 5, which was written"),
+    ],
+)
+def test_what_cannot_be_known_is_refused(ids, reported, why):
+    with pytest.raises(NoOutputError, match=why):
+        sampled_logprobs(ids, reported)
+
+
+@pytest.mark.parametrize(("text", "ids"), [("a", [7]), ("a", None), (None, [7])])
+def test_a_task_that_brought_none_is_refused(text, ids):
+    task = GenerationTask(output_str=text, output_tokens=ids, num_logprobs=1)
+    with pytest.raises(NoOutputError, match="brought no log-probabilities, though num_logprobs is 1"):
+        reported_logprobs(task)
+
+
+@pytest.mark.parametrize(("text", "ids"), [("", None), ("", []), ("�", [])])
+def test_a_task_without_a_token_has_none_to_bring(text, ids):
+    assert reported_logprobs(GenerationTask(output_str=text, output_tokens=ids)) == []
+
+
+def test_the_geometric_mean_of_probabilities():
+    assert mean_token_probability([math.log(0.5), math.log(0.5)]) == pytest.approx(0.5)
+    assert mean_token_probability([math.log(0.9), math.log(0.4)]) == pytest.approx(0.6)
+    assert mean_token_probability([-math.inf, 0.0]) == 0.0
+    assert mean_token_probability([0.1]) == 1.0  # float32 logits round
+    assert mean_token_probability([]) == 0.0
