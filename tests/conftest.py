@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,6 +102,57 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return write
+
+
+class CallCount:
+    """Counts the functions, of Python and of C, that one thread calls; a figure that no other work on the machine moves.
+
+    Attributes:
+        num: Calls so far.
+    """
+
+    def __init__(self) -> None:
+        self.num = 0
+
+    def start(self) -> None:
+        """Count from here on, on the calling thread."""
+        sys.setprofile(self._count)
+
+    def stop(self) -> None:
+        """Count no longer, on the calling thread."""
+        sys.setprofile(None)
+
+    def _count(self, frame: Any, event: str, argument: object) -> None:
+        if event in ("call", "c_call"):
+            self.num += 1
+
+    @contextmanager
+    def on_loop(self, loop: asyncio.AbstractEventLoop) -> Iterator[CallCount]:
+        """Count what the thread of a running loop calls while the block runs."""
+        for action, then in ((self.start, True), (self.stop, False)):
+            done = threading.Event()
+            loop.call_soon_threadsafe(lambda run=action, told=done: (run(), told.set()))
+            done.wait()
+            if then:
+                yield self
+
+
+@pytest.fixture
+def call_count() -> CallCount:
+    """Counts function calls; see `CallCount`."""
+    return CallCount()
+
+
+@pytest.fixture
+def within_ceiling() -> Callable[[str, float], None]:
+    """Holds a cost against the table of ceilings. Who raises one says why there, and in the commit."""
+    table = json.loads((Path(__file__).parent / "cost_ceilings.json").read_text(encoding="utf-8"))
+
+    def check(name: str, cost: float) -> None:
+        ceiling = table[name]["ceiling"]
+        assert cost <= ceiling, f"{name}: {cost:.1f}, above the ceiling of {ceiling} in tests/cost_ceilings.json"
+
+    return check
 
 
 # What is slow to import: of the package's own dependencies, and of those that run a model.
