@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from scaffolding_ext.protocol import Controller
 
 _CONTAINERS = frozenset({tuple, list, dict})
-_PLAIN_TYPES = frozenset({type(None), bool, int, float, str})  # skips a slower isinstance in every clone
+_PLAIN_TYPES = frozenset({type(None), bool, int, float, str})
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_controller(kind: type[Any]) -> bool:
+    return issubclass(kind, Controller)  # of an ABC that is slow, and every clone asks
 
 
 def sub_controllers(controller: Controller) -> Iterator[Controller]:
@@ -23,11 +29,16 @@ def cloned_subs(controller: Controller) -> dict[str, Any]:
     cloned: dict[str, Any] = {}
     for name, value in vars(controller).items():
         kind = type(value)
-        if kind in _CONTAINERS:
-            if any(isinstance(item, Controller) for item in _items(value)):
+        if kind in _PLAIN_TYPES:
+            continue
+        if kind not in _CONTAINERS:
+            if _is_controller(kind):
+                cloned[name] = value.clone()
+            continue
+        for item in value.values() if kind is dict else value:
+            if type(item) not in _PLAIN_TYPES and _is_controller(type(item)):
                 cloned[name] = _cloned(value)
-        elif kind not in _PLAIN_TYPES and isinstance(value, Controller):
-            cloned[name] = value.clone()
+                break
     return cloned
 
 

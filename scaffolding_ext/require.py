@@ -12,6 +12,7 @@ from scaffolding_ext.errors import ArgumentTypeError, ConfigError
 
 T = TypeVar("T")
 _MOST_SHOWN, _ENDS = 200, 60  # characters
+_NO_NUMBERS = (bool, str, bytes, bytearray)  # though `float` takes them
 
 
 @contextmanager
@@ -38,15 +39,15 @@ def whole(key: str, value: SupportsIndex, least: int | None = 1, most: int | Non
         ArgumentTypeError: It is no whole number.
         ConfigError: It is below `least`, or above `most`.
     """
-    bounds = _said(least=least, most=most)
     try:
         if isinstance(value, bool):
             raise TypeError
         checked = operator.index(value)
     except TypeError:
+        bounds = _said(least=least, most=most)  # words are made for an error alone: most values are sound
         raise ArgumentTypeError(f"is {shown(value)}; it must be {_kind('a whole number', bounds)}", key) from None
     if (least is not None and checked < least) or (most is not None and checked > most):
-        raise ConfigError(f"is {shown(checked)}; it must be {bounds}", key)
+        raise ConfigError(f"is {shown(checked)}; it must be {_said(least=least, most=most)}", key)
     return checked
 
 
@@ -65,14 +66,15 @@ def number(
         ArgumentTypeError: It is no number.
         ConfigError: It is not finite, or outside a bound.
     """
-    bounds = _said(least, above, most, below)
     try:
-        if isinstance(value, bool | str | bytes | bytearray):
+        if isinstance(value, _NO_NUMBERS):
             raise TypeError
         checked = float(value)
     except (TypeError, ValueError, OverflowError):
+        bounds = _said(least, above, most, below)
         raise ArgumentTypeError(f"is {shown(value)}; it must be {_kind('a number', bounds)}", key) from None
     if not math.isfinite(checked):
+        bounds = _said(least, above, most, below)
         raise ConfigError(f"is {value}; it must be {_kind('a finite number', bounds)}", key)
     if (
         (least is not None and checked < least)
@@ -80,7 +82,7 @@ def number(
         or (most is not None and checked > most)
         or (below is not None and checked >= below)
     ):
-        raise ConfigError(f"is {value}; it must be {bounds}", key)
+        raise ConfigError(f"is {value}; it must be {_said(least, above, most, below)}", key)
     return checked
 
 

@@ -105,7 +105,7 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
 
 
 class CallCount:
-    """Counts the functions, of Python and of C, that one thread calls; a figure that no other work on the machine moves.
+    """Counts the functions, of Python and of C, that one thread calls: no other work on the machine moves that figure.
 
     Attributes:
         num: Calls so far.

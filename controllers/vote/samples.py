@@ -19,7 +19,7 @@ from scaffolding_ext.protocol import (
 from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.request.ledger import Ledger, Meter
-from scaffolding_ext.request.program import discard, enter_part, next_seed, record
+from scaffolding_ext.request.program import current_program, discard, enter_part, next_seed, record
 from scaffolding_ext.request.seeds import derive_seed
 
 
@@ -49,7 +49,7 @@ class Sample:
     @property
     def num_decoded(self) -> int:
         """Tokens decoded for the run, whatever for."""
-        return self.ledger.total.decoded
+        return self.ledger.num_decoded
 
 
 _log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class Sampler:
 
     def _copy(self, index: int) -> GenerationTask:
         twin: GenerationTask = object.__new__(type(self._task))  # what copy.copy does, in a third of its time
-        twin.__dict__.update(self._task.__dict__)
+        twin.__dict__ = self._task.__dict__.copy()
         twin.customized_result_fields = {}
         notes = notes_of(twin)
         set_notes(twin, notes._replace(counts=None, draw=(*notes.draw, index)))  # in a dict of its own
@@ -139,4 +139,5 @@ class Sampler:
     def _run(self, sample: Sample) -> ControllerGenerator:
         enter_part(sample.ledger)
         work = self.controller.clone().process([sample.task], **self._kwargs)
-        yield from relay(work, self._variety, Meter(sample.ledger).count)
+        # A program's meter counts for its parts, too; within a foreign controller there may be no program.
+        yield from relay(work, self._variety, Meter(sample.ledger) if current_program() is None else None)

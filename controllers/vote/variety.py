@@ -20,7 +20,9 @@ class Variety:
     def __call__(self, work: Iterable[Any]) -> None:
         """Look at the tasks of a step."""
         for task in work:
-            if isinstance(task, GenerationTask) and purpose_of(task).written is Purpose.CHAIN:
+            if not isinstance(task, GenerationTask) or task.temperature:  # one above 0 says how the task is drawn
+                continue
+            if purpose_of(task).written is Purpose.CHAIN:
                 needed = vary(task)
                 if needed and not self._told:
                     self._told = True

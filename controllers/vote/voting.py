@@ -31,7 +31,9 @@ def vote(classes: Sequence[int], weights: Sequence[float] | None = None) -> int:
         raise ValueError(f"{len(weights)} weights for {len(classes)} samples; give one a sample")
     totals: dict[int, float] = {}
     for index, number in enumerate(classes):
-        weight = 1.0 if weights is None else require.number(f"weight {index}", weights[index], least=0)
+        weight = 1.0 if weights is None else weights[index]
+        if type(weight) is not float or not 0.0 <= weight < math.inf:  # a sound weight costs no call
+            weight = require.number(f"weight {index}", weight, least=0)
         if number != -1:
             totals[number] = totals.get(number, 0.0) + weight
     return max(totals, key=totals.__getitem__, default=-1)  # of equals, the first inserted

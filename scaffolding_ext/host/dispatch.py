@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
@@ -105,11 +105,8 @@ class Dispatcher:
             if paths is None
             else [ExecutionScope(scope.request_id, tuple(path)) for path in paths]  # not every release has a method
         )
-        await _all_or_none(
-            [
-                asyncio.create_task(self.drive(branch, result, child))
-                for branch, child in zip(process.sub_gens, scopes, strict=True)
-            ]
+        await _Group().all_or_none(
+            self.drive, [(branch, result, child) for branch, child in zip(process.sub_gens, scopes, strict=True)]
         )
 
     async def _run_tasks(self, tasks: list[Any] | tuple[Any, ...], result: ScaffoldingResult) -> None:
@@ -127,7 +124,7 @@ class Dispatcher:
         if len(tasks) == 1:
             await self._run_task(tasks[0])
         elif tasks:
-            await _all_or_none([asyncio.create_task(self._run_task(task)) for task in tasks])
+            await _Group().all_or_none(self._run_task, [(task,) for task in tasks])
 
     async def _run_task(self, task: Task) -> None:
         worker = self._found.get(task.worker_tag) or self._find(task)
@@ -183,15 +180,53 @@ def _seed(task: GenerationTask, program: Program) -> None:
     set_notes(task, notes._replace(host_seed=task.seed))
 
 
-async def _all_or_none(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait for all; when one fails or the wait is cancelled, cancel the others, wait for them, and raise."""
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
+class _Group:
+    """Runs one coroutine function on several arguments side by side: all of them, or none.
+
+    Each member counts itself off when it ends. `asyncio.gather` instead has the loop call back for each of them.
+    """
+
+    def __init__(self) -> None:
+        self._num_left = 0
+        self._error: BaseException | None = None
+        self._is_over: asyncio.Future[None] | None = None
+
+    async def all_or_none(self, function: Callable[..., Awaitable[Any]], arguments: list[tuple[Any, ...]]) -> None:
+        """Wait for all; where one fails or the wait is cancelled, cancel the others, wait for them, and raise."""
+        if not arguments:
+            return
+        loop = asyncio.get_running_loop()
+        self._num_left = len(arguments)
+        self._is_over = loop.create_future()
+        tasks = [loop.create_task(self._member(function, each)) for each in arguments]
+        try:
+            await self._is_over
+            if self._error is not None:
+                raise self._error
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        finally:
+            self._error = None  # else the error, its frames and the group would keep each other alive
+
+    async def _member(self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> None:
+        # A member that is cancelled before its first step never gets here. Only a group that is ending cancels one.
+        try:
+            await function(*arguments)
+        except BaseException as error:
+            if self._error is None:
+                self._error = error
+            self._end()
+            raise
+        self._num_left -= 1
+        if not self._num_left:
+            self._end()
+
+    def _end(self) -> None:
+        if self._is_over is not None and not self._is_over.done():
+            self._is_over.set_result(None)
 
 
 def _raise_task_error(task: Task, worker: Worker, reason: str, cause: Exception | None = None) -> NoReturn:

@@ -103,8 +103,8 @@ def set_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]
 
 def apply_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
     """Set every sampling field that the task's creator left alone, and a seed where the program has one."""
-    taken = notes_of(task).sampling_fields
-    draw = notes_of(task).draw
+    notes = notes_of(task)
+    taken, draw = notes.sampling_fields, notes.draw
     for name, value in sampling_params.items():
         if name not in taken and _is_default(task, name):
             is_shared = name == "seed" and value is not None and draw

@@ -121,7 +121,12 @@ def set_purpose(task: Task, purpose: PurposeOf) -> None:
 
 def purpose_of(task: Task) -> PurposeOf:
     """What the task's tokens are for."""
-    return notes_of(task).purpose or _DEFAULT_PURPOSE.get(type(task), CHAIN_START)
+    return notes_of(task).purpose or default_purpose_of(task)
+
+
+def default_purpose_of(task: Task) -> PurposeOf:
+    """What the task's tokens are for where nobody has said."""
+    return _DEFAULT_PURPOSE.get(type(task), CHAIN_START)
 
 
 def set_turn_start(task: GenerationTask, num_characters: int) -> None:
@@ -160,12 +165,18 @@ def token_counts_of(task: Task) -> TokenCounts | None:
     decoded; what a worker of upstream's says of the usage goes before the ids, which it may not have.
     """
     counts = notes_of(task).counts
-    if counts is None and isinstance(task, GenerationTask):
-        num_decoded = num_decoded_of(task)
-        if num_decoded is not None:
-            num_read = getattr(task, "usage_prompt_tokens", None)
-            counts = TokenCounts(num_decoded, len(task.input_tokens or ()) if num_read is None else num_read)
-    return counts
+    return estimated_counts_of(task) if counts is None else counts
+
+
+def estimated_counts_of(task: Task) -> TokenCounts | None:
+    """What `token_counts_of` gives where the worker has recorded nothing."""
+    if not isinstance(task, GenerationTask):
+        return None
+    num_decoded = num_decoded_of(task)
+    if num_decoded is None:
+        return None
+    num_read = getattr(task, "usage_prompt_tokens", None)
+    return TokenCounts(num_decoded, len(task.input_tokens or ()) if num_read is None else num_read)
 
 
 def num_decoded_of(task: GenerationTask) -> int | None:

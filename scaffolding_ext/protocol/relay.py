@@ -10,50 +10,74 @@ from scaffolding_ext.protocol import ControllerGenerator, ParallelProcess, Strea
 Visit = Callable[[Any], None]
 
 
-def relay(
-    work: Iterable[Any],
-    before: Visit | None = None,
-    after: Visit | None = None,
-    is_stopped: Callable[[], bool] | None = None,
-) -> ControllerGenerator:
+class Watch:
+    """Looks at every step of the work that `relay` passes through.
+
+    Args:
+        clock: Tells when a step is asked for, in seconds from any origin; None leaves that at 0.
+
+    Attributes:
+        is_closed: Once true, the work ends at its next step, and streams that it left open are cancelled.
+    """
+
+    __slots__ = ("clock", "is_closed")
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self.clock = clock
+        self.is_closed = False
+
+    def count(self, work: Any, began: float) -> None:
+        """Look at a step that is done, has failed, or is given up; `began` is the time at which it was asked for."""
+
+
+def relay(work: Iterable[Any], before: Visit | None = None, watch: Watch | None = None) -> ControllerGenerator:
     """Pass work through, branches included; the work's generator is closed with this one.
 
     Args:
         work: A controller's generator.
         before: Gets what each step yields, on its way to the host; branches are visited step by step.
-        after: Gets it again once it is done, has failed, or is given up.
-        is_stopped: Asked after each step. Once it is so, the work is closed, and streams that it left open are
-            cancelled.
+        watch: Gets each step once it is done, and may end the work.
 
     Returns:
         A generator with the same yields and the same return value; None where it was stopped.
     """
     inner = iter(work)
-    streams: dict[int, StreamGenerationTask] | None = None if is_stopped is None else {}
+    streams: dict[int, StreamGenerationTask] = {}
+    is_over = False
     try:
-        while is_stopped is None or not is_stopped():
+        while watch is None or not watch.is_closed:
             try:
                 step = next(inner)
             except StopIteration as end:
+                is_over = True
                 return end.value
             if isinstance(step, ParallelProcess):
-                step.sub_gens = [relay(branch, before, after, is_stopped) for branch in step.sub_gens]
+                step.sub_gens = [relay(branch, before, watch) for branch in step.sub_gens]
                 yield step
                 continue
             if before is not None:
                 before(step)
-            if streams is not None and isinstance(step, list | tuple):
-                streams |= {id(task): task for task in step if isinstance(task, StreamGenerationTask)}
+            if watch is None:
+                yield step
+                continue
+            for task in step if isinstance(step, (list, tuple)) else ():
+                if isinstance(task, StreamGenerationTask):
+                    streams[id(task)] = task
+            began = 0.0 if watch.clock is None else watch.clock()
             try:
                 yield step
             finally:
-                if after is not None:
-                    after(step)
+                watch.count(step, began)
     finally:
-        close_generator(inner)
-    still_open = [task for task in (streams or {}).values() if not task.end_flag]
+        if not is_over:  # what has returned need not be closed
+            close_generator(inner)
+    still_open = [task for task in streams.values() if not task.end_flag]
     for task in still_open:
         task.cancel_flag = True
-    if still_open:
-        yield from relay([still_open], after=after)
+    if still_open and watch is not None:
+        began = 0.0 if watch.clock is None else watch.clock()
+        try:
+            yield still_open
+        finally:
+            watch.count(still_open, began)
     return None

@@ -32,10 +32,10 @@ def finish_reason_of(task: GenerationTask) -> str | None:
     None where that cannot be known either, or where a stream goes on.
     """
     reason: str | None = getattr(task, "finish_reason", None)  # older and some newer releases lack the field
-    num_decoded = num_decoded_of(task)
-    if reason is not None or num_decoded is None or task.max_tokens is None:
+    if reason is not None or task.max_tokens is None:
         return reason
-    if not getattr(task, "end_flag", True):
+    num_decoded = num_decoded_of(task)
+    if num_decoded is None or not getattr(task, "end_flag", True):
         return None
     return "length" if num_decoded >= task.max_tokens else "stop"
 
@@ -116,7 +116,12 @@ def cost_of(task: Task) -> TaskCost | None:
     counts = token_counts_of(task)
     if counts is None:
         return None
-    reused = 0
-    if counts.reused and isinstance(task, GenerationTask):
-        reused = min(counts.reused, max(0, len(task.output_tokens or ()) - counts.decoded))
+    reused = num_reused_of_output(task, counts) if counts.reused else 0
     return TaskCost(TokenCounts(0, counts.prefilled, counts.reused - reused), TokenCounts(counts.decoded, 0, reused))
+
+
+def num_reused_of_output(task: Task, counts: TokenCounts) -> int:
+    """Output tokens that the worker did not decode, since it had them in a store."""
+    if not isinstance(task, GenerationTask):
+        return 0
+    return min(counts.reused, max(0, len(task.output_tokens or ()) - counts.decoded))

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from scaffolding_ext.protocol import ControllerGenerator, Task
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, notes_of, purpose_of
-from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.task_results import TaskCost, cost_of
+from scaffolding_ext.protocol.notes import Purpose, TokenCounts, default_purpose_of, estimated_counts_of, notes_of
+from scaffolding_ext.protocol.relay import Watch, relay
+from scaffolding_ext.protocol.task_results import num_reused_of_output
 
 _NOTHING = TokenCounts()
-_FREE = TaskCost(_NOTHING, _NOTHING)
 
 
 class Ledger:
@@ -45,6 +44,11 @@ class Ledger:
     def total(self) -> TokenCounts:
         """The sum over all purposes, discarded work included."""
         return TokenCounts(*map(sum, zip(*self._counts.values(), strict=True))) if self._counts else _NOTHING
+
+    @property
+    def num_decoded(self) -> int:
+        """Decoded tokens, over all purposes."""
+        return sum([counts[0] for counts in self._counts.values()])
 
     @property
     def discarded_share(self) -> float:
@@ -87,27 +91,41 @@ class Ledger:
         }
 
 
-class Meter:
-    """Counts in a ledger what the tasks that pass through it cost.
+class Meter(Watch):
+    """Counts in ledgers what the tasks that pass through it cost.
 
     Args:
         ledger: Where tokens are counted.
-        elapsed: Seconds since the request began; None measures no times.
-
-    Attributes:
-        seconds: How long the request waited for the tasks of each purpose, by its name, what ran side by side added
-            up; `first_token` is when the first token was there, where a worker tells.
+        clock: Seconds from any origin, monotonic; None measures no times.
+        began: When the request began, by that clock.
+        parts: Gives more ledgers, for what is counted in the calling context: those of the parts of the request.
     """
 
-    __slots__ = ("_began", "_counted", "_elapsed", "_is_closed", "_ledger", "seconds")
+    __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited")
 
-    def __init__(self, ledger: Ledger, elapsed: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Callable[[], float] | None = None,
+        began: float = 0.0,
+        parts: Callable[[], tuple[Ledger, ...]] = tuple,
+    ) -> None:
+        super().__init__(clock)
         self._ledger = ledger
-        self._elapsed = elapsed
-        self._began: dict[int, float] = {}
-        self.seconds: dict[str, float] = {}
-        self._counted: dict[int, tuple[Task, TaskCost]] = {}
-        self._is_closed = False
+        self._began = began
+        self._parts = parts
+        self._waited: dict[Purpose, float] = {}
+        self._first_token: float | None = None
+        self._counted: dict[int, tuple[Task, tuple[int, int, int, int]]] = {}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """How long the request waited for the tasks of each purpose, what ran side by side added up.
+
+        `first_token` is when the first token was there, in seconds since the request began, where a worker tells.
+        """
+        waited = {str(purpose): round(seconds, 6) for purpose, seconds in self._waited.items()}
+        return waited if self._first_token is None else {**waited, "first_token": round(self._first_token, 6)}
 
     def watch(self, generator: Iterable[Any]) -> ControllerGenerator:
         """Pass a controller's work through, counting what its tasks cost, branches included.
@@ -115,25 +133,7 @@ class Meter:
         Returns:
             A generator with the same yields and the same return value.
         """
-        start, end = (None, self.count) if self._elapsed is None else (self._start, self._end)
-        return relay(generator, start, end, lambda: self._is_closed)
-
-    def _start(self, work: Any) -> None:
-        if self._elapsed is not None:
-            self._began[id(work)] = self._elapsed()
-
-    def _end(self, work: Any) -> None:
-        self.count(work)
-        began = self._began.pop(id(work), None)
-        if began is None or self._elapsed is None or not isinstance(work, (list, tuple)):
-            return
-        tasks = [task for task in work if isinstance(task, Task)]
-        seconds = self._elapsed() - began
-        for name in {str(purpose_of(task).written) for task in tasks}:
-            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-        firsts = [] if "first_token" in self.seconds else [getattr(task, "ttft_s", None) for task in tasks]
-        if known := [first for first in firsts if first is not None]:
-            self.seconds["first_token"] = began + min(known)
+        return relay(generator, watch=self)
 
     def close(self) -> None:
         """Forget the streams that were counted part by part, and end what is still watched at its next step.
@@ -141,30 +141,50 @@ class Meter:
         Upstream's host fails a request with one of its branches, and goes on with the others for nobody.
         """
         self._counted.clear()
-        self._is_closed = True
+        self.is_closed = True
 
-    def count(self, work: Any) -> None:
+    def count(self, work: Any, began: float = 0.0) -> None:
         """Count what a step's tasks have cost; of a stream, what is new since it was counted last."""
         if not isinstance(work, (list, tuple)):
             return
+        waited: set[Purpose] = set()
+        told: list[float] = []  # seconds to the first token
+        ledgers = (self._ledger, *self._parts())
         for task in work:
             if not isinstance(task, Task):
                 continue
-            cost = cost_of(task)
-            if cost is None:
-                self._ledger.num_unmetered_tasks += _should_cost_tokens(task)
+            notes = notes_of(task)
+            read_for, written_for = notes.purpose or default_purpose_of(task)
+            waited.add(written_for)
+            seconds = getattr(task, "ttft_s", None) if self._first_token is None else None  # younger than 1.2
+            if seconds is not None:
+                told.append(seconds)
+            counts = notes.counts or estimated_counts_of(task)
+            if counts is None:
+                for ledger in ledgers:
+                    ledger.num_unmetered_tasks += _should_cost_tokens(task)
                 continue
-            read, written = cost
-            purpose = purpose_of(task)
-            self._ledger.num_suffix_tokens += notes_of(task).num_suffix_tokens
-            streaming = hasattr(task, "end_flag")
-            if streaming:  # the same task comes back with cumulative counts: count what is new
-                before = self._counted.get(id(task), (task, _FREE))[1]
-                self._counted[id(task)] = (task, cost)
-                read, written = read.minus(before.read), written.minus(before.written)
-            if read.prefilled or read.reused:
-                self._ledger.add(purpose.read, 0, read.prefilled, read.reused)
-            self._ledger.add(purpose.written, written.decoded, 0, written.reused)
+            decoded, prefilled, reused = counts
+            copied = num_reused_of_output(task, counts) if reused else 0
+            reused -= copied
+            if hasattr(task, "end_flag"):  # a stream comes back with cumulative counts: count what is new
+                _, before = self._counted.get(id(task), (task, (0, 0, 0, 0)))
+                self._counted[id(task)] = task, (decoded, prefilled, reused, copied)
+                decoded, prefilled, reused, copied = (
+                    decoded - before[0], prefilled - before[1], reused - before[2], copied - before[3]
+                )  # fmt: skip
+            for ledger in ledgers:
+                ledger.num_suffix_tokens += notes.num_suffix_tokens
+                if prefilled or reused:
+                    ledger.add(read_for, 0, prefilled, reused)
+                ledger.add(written_for, decoded, 0, copied)
+        if self.clock is None:
+            return
+        took = self.clock() - began
+        for purpose in waited:
+            self._waited[purpose] = self._waited.get(purpose, 0.0) + took
+        if told:
+            self._first_token = began - self._began + min(told)
 
 
 def _should_cost_tokens(task: Task) -> bool:

@@ -112,7 +112,7 @@ class Program:
         self._num_draws: dict[tuple[int, ...], int] = {}
         self._steps = Steps()
         self._steps_of: tuple[int, ...] | None = None  # the branch whose controller told them
-        self._meter = Meter(self.ledger, self.elapsed)
+        self._meter = Meter(self.ledger, clock, self.began, _parts.get)
 
     @property
     def number(self) -> int:
@@ -122,7 +122,7 @@ class Program:
     @property
     def progress(self) -> Progress:
         """How far it is, by the ledger and by what its controller published."""
-        return Progress(self.number, self.began, self.deadline, self.ledger.total.decoded, self._steps)
+        return Progress(self.number, self.began, self.deadline, self.ledger.num_decoded, self._steps)
 
     @property
     def priority(self) -> float:
@@ -145,7 +145,7 @@ class Program:
     @property
     def seconds(self) -> dict[str, float]:
         """How long the request waited for the tasks of each purpose, and when its first token came; see `Meter`."""
-        return {name: round(seconds, 6) for name, seconds in self._meter.seconds.items()}
+        return self._meter.seconds
 
     @property
     def has_trace(self) -> bool:
@@ -235,7 +235,7 @@ def next_seed() -> int | None:
 def enter_part(ledger: Ledger) -> None:
     """Keep a ledger of a part of the request: what the calling branch discards from here on is moved in it, too.
 
-    Call it in a branch of a `ParallelProcess`, whose context is its own, and meter that branch's work with `Meter`.
+    Call it in a branch of a `ParallelProcess`, whose context is its own: the program's meter counts in it, too.
     """
     _parts.set((*_parts.get(), ledger))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from scaffolding_ext import registry
 from scaffolding_ext.errors import ConfigError, TokenLimitError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, ControllerGenerator
-from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.protocol.relay import Watch, relay
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.serving.refusals import ApiError, unsupported
 from scaffolding_ext.serving.settings import Knob
@@ -38,7 +37,7 @@ class Switch(Controller):
         """
         controller, most_tokens = kwargs.pop("controller"), kwargs.pop("most_tokens")
         work = controller.clone().generate(prompt, **kwargs)
-        return (yield from relay(work, after=functools.partial(_check, most_tokens)))
+        return (yield from relay(work, watch=_TokenLimit(most_tokens)))
 
 
 class Variants:
@@ -142,10 +141,17 @@ def _place(component: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     return component.setdefault("args", {}), name
 
 
-def _check(most_tokens: int, _: Any) -> None:
-    program = current_program()
-    if program is not None and program.ledger.total.decoded > most_tokens:
-        raise TokenLimitError(
-            f"the request has decoded {program.ledger.total.decoded} tokens, and may {most_tokens}: ask for fewer "
-            "tokens or samples"
-        )
+class _TokenLimit(Watch):
+    """Ends a request that has decoded more tokens than it may."""
+
+    def __init__(self, most_tokens: int) -> None:
+        super().__init__()
+        self._most_tokens = most_tokens
+
+    def count(self, work: Any, began: float) -> None:
+        program = current_program()
+        if program is not None and program.ledger.num_decoded > self._most_tokens:
+            raise TokenLimitError(
+                f"the request has decoded {program.ledger.num_decoded} tokens, and may {self._most_tokens}: ask for "
+                "fewer tokens or samples"
+            )
