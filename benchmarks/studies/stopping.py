@@ -42,7 +42,7 @@ from scaffolding_ext.evaluation.run.datasets import load_dataset
 NUM_SETS = 2
 NUM_LOTS = 20  # random exits of each rule
 NUM_CALIBRATED = 300  # problems of the live policy
-LEVELS, CONFIDENCE = (0.01, 0.02, 0.05), 0.1
+LEVELS, CONFIDENCE = (0.01, 0.02, 0.05), 0.9
 LIVE_LOSS = 0.02
 COMPUTED = ("kept", "blocks", "nothing")
 ANY_RULE = "best of all rules"
@@ -184,7 +184,7 @@ def add_guarantee(report: Report, trials: Sequence[Trial], num_halves: int) -> N
             report.figure(f"{name}: halves with a setting", passed / num_halves)
             report.figure(f"{name}: decoded saved", float(np.mean(saved)), *np.quantile(saved, (0.025, 0.975)))
             if confidence is not None:
-                report.bar(f"{name}: halves that lose more", share, "<=", CONFIDENCE + error)
+                report.bar(f"{name}: halves that lose more", share, "<=", 1 - CONFIDENCE + error)
 
 
 # ---- live

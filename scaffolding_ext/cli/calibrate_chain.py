@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,6 +24,9 @@ from scaffolding_ext.cli.options import (
     limit_option,
     set_option,
 )
+
+if TYPE_CHECKING:
+    from scaffolding_ext.controllers.chain.policy_file import ChainPolicy
 
 _COSTS = ("decoded", "kept", "blocks", "nothing")
 
@@ -47,7 +52,8 @@ _COSTS = ("decoded", "kept", "blocks", "nothing")
 @click.option(
     "--confidence",
     type=Finite(0, 1, min_open=True, max_open=True),
-    help="Chance D that the loss is above --max_loss on other such questions.  [default: nothing is promised]",
+    help="Confidence that the loss keeps to --max_loss on other such questions, such as 0.9; at least 0.5.  "
+    "[default: nothing is promised]",
 )
 @click.option(
     "--testing",
@@ -85,6 +91,7 @@ _COSTS = ("decoded", "kept", "blocks", "nothing")
 )
 @click.option("--model", help="Name of the model, for the file.  [default: that of the generation worker]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the chains, and of the halves.")
+@click.option("--force", is_flag=True, help="Write a policy that breaks --max_loss, marked so.")
 @json_option
 @click.pass_context
 def chain(
@@ -105,16 +112,18 @@ def chain(
     num_logprobs: int,
     model: str | None,
     seed: int,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Record the chains of a stack, play every stopping rule and setting on them, and choose the cheapest.
 
-    It is chosen on one half of the questions, so that it loses at most --max_loss, and reported on the other.
+    It is chosen on one half of the questions, so that it loses at most --max_loss, and reported on the other. Where it
+    loses more there, nothing is written and the exit code is 1.
 
     \b
     Example:
       scaffolding-ext calibrate chain --config configs:dynasor_cot --limit 300 --store runs/chains \\
-        --max_loss 0.02 --confidence 0.1 --output_path stop.yaml --plot_path stop.png
+        --max_loss 0.02 --confidence 0.9 --output_path stop.yaml --plot_path stop.png
       scaffolding-ext eval --config configs:dynasor_cot --set controller.args.chunk_size=null \\
         --set controller.args.certainty_threshold=null \\
         --set 'controller.args.rule={type: calibrated, args: {path: stop.yaml}}'
@@ -132,6 +141,12 @@ def chain(
     from scaffolding_ext.evaluation.run.run_folder import SAMPLES, claimed
     from scaffolding_ext.evaluation.run.session import Session
 
+    if confidence is not None and confidence < 0.5:
+        raise click.UsageError(
+            f"--confidence is {confidence:g}; it is the confidence that the loss keeps to --max_loss, at least 0.5: "
+            f"give {1 - confidence:g} for a chance of {confidence:g} that it does not",
+            ctx,
+        )
     if confidence is not None and not 0 < max_loss < 1:
         raise click.UsageError("--confidence needs a --max_loss above 0 and below 1", ctx)
     config, data = config_with_dataset(source, dataset, [*overrides, *given(seed=seed)])
@@ -175,19 +190,45 @@ def chain(
         reported_on=trial.figures(index, loss, reporting),
         positions=trial.outcome_of(index).positions.astype(int).tolist(),
     )
-    policy.save(output_path)
+    is_refused = policy.exceeds_limit and not force
+    if not is_refused:
+        dataclasses.replace(policy, forced=policy.exceeds_limit).save(output_path)
     if plot_path is not None:
         plot_trial(trial, index, reporting, f"{model}: means of {len(reporting)} questions", plot_path)
     if as_json:
-        click.echo(
-            json.dumps({"policy": policy.policy, "figures": policy.reported_on, "output_path": str(output_path)})
-        )
-        return
-    click.echo(f"policy    {setting or f'none of {len(trial.settings)} settings passes: nothing is stopped'}")
+        written = None if is_refused else str(output_path)
+        click.echo(json.dumps({"policy": policy.policy, "figures": policy.reported_on, "output_path": written}))
+    else:
+        _tell(policy, str(setting or f"none of {len(trial.settings)} settings passes: nothing is stopped"))
+        if not is_refused:
+            click.echo(f"written   {output_path}")
+    if is_refused:
+        click.echo(f"Error: {_refusal(policy, len(chains), len(trial.settings))}", err=True)
+        ctx.exit(1)
+
+
+def _tell(policy: ChainPolicy, setting: str) -> None:
     figures = policy.reported_on
-    click.echo(f"loss      {figures['loss']:.1%} ({loss}), {policy.chosen_on['loss']:.1%} where it was chosen")
+    click.echo(f"policy    {setting}")
+    click.echo(f"loss      {figures['loss']:.1%} ({policy.loss}), {policy.chosen_on['loss']:.1%} where it was chosen")
     click.echo(f"accuracy  {figures['accuracy']:.1%} against {figures['full_accuracy']:.1%} of whole chains")
     for name in _COSTS:
         click.echo(f"{name:<9} {figures[name]:,.0f} against {figures[f'full_{name}']:,.0f} tokens a question")
     click.echo(f"probes    {figures['probes']:.1f} a question")
-    click.echo(f"written   {output_path}")
+
+
+def _refusal(policy: ChainPolicy, num_chains: int, num_settings: int) -> str:
+    """Why nothing is written, and how many questions would do."""
+    from scaffolding_ext.stats.learn_then_test import questions_needed
+
+    figures, confidence = policy.reported_on, policy.confidence or 0.9
+    lost = (
+        f"nothing is written: the policy loses {figures['loss']:.1%} of {figures['num_questions']:.0f} questions that it "
+        f"was not chosen on, and --max_loss allows {policy.max_loss:.1%}"
+    )
+    if policy.max_loss == 0:
+        needed = "no number of questions shows that nothing is lost: allow some loss"
+    else:
+        num = 2 * questions_needed(policy.max_loss, 1 - confidence, policy.testing or "fixed_sequence", num_settings)
+        needed = f"--confidence {confidence:g} tests that, and takes {num} questions or more; these are {num_chains}"
+    return f"{lost}; {needed}; --force writes it all the same, marked"

@@ -9,6 +9,7 @@ Risk Control", arXiv 2110.01052.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -102,6 +103,29 @@ def pareto_sequence(risk: npt.ArrayLike, cost: npt.ArrayLike) -> list[int]:
     return sequence
 
 
+def questions_needed(level: float, delta: float, testing: str = "fixed_sequence", num_settings: int = 1) -> int:
+    """Fewest questions of which `learn_then_test` can choose a setting: as many as let one pass that loses nothing.
+
+    Args:
+        level: As there.
+        delta: As there.
+        testing: As there.
+        num_settings: As there, for `"bonferroni"`.
+    """
+    share = delta / (num_settings if testing == "bonferroni" else 1)
+    num_tests = math.ceil(math.log(share) / math.log1p(-level) - _ROUNDING)
+    if testing == "bonferroni":
+        return max(2, num_tests)
+    num = math.ceil(num_tests / (1 - ORDERING_SHARE)) - 2
+    while num - _num_ordering(num) < num_tests:
+        num += 1
+    return max(2, num)
+
+
+def _num_ordering(num_questions: int) -> int:
+    return max(1, round(ORDERING_SHARE * num_questions))
+
+
 def learn_then_test(
     losses: npt.ArrayLike,
     costs: npt.ArrayLike,
@@ -137,7 +161,7 @@ def learn_then_test(
         tests = np.arange(len(lost))
     else:
         order = rng.permutation(len(lost))
-        orders, tests = np.split(order, [max(1, round(ORDERING_SHARE * len(lost)))])
+        orders, tests = np.split(order, [_num_ordering(len(lost))])
         sequence = pareto_sequence(lost[orders].mean(axis=0), paid[orders].mean(axis=0))
         p_values = hoeffding_bentkus(lost[tests].mean(axis=0), len(tests), level)
         passed = sequence[: fixed_sequence(p_values[sequence], delta)]

@@ -15,6 +15,7 @@ from scaffolding_ext.stats.learn_then_test import (
     hoeffding_bentkus,
     learn_then_test,
     pareto_sequence,
+    questions_needed,
 )
 
 
@@ -118,3 +119,14 @@ def test_what_cannot_be_tested_is_refused(change, told):
     given = {"losses": [[0.0], [0.0]], "costs": [[1.0], [1.0]], "level": 0.1, "delta": 0.1} | change
     with pytest.raises(ValueError, match=told):
         learn_then_test(rng=np.random.default_rng(0), **given)
+
+
+@pytest.mark.parametrize(("level", "delta"), [(0.05, 0.1), (0.01, 0.1), (0.2, 0.05), (0.5, 0.5)])
+@pytest.mark.parametrize(("testing", "num_settings"), [("fixed_sequence", 3), ("bonferroni", 3), ("bonferroni", 1)])
+def test_as_many_questions_as_needed_let_a_setting_pass_and_one_fewer_does_not(level, delta, testing, num_settings):
+    needed = questions_needed(level, delta, testing, num_settings)
+    for num, passes in ((needed, True), (needed - 1, False)):
+        if num >= 2:
+            losses = np.zeros((num, num_settings))
+            tested = learn_then_test(losses, losses + 1, level, delta, np.random.default_rng(0), testing)
+            assert (tested.chosen is not None) is passes

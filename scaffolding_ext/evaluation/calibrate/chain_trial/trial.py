@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from scaffolding_ext import require
 from scaffolding_ext.controllers.chain import ProbeSchedule
 from scaffolding_ext.controllers.chain.policy_file import component
 from scaffolding_ext.controllers.chain.stopping import Rule, StoppingRule, needs_of
@@ -150,12 +151,15 @@ def choose(
         trial: The settings.
         rows: Indices of the chains that it is chosen on.
         max_loss: Largest mean loss, in (0, 1) where there is a confidence.
-        confidence: Chance that the setting's mean loss is above that on exchangeable questions; None chooses by the
-            mean loss on these chains, which promises nothing.
+        confidence: That the setting's mean loss keeps to that on exchangeable questions, at least 0.5 and below 1;
+            None chooses by the mean loss on these chains, which promises nothing.
         rng: Draws the chains that order the tests.
         loss: `"lost"` or `"differs"`, an attribute of `Outcome`.
         cost: One of `COSTS`.
         testing: As `learn_then_test` takes it.
+
+    Raises:
+        ConfigError: The confidence or the loss is out of range.
     """
     losses, costs = trial.losses(loss)[rows], trial.costs(cost)[rows]
     means = costs.mean(axis=0)
@@ -163,7 +167,8 @@ def choose(
         allowed = np.flatnonzero(losses.mean(axis=0) <= max_loss + _ROUNDING)
         found = min(allowed.tolist(), key=lambda index: means[index], default=None)
     else:
-        found = learn_then_test(losses, costs, max_loss, confidence, rng, testing).chosen
+        delta = 1 - require.number("confidence", confidence, least=0.5, below=1)
+        found = learn_then_test(losses, costs, max_loss, delta, rng, testing).chosen
     return None if found is None or means[found] >= trial.full.costs[cost][rows].mean() else found
 
 

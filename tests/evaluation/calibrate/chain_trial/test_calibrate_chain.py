@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
+from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.policy_file import load_chain_policy
 from scaffolding_ext.controllers.chain.stopping.calibrated import Calibrated
@@ -26,7 +28,10 @@ from scaffolding_ext.testing import ScriptedWorker
 FAMILY = family_named("deepseek_r1")
 
 class Thinker(ScriptedWorker):
-    '''Knows the answer, which is the question's length, after twice as many tokens, and thinks for 400 more.'''
+    '''Knows the answer, which is the question's length, after twice as many tokens, and thinks for 400 more.
+
+    Of a question that begins with h it is sure of a wrong answer for long.
+    '''
     model = "scripted"
 
     def __init__(self):
@@ -38,6 +43,8 @@ def respond(task):
         return ("x" * (2 * len(question) + 400) + "</think> \\\\boxed{%d}" % len(question))[len(text):]
     suffix = next(each for each in (FAMILY.probe, FAMILY.close) if text.endswith(each))
     position = len(text) - len(suffix)
+    if question.startswith("h"):
+        return "%d}" % (len(question) if position >= 390 else 999)
     return "%d}" % (len(question) if position >= 2 * len(question) else 1000 + position)
 """
 NUM = 24
@@ -74,8 +81,8 @@ def here(folder, monkeypatch):
     monkeypatch.chdir(folder)
 
 
-def calibrate(*more, path="stop.yaml"):
-    arguments = ("--config", "stack.yaml", "--store", "recorded", "--num_logprobs", "0", "--output_path", path)
+def calibrate(*more, path="stop.yaml", store="recorded"):
+    arguments = ("--config", "stack.yaml", "--store", store, "--num_logprobs", "0", "--output_path", path)
     return call("calibrate", "chain", *arguments, "--model", "scripted", *more)
 
 
@@ -152,11 +159,11 @@ def test_chains_that_failed_are_left_out_and_told_of(folder, tmp_path):
 
 def test_where_no_setting_passes_nothing_is_stopped(policy, tmp_path):
     path = str(tmp_path / "none.yaml")
-    said = calibrate("--confidence", "0.1", "--max_loss", "0.01", path=path)  # 12 questions cannot show that
+    said = calibrate("--confidence", "0.9", "--max_loss", "0.01", path=path)  # 12 questions cannot show that
     assert "settings passes: nothing is stopped" in said.output
     made = load_chain_policy(path)
     assert made.policy is None
-    assert (made.confidence, made.testing) == (0.1, "fixed_sequence")
+    assert (made.confidence, made.testing) == (0.9, "fixed_sequence")
     assert made.reported_on["decoded"] == made.reported_on["full_decoded"]
     rule = Calibrated(path)
     assert not rule.needs.answer
@@ -165,13 +172,60 @@ def test_where_no_setting_passes_nothing_is_stopped(policy, tmp_path):
 
 def test_with_enough_questions_a_setting_passes_with_confidence(policy, tmp_path):
     path = str(tmp_path / "made.yaml")
-    promised = ("--confidence", "0.3", "--max_loss", "0.25")  # 0.75 ** 8 of the p-value is enough for one test
+    promised = ("--confidence", "0.7", "--max_loss", "0.25")  # 0.75 ** 8 of the p-value is enough for one test
     assert calibrate(*promised, path=path).exit_code == 0
     made = load_chain_policy(path)
     assert made.policy is not None
     assert made.reported_on["loss"] == 0
     calibrate(*promised, "--testing", "bonferroni", path=path)  # and too little for a hundred
     assert (load_chain_policy(path).policy, load_chain_policy(path).testing) == (None, "bonferroni")
+
+
+@pytest.fixture(scope="module")
+def hard(folder):
+    """Calibrates on 24 questions, of which those of the half that reports are hard."""
+    reporting = set(halves(NUM, np.random.default_rng(0))[1].tolist())
+    questions = [("h" if i in reporting else "q") + "q" * (10 + i) for i in range(NUM)]
+    rows = [{"id": str(i), "question": f"{q}:", "answer": str(len(q))} for i, q in enumerate(questions)]
+    (folder / "hard.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return functools.partial(calibrate, "--dataset", "hard.jsonl", path="hard.yaml", store="hard")
+
+
+def test_a_policy_that_breaks_its_limit_is_not_written(hard, folder):
+    said = hard("--max_loss", "0.05")
+    assert said.exit_code == 1
+    assert not (folder / "hard.yaml").exists()
+    assert "loss      100.0% (lost), 0.0% where it was chosen" in said.output
+    assert (
+        "Error: nothing is written: the policy loses 100.0% of 12 questions that it was not chosen on, and --max_loss "
+        "allows 5.0%; --confidence 0.9 tests that, and takes 128 questions or more; these are 24; --force writes it"
+    ) in said.output
+    document = json.loads(hard("--json").stdout.splitlines()[-1])
+    assert (document["output_path"], document["figures"]["loss"]) == (None, 1.0)
+    none = hard("--max_loss", "0")
+    assert "no number of questions shows that nothing is lost: allow some loss" in none.output
+
+
+def test_by_force_it_is_written_and_marked_and_loading_it_warns(hard, policy):
+    said = hard("--max_loss", "0.05", "--force")
+    assert said.exit_code == 0, said.output
+    with pytest.warns(CalibrationWarning, match=r"--force: the policy lost 100.0% of 12 .* and 5.0% was allowed"):
+        assert Calibrated("hard.yaml").policy.forced
+    rule = "controller.args.rule={type: calibrated, args: {path: hard.yaml}}"
+    free = ("--set", "controller.args.chunk_size=null", "--set", "controller.args.certainty_threshold=null")
+    live = call("eval", "--config", "stack.yaml", *free, "--set", rule, "--limit", "2", "--output_path", "hard_live")
+    assert "Warning: hard.yaml was written with --force" in live.output
+    assert calibrate("--force", path="sound.yaml").exit_code == 0
+    assert not load_chain_policy("sound.yaml").forced  # nothing had to be forced
+
+
+def test_the_confidence_that_is_asked_for_is_the_one_that_is_kept():
+    lost = [1, 1] + [0] * 98
+    tried, rng = trial(outcome(lost, 50)), np.random.default_rng(0)
+    found = {c: choose(tried, np.arange(100), 0.1, c, rng, testing="bonferroni") for c in (0.5, 0.9, 0.999)}
+    assert found == {0.5: 0, 0.9: 0, 0.999: None}  # 2 of 100 are no proof of that
+    with pytest.raises(ConfigError, match="confidence: is 0.05; it must be at least 0.5 and below 1"):
+        choose(tried, np.arange(100), 0.1, 0.05, rng)
 
 
 def test_a_rule_brings_its_own_schedule(policy):
@@ -184,7 +238,8 @@ def test_a_rule_brings_its_own_schedule(policy):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--confidence", "0.1", "--max_loss", "0"), "--confidence needs a --max_loss above 0"),
+        (("--confidence", "0.9", "--max_loss", "0"), "--confidence needs a --max_loss above 0"),
+        (("--confidence", "0.05"), "at least 0.5: give 0.95 for a chance of 0.05 that it does not"),
         (("--limit", "3", "--store", "other"), "limit: leaves 3 chains"),
         (
             ("--set", "controller={type: NativeGenerationController}"),
@@ -207,9 +262,9 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     ):
         load_chain_policy(tmp_path / "votes.yaml")
     (tmp_path / "old.yaml").write_text("kind: chain\nversion: 0\n")
-    with pytest.raises(ConfigError, match="is of version 0; this release reads 1"):
+    with pytest.raises(ConfigError, match="is of version 0; this release reads 2"):
         Calibrated(str(tmp_path / "old.yaml"))
-    (tmp_path / "short.yaml").write_text("kind: chain\nversion: 1\n")
+    (tmp_path / "short.yaml").write_text("kind: chain\nversion: 2\n")
     with pytest.raises(ConfigError, match="lacks a field"):
         load_chain_policy(tmp_path / "short.yaml")
 
