@@ -224,7 +224,7 @@ def test_the_confidence_that_is_asked_for_is_the_one_that_is_kept():
     tried, rng = trial(outcome(lost, 50)), np.random.default_rng(0)
     found = {c: choose(tried, np.arange(100), 0.1, c, rng, testing="bonferroni") for c in (0.5, 0.9, 0.999)}
     assert found == {0.5: 0, 0.9: 0, 0.999: None}  # 2 of 100 are no proof of that
-    with pytest.raises(ConfigError, match="confidence: is 0.05; it must be at least 0.5 and below 1"):
+    with pytest.raises(ConfigError, match=r"confidence: is 0.05; it must be at least 0.5 and below 1"):
         choose(tried, np.arange(100), 0.1, 0.05, rng)
 
 
