@@ -223,8 +223,8 @@ def _refusal(policy: ChainPolicy, num_chains: int, num_settings: int) -> str:
 
     figures, confidence = policy.reported_on, policy.confidence or 0.9
     lost = (
-        f"nothing is written: the policy loses {figures['loss']:.1%} of {figures['num_questions']:.0f} questions that it "
-        f"was not chosen on, and --max_loss allows {policy.max_loss:.1%}"
+        f"nothing is written: the policy loses {figures['loss']:.1%} of {figures['num_questions']:.0f} questions that "
+        f"it was not chosen on, and --max_loss allows {policy.max_loss:.1%}"
     )
     if policy.max_loss == 0:
         needed = "no number of questions shows that nothing is lost: allow some loss"
