@@ -59,21 +59,22 @@ def refuse_own_tokenizer(folder: str, model: str) -> None:
 
 
 def _from_the_cache_alone(name: str) -> bool:
-    """Whether a hub's model must be loaded without asking the hub, since it cannot be reached."""
+    """Whether a hub's model is loaded without asking the hub, since the hub cannot be reached."""
     try:
-        from huggingface_hub import constants, try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
-        from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+        from huggingface_hub import HfApi, try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
     except ImportError:  # then transformers is not there either, and says so
         return False
+    is_here = False
     try:
         is_here = isinstance(try_to_load_from_cache(name, "config.json"), str)
+        HfApi().model_info(name, timeout=_HUB_SECONDS)
     except HFValidationError as error:
         raise ConfigError(f"is {_shown(name)}, {_NEITHER}: the hub has no such names; {_REMEDY}", "model") from error
-    try:
-        status = get_session().head(f"{constants.ENDPOINT}/api/models/{name}", timeout=_HUB_SECONDS).status_code
-        if status >= 500:
-            raise ConnectionError(f"it says {status}")
+    except RepositoryNotFoundError as error:  # also of a gated model
+        if not is_here:
+            says = f"the hub does not give it (a gated model needs HF_TOKEN; {type(error).__name__})"
+            raise ConfigError(f"is {name!r}, {_NEITHER}: {says}; {_REMEDY}", "model") from error
     except Exception as error:  # of any type: whatever library the hub's client stands on
         if not is_here:
             raise ConfigError(
@@ -82,11 +83,6 @@ def _from_the_cache_alone(name: str) -> bool:
                 "model",
             ) from error
         return True
-    if status in (401, 403, 404) and not is_here:
-        raise ConfigError(
-            f"is {name!r}, {_NEITHER}: the hub says {status} (a gated model needs HF_TOKEN); {_REMEDY}",
-            "model",
-        )
     return False
 
 
