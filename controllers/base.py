@@ -32,7 +32,7 @@ from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name, tag_names,
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.request.completion import Completion
 from scaffolding_ext.request.opened_program import in_program
-from scaffolding_ext.request.program import Program, current_program, record
+from scaffolding_ext.request.program import Asked, Program, current_program, record
 
 # What only a request of one generation can have: a vote's samples share none of it.
 ONE_GENERATION = frozenset({"n", "best_of", "num_logprobs", "stop", "seed", "echo"})
@@ -230,7 +230,7 @@ class BaseController(Controller):
         task = GenerationTask.create_from_prompt(prompt)
         task.streaming_output_flag = streaming
         if self.prompting is not None:
-            program.prompting, program.asked = self.prompting, (prompt, history, raw)
+            program.prompting, program.asked = self.prompting, Asked(prompt, history, raw)
             self.prompting.apply(task, history, raw)
         elif history:
             raise ConfigError("holds turns before the user's last, and this stack has no prompting for them", "history")

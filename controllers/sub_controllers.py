@@ -32,11 +32,11 @@ def cloned_subs(controller: Controller) -> dict[str, Any]:
         if kind in _PLAIN_TYPES:
             continue
         if kind not in _CONTAINERS:
-            if _is_controller(kind):
+            if _is_controller(kind):  # type: ignore[arg-type]  # a type is hashable
                 cloned[name] = value.clone()
             continue
         for item in value.values() if kind is dict else value:
-            if type(item) not in _PLAIN_TYPES and _is_controller(type(item)):
+            if type(item) not in _PLAIN_TYPES and _is_controller(type(item)):  # type: ignore[arg-type]
                 cloned[name] = _cloned(value)
                 break
     return cloned

@@ -10,7 +10,7 @@ import contextvars
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from scaffolding_ext.request.execution_trace import ExecutionRecorder
 from scaffolding_ext.request.ledger import Ledger, Meter
 from scaffolding_ext.request.progress import Progress, Steps
 from scaffolding_ext.request.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from scaffolding_ext.prompts.prompting import Prompting
 
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
 _parts: contextvars.ContextVar[tuple[Ledger, ...]] = contextvars.ContextVar("parts", default=())
@@ -41,6 +44,20 @@ def leave_program() -> None:
     _program.set(None)
 
 
+class Asked(NamedTuple):
+    """What the user asked.
+
+    Attributes:
+        prompt: The user's last words.
+        history: The turns before them, each with its `role` and its `content`.
+        raw: Whether the prompt went to the model as it is, without template and suffix.
+    """
+
+    prompt: str = ""
+    history: Sequence[Mapping[str, str]] = ()
+    raw: bool = False
+
+
 class Program:
     """One request's identity, seeds, ledger and trace.
 
@@ -57,7 +74,7 @@ class Program:
         ledger: The tokens, by purpose.
         execution: Records its calls in the shape of upstream's traces; None where nobody asked for that.
         prompting: The `Prompting` that was applied to the request's prompt, or None.
-        asked: What it was applied to: the user's words, the turns before them, and whether they went to the model raw.
+        asked: What it was applied to.
         at_end: Called when the request has ended, well or not, under a host that ends no scopes.
         began: When it began, which under our host is when it was submitted, by its clock.
         deadline: When the caller wants it to have ended, by that clock; None where nobody said.
@@ -105,8 +122,8 @@ class Program:
         self.deadline: float | None = None
         self.order: Callable[[Progress], float] | None = None
         self._trace: list[dict[str, Any]] | None = None
-        self.prompting: Any = None
-        self.asked: tuple[str, Sequence[Mapping[str, str]], bool] = ("", (), False)
+        self.prompting: Prompting | None = None
+        self.asked = Asked()
         self._clock = clock
         self.began = clock()
         self._num_draws: dict[tuple[int, ...], int] = {}
