@@ -1,4 +1,4 @@
-"""The batched decoder: transformers' own greedy text, whatever shares a batch, and samples as likely as they should be."""
+"""The batched decoder: transformers' own greedy text, whatever shares a batch, and samples as likely as they are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from benchmarks.tinylm.decoder import Decoder
-from scaffolding_ext.tinylm.embedded import model_folder
-from scaffolding_ext.tinylm.grammar import CLOSE, sample_problem
+from benchmarks.tinylm.decoder import Decoder  # noqa: E402  # needs torch
+from scaffolding_ext.tinylm.embedded import model_folder  # noqa: E402
+from scaffolding_ext.tinylm.grammar import CLOSE, sample_problem  # noqa: E402
 
 FOLDER = model_folder("tinylm/draft")
 MAX_LEN = 40
@@ -86,8 +84,6 @@ def test_forced_answers_follow_each_cut(decoder: Decoder, prompts: list[list[int
     cuts = [len(prompts[0]) + share * len(chain) // 4 for share in (1, 2, 3)]
     replies = decoder.forced(prompts[0] + chain, cuts, suffix)
     for cut, reply in zip(cuts, replies, strict=True):
-        (expected,) = decoder.continuations(
-            [[*(prompts[0] + chain)[:cut], *suffix]], [0.0], generator(), max_len=8
-        )
+        (expected,) = decoder.continuations([[*(prompts[0] + chain)[:cut], *suffix]], [0.0], generator(), max_len=8)
         assert reply == decoder.decode(expected)
         assert reply.rstrip(".").endswith("}")
