@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--name", help="Model name of the stack of --config; its file's name where none is given.")
 @click.option("--stack", "stacks", multiple=True, metavar="NAME=FILE", help="A further stack; may be repeated.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Likewise.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port to listen on.")
 @click.option(
     "--allow", multiple=True, metavar="KNOB[<=MOST]", help="Controller argument that clients may set; may be repeated."
 )
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 )
 @click.option("--keys_file", type=click.Path(path_type=Path), help="File with the keys that may ask, one a line.")
 @click.option("--keys_env", help="Environment variable with them instead, separated by commas.")
+@click.option(
+    "--share_prefixes", is_flag=True, help="Let requests of different keys reuse the KV of each other's prompts."
+)
 @click.option("--tokens_per_minute", type=click.IntRange(1), help="Prompt and decoded tokens a key and minute.")
 @click.option("--max_queue", type=click.IntRange(0), default=256, show_default=True, help="Choices that wait, a stack.")
 @click.option("--max_body_bytes", type=click.IntRange(1), default=1 << 20, show_default=True, help="Of a request.")
@@ -52,6 +55,7 @@ def serve(
     efforts: tuple[str, ...],
     keys_file: Path | None,
     keys_env: str | None,
+    share_prefixes: bool,
     tokens_per_minute: int | None,
     max_queue: int,
     max_body_bytes: int,
@@ -95,7 +99,7 @@ def serve(
         efforts=dict(map(read_effort, efforts)) or dict(EFFORTS),
         shows_content=log_content,
     )
-    keys = _keys(keys_file, keys_env)
+    keys = _keys(keys_file, keys_env, share_prefixes)
     configs = {name or name_of(source): load_config(source, overrides)}
     for further in stacks:
         own, equals, file = further.partition("=")
@@ -119,16 +123,16 @@ def serve(
             stack.llm.shutdown()
 
 
-def _keys(file: Path | None, variable: str | None) -> Keys:
+def _keys(file: Path | None, variable: str | None, share_prefixes: bool) -> Keys:
     from scaffolding_ext import require
     from scaffolding_ext.errors import ConfigError
     from scaffolding_ext.serving.access import Keys
 
     require.alone("keys_file", file, keys_env=variable)
     if file is not None:
-        return Keys.in_file(file)
+        return Keys.in_file(file, share_prefixes)
     if variable is None:
         return Keys(None)
     if not os.environ.get(variable):
         raise ConfigError(f"names {variable}, which is not set in the environment: export {variable}=...", "keys_env")
-    return Keys.read(os.environ[variable], "keys_env")
+    return Keys.read(os.environ[variable].replace(",", "\n"), "keys_env", share_prefixes)

@@ -108,6 +108,7 @@ class ScaffoldingLlm:
         seed: int | None = None,
         timeout: float | None = None,
         deadline: float | None = None,
+        cache_salt: str | None = None,
         **kwargs: Any,
     ) -> ScaffoldingResult:
         """Submit a prompt; returns at once.
@@ -121,6 +122,7 @@ class ScaffoldingLlm:
             timeout: Seconds from now after which the request fails with RequestTimeoutError, waiting included.
             deadline: Seconds from now within which the answer is wanted, for policies that go by it; a request that
                 takes longer goes on. Without one the time-out stands for it.
+            cache_salt: Requests with different salts share no KV in workers that can keep them apart. None: all share.
             **kwargs: Passed to the controller's `generate`.
 
         Raises:
@@ -134,6 +136,7 @@ class ScaffoldingLlm:
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
         program.execution = ExecutionRecorder() if self.record_execution else None
         program.deadline = None if within is None else program.began + within
+        program.cache_salt = cache_salt
         if self.scheduling is not None:
             self.scheduling.take_in(program)
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)

@@ -77,6 +77,7 @@ class Program:
         asked: What it was applied to.
         at_end: Called when the request has ended, well or not, under a host that ends no scopes.
         began: When it began, which under our host is when it was submitted, by its clock.
+        cache_salt: Keeps the KV of its requests apart from programs with another salt; None where all share.
         deadline: When the caller wants it to have ended, by that clock; None where nobody said.
         order: Its place among the programs that wait, by its progress: the lower, the sooner; None where none is kept.
         show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
@@ -92,6 +93,7 @@ class Program:
         "asked",
         "at_end",
         "began",
+        "cache_salt",
         "deadline",
         "epoch",
         "execution",
@@ -119,6 +121,7 @@ class Program:
         self.execution: ExecutionRecorder | None = None
         self.at_end: list[Callable[[], object]] = []
         self.show: Callable[[ScaffoldingOutput], object] | None = None
+        self.cache_salt: str | None = None
         self.deadline: float | None = None
         self.order: Callable[[Progress], float] | None = None
         self._trace: list[dict[str, Any]] | None = None
@@ -235,6 +238,12 @@ def priority_of(task: Task) -> float:
     """For workers: the task's place among those that wait: what its controller set, else that of its program."""
     own, program = notes_of(task).priority, _program.get()
     return program.priority if program is not None and not own else own
+
+
+def cache_salt_of(task: Task) -> str | None:
+    """For workers: who may share the task's KV: `cache_salt` in its `custom_input_params`, else its program's."""
+    own, program = (getattr(task, "custom_input_params", None) or {}).get("cache_salt"), _program.get()
+    return program.cache_salt if program is not None and own is None else own
 
 
 def elapsed() -> float:

@@ -18,48 +18,51 @@ class Keys:
     """The keys that may ask.
 
     Args:
-        keys: By the name of who holds them. Digests alone are kept. None lets anybody in.
+        keys: Key by the name of its holder; only their digests are kept. None lets anybody in.
+        share_prefixes: Whether the requests of different keys reuse the KV of each other's prompts. A client then
+            learns by `usage.cached_tokens` that another one has sent a prompt with the same beginning.
     """
 
-    def __init__(self, keys: Mapping[str, str] | None) -> None:
+    def __init__(self, keys: Mapping[str, str] | None, share_prefixes: bool = False) -> None:
         self._digests = None if keys is None else {name: _digest(key) for name, key in keys.items()}
+        self.share_prefixes = share_prefixes
 
     @classmethod
-    def read(cls, text: str, where: str) -> Keys:
-        """Keys by line or comma, each `KEY` or `NAME:KEY`; lines that begin with `#` say nothing.
+    def read(cls, text: str, where: str, share_prefixes: bool = False) -> Keys:
+        """Read keys from lines `KEY` or `NAME:KEY`; a line that begins with `#` is a comment.
 
         Raises:
             ConfigError: There are none, or two have one name.
         """
-        entries = [line.strip() for line in text.replace(",", "\n").splitlines()]
+        entries = [line.strip() for line in text.splitlines()]
         keys: dict[str, str] = {}
         for number, entry in enumerate((e for e in entries if e and not e.startswith("#")), 1):
             name, colon, key = entry.partition(":")
             name, key = (name.strip(), key.strip()) if colon else (f"key-{number}", entry)
             if not key or name in keys:
-                raise ConfigError(f"entry {number} has no key, or a name that another has", where)
+                raise ConfigError(f"entry {number} has no key, or the name of an earlier entry", where)
             keys[name] = key
         if not keys:
             raise ConfigError("holds no keys; write one a line: KEY, or NAME:KEY", where)
-        return cls(keys)
+        return cls(keys, share_prefixes)
 
     @classmethod
-    def in_file(cls, path: Path) -> Keys:
-        """As `read`, from a file.
+    def in_file(cls, path: Path, share_prefixes: bool = False) -> Keys:
+        """Read keys from a file, as `read` does.
 
         Raises:
             ConfigError: It cannot be read, or holds none.
         """
         try:
-            return cls.read(path.read_text(encoding="utf-8"), "keys_file")
+            return cls.read(path.read_text(encoding="utf-8"), "keys_file", share_prefixes)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot be read: {error}", "keys_file") from error
 
     def holder(self, authorization: str | None) -> str:
-        """Who holds the key of an `Authorization` header; every key is compared, each in constant time.
+        """Name the holder of the key in an `Authorization` header; every key is compared, each in constant time.
 
         Raises:
-            ApiError: There is none, or it is nobody's.
+            ApiError: There is no key, or it is unknown.
         """
         if self._digests is None:
             return ANYBODY
@@ -72,9 +75,15 @@ class Keys:
             raise ApiError(401, "the key is not known here", "invalid_api_key")
         return holders[0]
 
+    def cache_salt(self, holder: str) -> str | None:
+        """Keeps the holder's KV apart in workers; nobody without the key can guess it. None where all share."""
+        if self._digests is None or self.share_prefixes:
+            return None
+        return hmac.new(self._digests[holder], b"cache_salt", "sha256").hexdigest()
+
 
 class TokenBudgets:
-    """Tokens a holder may use each minute: a bucket that fills evenly, and may be overdrawn by what is under way.
+    """Tokens that a holder may use each minute: a bucket that fills evenly. Requests under way may overdraw it.
 
     Args:
         per_minute: Prompt and decoded tokens; None bounds nothing.

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.serving.access import Keys, TokenBudgets
+from scaffolding_ext.serving.access import ANYBODY, Keys, TokenBudgets
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody, read_body
 from scaffolding_ext.serving.events import Events
+from scaffolding_ext.serving.exchange import Exchange
 from scaffolding_ext.serving.jobs import Job
 from scaffolding_ext.serving.metrics import Metrics
-from scaffolding_ext.serving.refusals import ApiError, of_failure
-from scaffolding_ext.serving.served_stack import ServedStack
+from scaffolding_ext.serving.refusals import CLIENT_LEFT, ApiError, of_failure
+from scaffolding_ext.serving.served_stack import ServedStack, new_id
 from scaffolding_ext.serving.settings import Limits
 
 _log = logging.getLogger(__name__)
 _LONG = 1 << 15  # bytes of a body whose prompt is tokenised beside the event loop
-_STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # no proxy may hold events back
+_JSON = "application/json"
 
 
 class Front:
@@ -69,8 +71,8 @@ class Front:
         self.metrics = Metrics(lambda: {name: stack.num_open for name, stack in self.stacks.items()})
         self.app = Starlette(
             routes=[
-                Route("/v1/chat/completions", self._endpoint("chat", ChatBody), methods=["POST"]),
-                Route("/v1/completions", self._endpoint("completions", CompletionBody), methods=["POST"]),
+                Route("/v1/chat/completions", self._endpoint("chat", ChatBody, "chatcmpl"), methods=["POST"]),
+                Route("/v1/completions", self._endpoint("completions", CompletionBody, "cmpl"), methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/v1/models/{name:path}", self._model),
                 Route("/health", self._health),
@@ -83,59 +85,54 @@ class Front:
 
     # ---- requests that generate
 
-    def _endpoint(self, name: str, kind: type[Body]) -> Callable[[Request], Any]:
-        async def answer(request: Request) -> Response:
-            started, model = self._clock(), ""
-            try:
-                holder = self._keys.holder(request.headers.get("authorization"))
-                content = await self._content(request)
-                body = read_body(kind, content)
-                stack = self._stack(body.model)
-                model = stack.name
-                self._budgets.check(holder)
-                asked = stack.asked(body) if len(content) < _LONG else await asyncio.to_thread(stack.asked, body)
-                job = Job(stack, body, asked, lambda job: self._ended(job, holder))
-                self.jobs.add(job)
-                respond = self._streamed if body.stream else self._whole
-                response = await respond(request, job, started)
-            except ApiError as error:
-                response = self._refused(error, model)
-            except ClientDisconnect:
-                response = self._refused(ApiError(499, "the client went away", "cancelled"), model)
-            except Exception as error:
-                _log.exception("%s failed", name, exc_info=error if self.limits.shows_content else None)
-                response = self._refused(of_failure(error), model)
-            self.metrics.answered(model, name, response.status_code, self._clock() - started)
-            return response
+    def _endpoint(self, name: str, kind: type[Body], prefix: str) -> _Endpoint:
+        return _Endpoint(functools.partial(self._answer, name, kind), prefix)
 
-        return answer
-
-    async def _content(self, request: Request) -> bytes:
-        """A request's body, as long as it may be and no longer.
-
-        Raises:
-            ApiError: It is longer, or does not come.
-        """
-        most = self.limits.max_body_bytes
-        too_long = ApiError(413, f"the body is longer than {most} bytes", "body_too_large")
-        told = request.headers.get("content-length", "")
-        if told.isdecimal() and int(told[:20]) > most:
-            raise too_long
-        parts: list[bytes] = []
-
-        async def read() -> None:
-            num_bytes = 0
-            async for part in request.stream():
-                num_bytes += len(part)
-                if num_bytes > most:
-                    raise too_long
-                parts.append(part)
-
+    async def _answer(self, name: str, kind: type[Body], exchange: Exchange) -> None:
+        """Answer a request; whatever goes wrong is told to the client and to the log."""
+        started, model, holder = self._clock(), "", ANYBODY
+        job: Job | None = None
+        events: Events | None = None
+        leaving: asyncio.Task[None] | None = None
         try:
-            await asyncio.wait_for(read(), self.limits.body_seconds)
-        except asyncio.TimeoutError:
-            raise ApiError(408, "the body did not arrive in time", "body_timeout") from None
-        return b"".join(parts)
+            holder = self._keys.holder(exchange.authorization)
+            content = await exchange.body(self.limits.max_body_bytes, self.limits.body_seconds)
+            body = read_body(kind, content)
+            stack = self._stack(body.model)
+            model = stack.name
+            self._budgets.check(holder)
+            is_quick = len(content) < _LONG and not body.scaffolding
+            asked = stack.asked(body) if is_quick else await asyncio.to_thread(stack.asked, body)
+            asked = asked._replace(cache_salt=self._keys.cache_salt(holder))
+            job = Job(stack, body, asked, lambda job: self._ended(job, holder), exchange.id)
+            self.jobs.add(job)
+            leaving = asyncio.create_task(self._cancel_when_gone(exchange, job))
+            if body.stream:
+                events = Events(
+                    job, self.limits.keep_alive_seconds, lambda: self.metrics.first_text(model, self._clock() - started)
+                )
+                await events.ready()
+                await exchange.stream(events)
+            else:
+                await asyncio.wait([job.settled])
+                await exchange.answer(to_json(job.document(), inf_nan_mode="null"))
+        except ApiError as error:
+            await self._refuse(exchange, error, model)
+        except Exception as error:
+            _log.exception("%s of %s failed", exchange.id, holder)
+            await self._refuse(exchange, of_failure(error), model)
+        finally:
+            if leaving is not None:
+                leaving.cancel()
+            if events is not None:
+                events.close()
+            if job is not None:
+                job.cancel()  # does nothing to choices that have ended
+            self.metrics.answered(model, name, exchange.status, self._clock() - started)
+
+    async def _cancel_when_gone(self, exchange: Exchange, job: Job) -> None:
+        await exchange.gone()
+        job.cancel()
 
     def _stack(self, name: str) -> ServedStack:
         stack = self.stacks.get(name)
@@ -144,61 +141,36 @@ class Front:
             raise ApiError(404, f"the model {name[:80]!r} is not served; known: {known}", "model_not_found", "model")
         return stack
 
-    async def _whole(self, request: Request, job: Job, started: float) -> Response:
-        """The whole answer, unless the client goes away before it is there."""
-        await self._unless_gone(request, job, job.settled)
-        return _json(job.document())
-
-    async def _streamed(self, request: Request, job: Job, started: float) -> Response:
-        model = job.stack.name
-        events = Events(
-            job, self.limits.keep_alive_seconds, lambda: self.metrics.first_text(model, self._clock() - started)
-        )
-        ready = asyncio.ensure_future(events.ready())
-        try:
-            await self._unless_gone(request, job, ready)
-        finally:
-            ready.cancel()
-        return _EventResponse(events)
-
-    async def _unless_gone(self, request: Request, job: Job, work: asyncio.Future[None]) -> None:
-        """Wait for the work; a client that goes away stops the job.
-
-        Raises:
-            ApiError: It did, or what the work raises.
-        """
-        gone = asyncio.ensure_future(_gone(request))
-        try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise ApiError(499, "the client went away, so the request was cancelled", "cancelled")
-            work.result()
-        except BaseException:
-            job.cancel()
-            raise
-        finally:
-            gone.cancel()
-
     def _ended(self, job: Job, holder: str) -> None:
         self.jobs.discard(job)
-        num_tokens = job.num_tokens
+        num_tokens, model = job.num_tokens, job.stack.name
         self._budgets.charge(holder, num_tokens)
-        for result in job.results:
+        codes = []
+        for number, result in enumerate(job.results):
             error = result.exception() if result.finished else None
-            failed = "unfinished" if not result.finished else None if error is None else of_failure(error).code
-            self.metrics.ended(job.stack.name, result.program, failed or result.exit_reason or "end")
-        codes = [failure.code for i in range(len(job.results)) if (failure := job.failure_of(i)) is not None]
-        _log.info(
-            "%s %s: %d choices, %d tokens, %s", job.id, job.stack.name, len(job.results), num_tokens, codes or "ok"
-        )
+            failure = None if error is None else of_failure(error)
+            if failure is not None:
+                codes.append(failure.code)
+            if failure is not None and failure.status != CLIENT_LEFT:
+                text = "%s of %s: choice %d of %s failed with %s: %s"
+                _log.warning(text, job.id, holder, number, model, failure.code, error, exc_info=error)
+            ended = "unfinished" if not result.finished else None if failure is None else failure.code
+            self.metrics.ended(model, result.program, ended or result.exit_reason or "end")
+        text = "%s of %s, %s: %d choices, %d tokens, %s"
+        _log.info(text, job.id, holder, model, len(job.results), num_tokens, codes or "ok")
         if self.limits.shows_content:
             texts = [result.outputs[0].text if result.outputs else None for result in job.results]
             _log.info("%s asked %r, got %r", job.id, [text for text, _ in job.asked.prompts], texts)
 
-    def _refused(self, error: ApiError, model: str) -> Response:
+    async def _refuse(self, exchange: Exchange, error: ApiError, model: str) -> None:
+        content = self._refused(error, model, exchange.id)
+        if not exchange.status:
+            await exchange.answer(content, error.status, error.headers)
+
+    def _refused(self, error: ApiError, model: str, id: str) -> bytes:
         self.metrics.refused(model, error.code)
-        _log.info("refused with %d %s (model %s)", error.status, error.code, model or "-")
-        return _json(error.document(), error.status, error.headers)
+        _log.info("%s refused with %d %s (model %s)", id, error.status, error.code, model or "-")
+        return to_json(error.document())
 
     # ---- the others
 
@@ -213,7 +185,7 @@ class Front:
             self._keys.holder(request.headers.get("authorization"))
             return _json(document())
         except ApiError as error:
-            return self._refused(error, "")
+            return Response(self._refused(error, "", request.url.path[:80]), error.status, error.headers, _JSON)
 
     async def _health(self, request: Request) -> Response:
         return _json({"status": "ok"})
@@ -228,8 +200,10 @@ class Front:
     async def _unrouted(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
-        message = f"{request.method} {request.url.path[:80]}: {error.detail}; see /v1/models, /v1/chat/completions"
-        return self._refused(ApiError(error.status_code, message, code), "")
+        path = request.url.path[:80]
+        message = f"{request.method} {path}: {error.detail}; see /v1/models, /v1/chat/completions"
+        content = self._refused(ApiError(error.status_code, message, code), "", path)
+        return Response(content, error.status_code, media_type=_JSON)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -239,29 +213,31 @@ class Front:
             for job in self.jobs:
                 job.cancel()
             await asyncio.gather(*(job.settled for job in list(self.jobs)), return_exceptions=True)
-            for stack in self.stacks.values():
-                await asyncio.to_thread(stack.llm.shutdown)
+            failures = [error for stack in self.stacks.values() if (error := await _shut_down(stack)) is not None]
+            if failures:
+                raise failures[0]
 
 
-class _EventResponse(StreamingResponse):
-    """A stream that stops its job when it ends, however it does: a client that is gone reads no further."""
+class _Endpoint:
+    """An endpoint that generates, as an ASGI application of its own: Starlette's requests and responses cost more."""
 
-    def __init__(self, events: Events) -> None:
-        super().__init__(events, media_type="text/event-stream", headers=_STREAM_HEADERS)
-        self._events = events
+    def __init__(self, answer: Callable[[Exchange], Awaitable[None]], prefix: str) -> None:
+        self._answer = answer
+        self._prefix = prefix
 
-    async def __call__(self, *arguments: Any) -> None:
-        try:
-            await super().__call__(*arguments)
-        finally:
-            self._events.close()
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._answer(Exchange(scope, receive, send, new_id(self._prefix)))
 
 
-async def _gone(request: Request) -> None:
-    """Wait until the client has gone away."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def _shut_down(stack: ServedStack) -> Exception | None:
+    """Shut a stack down; its error is logged, so that the other stacks are shut down, too."""
+    try:
+        await asyncio.to_thread(stack.llm.shutdown)
+    except Exception as error:  # of any type: what a worker's shutdown raises
+        _log.exception("the stack %s could not be shut down", stack.name)
+        return error
+    return None
 
 
-def _json(document: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(document, inf_nan_mode="null"), status, headers, "application/json")
+def _json(document: dict[str, Any], status: int = 200) -> Response:
+    return Response(to_json(document, inf_nan_mode="null"), status, media_type=_JSON)

@@ -11,7 +11,7 @@ from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving import shapes
 from scaffolding_ext.serving.bodies import Body, ChatBody
 from scaffolding_ext.serving.refusals import ApiError, of_failure
-from scaffolding_ext.serving.served_stack import Asked, ServedStack, new_id
+from scaffolding_ext.serving.served_stack import Asked, ServedStack
 from scaffolding_ext.serving.texts import Shown
 
 
@@ -23,19 +23,20 @@ class Job:
         body: The request.
         asked: What it asks of the stack.
         on_end: Called once with the job when all choices have ended, well or not.
+        id: Of the request and of its answer.
 
     Attributes:
-        id: Of the answer.
+        id: As given.
         results: One a choice.
         settled: A task that ends when all choices have.
     """
 
-    def __init__(self, stack: ServedStack, body: Body, asked: Asked, on_end: Callable[[Job], None]) -> None:
+    def __init__(self, stack: ServedStack, body: Body, asked: Asked, on_end: Callable[[Job], None], id: str) -> None:
         self.stack = stack
         self.body = body
         self.asked = asked
         self.is_chat = isinstance(body, ChatBody)
-        self.id = new_id("chatcmpl" if self.is_chat else "cmpl")
+        self.id = id
         self.created = int(time.time())
         self._on_end = on_end
         stack.admit(len(asked.prompts) * asked.num_samples)

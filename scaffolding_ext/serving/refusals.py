@@ -18,6 +18,7 @@ from scaffolding_ext.errors import (
     TokenLimitError,
 )
 
+CLIENT_LEFT = 499  # status of requests that ended because their client went away
 _NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients would begin the same work again
 
 
@@ -91,7 +92,7 @@ def of_failure(error: BaseException) -> ApiError:
     if isinstance(error, ShutdownError):
         return ApiError(503, "the server is shutting down; ask again", "shutting_down", headers={"retry-after": "5"})
     if isinstance(error, RequestCancelledError):
-        return ApiError(499, "the client went away, so the request was cancelled", "cancelled")
+        return ApiError(CLIENT_LEFT, "the client went away, so the request was cancelled", "cancelled")
     names = " from ".join(type(cause).__name__ for cause in causes)
     if any(isinstance(cause, EngineError) for cause in causes):
         return ApiError(502, f"the engine behind the stack failed ({names})", "engine_error")

@@ -30,6 +30,7 @@ _FIELDS = {
     "thinking_budget": "thinking_token_budget",
 }
 _SEED_BITS = 53  # what every JSON reader keeps whole
+_MOST_SECONDS = 1e9
 
 
 class Asked(NamedTuple):
@@ -44,6 +45,8 @@ class Asked(NamedTuple):
         reading: How its texts are read.
         num_prompt_tokens: Of all prompts; None where nobody can count them.
         with_trace: Whether the answer has the trace.
+        deadline: Seconds within which the answer is wanted, for the stack's scheduling; None where nobody says.
+        cache_salt: Keeps the request's KV apart from requests with another one; None where all share.
     """
 
     prompts: list[tuple[str, list[Turn]]]
@@ -54,6 +57,8 @@ class Asked(NamedTuple):
     reading: Reading
     num_prompt_tokens: int | None
     with_trace: bool
+    deadline: float | None = None
+    cache_salt: str | None = None
 
 
 class ServedStack:
@@ -87,7 +92,7 @@ class ServedStack:
         self.llm = llm
         self.variants = Variants(llm, config, knobs, references)
         self._limits = limits
-        self._seeds = None if llm.seed is None else (derive_seed(llm.seed, number) for number in itertools.count())
+        self._numbers = itertools.count()  # of requests without a seed; threads may share it
         served = served_model(self.llm.workers)
         self.context_len: int | None = None if served is None else getattr(served.worker, "max_seq_len", None)
 
@@ -110,9 +115,13 @@ class ServedStack:
             ApiError: The stack cannot honour a field, or a limit is passed.
         """
         given = dict(body.scaffolding or {})
-        with_trace = given.pop("trace", None)
+        with_trace, deadline = given.pop("trace", None), given.pop("deadline", None)
         if not isinstance(with_trace, bool | None):
             raise ApiError(400, "scaffolding.trace: give true or false", "invalid_value", "scaffolding.trace")
+        if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
+            raise _no_deadline()
+        if deadline is not None and not 0 < deadline <= _MOST_SECONDS:
+            raise _no_deadline()
         controller = self.variants.of(given)
         is_raw = isinstance(body, CompletionBody)
         prompts = [(text, []) for text in body.prompts] if isinstance(body, CompletionBody) else [self._turns(body)]
@@ -127,7 +136,10 @@ class ServedStack:
             kwargs["raw"] = True
         num_prompt_tokens = self._count(prompts, is_raw)
         seed = body.seed if body.seed is not None else self._next_seed()
-        return Asked(prompts, body.num_samples, controller, kwargs, seed, reading, num_prompt_tokens, bool(with_trace))
+        return Asked(
+            *(prompts, body.num_samples, controller, kwargs, seed, reading, num_prompt_tokens, bool(with_trace)),
+            deadline=deadline,
+        )
 
     def admit(self, num: int) -> None:
         """Take so many choices in, or refuse them all; `num_open` is the caller's to lower when they have ended.
@@ -156,6 +168,8 @@ class ServedStack:
                     timeout=self._limits.max_seconds,
                     controller=asked.controller,
                     most_tokens=self._limits.max_request_tokens,
+                    deadline=asked.deadline,
+                    cache_salt=asked.cache_salt,
                     **turns,
                     **asked.kwargs,
                 )
@@ -165,7 +179,8 @@ class ServedStack:
 
     def _next_seed(self) -> int | None:
         """A fresh seed for a request that brings none: the host's own way keeps a count of every prompt for good."""
-        return None if self._seeds is None else next(self._seeds) >> (63 - _SEED_BITS)
+        seed, number = self.llm.seed, next(self._numbers)
+        return None if seed is None else derive_seed(seed, number) >> (63 - _SEED_BITS)
 
     def _turns(self, body: Body) -> tuple[str, list[Turn]]:
         assert isinstance(body, ChatBody)
@@ -252,6 +267,11 @@ class ServedStack:
                 raise ApiError(400, message, "context_length_exceeded", "messages")
             lengths.append(length)
         return None if self.prompting is None else sum(lengths)
+
+
+def _no_deadline() -> ApiError:
+    name = "scaffolding.deadline"
+    return ApiError(400, f"{name}: give the seconds within which the answer is wanted", "invalid_value", name)
 
 
 def name_of(source: str) -> str:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import socket
 import threading
 from types import TracebackType
+from typing import Any
 
 import uvicorn
+
+try:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _HttpProtocol
+except ImportError:  # the slower parser, which comes with uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol as _HttpProtocol  # type: ignore[assignment]
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.serving.app import Front
@@ -18,6 +25,7 @@ _WAIT_SECONDS = 60.0
 def _config(front: Front, host: str, port: int) -> uvicorn.Config:
     return uvicorn.Config(
         front.app,
+        http=_protocol(front.limits.head_seconds),
         host=host,
         port=port,
         access_log=False,  # the front says what it serves; a path could hold what somebody typed
@@ -25,6 +33,39 @@ def _config(front: Front, host: str, port: int) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=math.ceil(front.limits.drain_seconds),
     )
+
+
+def _protocol(head_seconds: float) -> type[asyncio.Protocol]:
+    """uvicorn's protocol, which closes a connection whose next request does not begin, headers whole, in time.
+
+    uvicorn itself ends only connections on which nothing has come since their last answer.
+    """
+
+    class Protocol(_HttpProtocol):
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self._timer is not None:
+                self._timer.cancel()
+
+        def _watch(self) -> None:
+            in_request = self.cycle is not None and not self.cycle.response_complete
+            if in_request and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            elif not in_request and self._timer is None:
+                self._timer = self.loop.call_later(head_seconds, self.transport.close)
+
+    return Protocol
 
 
 def run_front(front: Front, host: str, port: int) -> None:
@@ -44,7 +85,7 @@ class FrontThread:
     Args:
         front: Is served, and shut down at the end of the `with` block.
         host: Where to listen.
-        port: Likewise; 0 takes a free one.
+        port: Where to listen; 0 takes a free one.
     """
 
     def __init__(self, front: Front, host: str = "127.0.0.1", port: int = 0) -> None:

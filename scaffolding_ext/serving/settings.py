@@ -23,6 +23,7 @@ class Limits:
         max_request_tokens: Decoded tokens of a choice, probes and discarded ones included; looked at after each step.
         max_seconds: Of a request, waiting included.
         max_queue: Choices that wait beside those that run; of each stack.
+        head_seconds: Until a request's headers have arrived; then the connection is closed.
         body_seconds: Until a body has arrived.
         keep_alive_seconds: Silence in a stream after which a comment is sent.
         drain_seconds: For requests under way when the server is told to end.
@@ -39,6 +40,7 @@ class Limits:
     max_request_tokens: int = 65536
     max_seconds: float = 600.0
     max_queue: int = 256
+    head_seconds: float = 15.0
     body_seconds: float = 30.0
     keep_alive_seconds: float = 10.0
     drain_seconds: float = 30.0
@@ -49,7 +51,7 @@ class Limits:
         for key in ("max_body_bytes", "max_prompt_tokens", "max_samples", "max_request_tokens"):
             require.whole(key, getattr(self, key))
         require.whole("max_queue", self.max_queue, 0)
-        for key in ("max_seconds", "body_seconds", "keep_alive_seconds", "drain_seconds"):
+        for key in ("max_seconds", "head_seconds", "body_seconds", "keep_alive_seconds", "drain_seconds"):
             require.number(key, getattr(self, key), above=0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from scaffolding_ext.protocol.relay import Watch, relay
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.serving.refusals import ApiError, unsupported
 from scaffolding_ext.serving.settings import Knob
-from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 from scaffolding_ext.stack.signature import Arguments
 
@@ -69,24 +70,31 @@ class Variants:
         self._workers = llm.workers
         self._references = references
         self._kept: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()  # controllers are made on threads beside the event loop
 
     def of(self, values: Mapping[str, Any]) -> Any:
         """The controller with these values of its knobs.
 
+        Making one may take long (it reads the controller's files), so call it on a thread where there are values. No
+        worker is looked at: the stack's are planned and running.
+
         Raises:
-            ApiError: A knob is none that may be turned, or its value is wrong.
+            ApiError: A knob may not be turned, or its value is wrong.
         """
         if not values:
             return self.own
         for path, value in values.items():
             self._check(path, value)
         key = json.dumps(values, sort_keys=True)
-        if key not in self._kept:
-            self._kept[key] = self._made(values)
+        with self._lock:
+            made = self._kept.get(key)
+        made = made or self._made(values)
+        with self._lock:
+            self._kept[key] = made
+            self._kept.move_to_end(key)
             if len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
+        return made
 
     def _check(self, path: str, value: Any) -> None:
         name = f"scaffolding.{path[:80]}"
@@ -109,7 +117,7 @@ class Variants:
             args[name] = value
         try:
             turned = self._config.model_copy(update={"controller": ComponentConfig.model_validate(component)})
-            controller = check_stack(turned, self._references)
+            controller = build_controller(turned, self._references)
             controller.bind(self._workers)
         except ConfigError as error:
             path = error.key.removeprefix("controller.args.").replace(".args.", ".")

@@ -82,19 +82,33 @@ def check_stack(config: StackConfig, references: Mapping[str, Any] | None = None
 
 def plan_stack(config: StackConfig, references: Mapping[str, Any] | None = None) -> StackPlan:
     """As `check_stack`, with the workers that are to be built."""
-    checked_sampling_params(config.sampling, "sampling")
     if config.prompt is not None and config.prompt.family is not None:
         with require.under("prompt"):
             family_named(config.prompt.family)
     builder = _Builder(references, config.sampling, undo=None)
-    controller = builder.component(config.controller, registry.controllers, "controller")
+    controller = _checked_controller(config, builder)
     for tag, worker in config.workers.items():
         builder.component(worker, registry.workers, _at(tag))
     builder.policy(config.scheduling)
-    if isinstance(controller, BaseController):
-        controller.check_roles(config.workers)
     check_placement(builder.workers)
     return StackPlan(controller, builder.workers)
+
+
+def build_controller(config: StackConfig, references: Mapping[str, Any] | None = None) -> Any:
+    """Build the stack's outermost controller alone, and check that it has its workers; no worker is looked at.
+
+    Raises:
+        ConfigError: As `check_stack`, of what the controller is made of.
+    """
+    return _checked_controller(config, _Builder(references, config.sampling, undo=None))
+
+
+def _checked_controller(config: StackConfig, builder: _Builder) -> Any:
+    checked_sampling_params(config.sampling, "sampling")
+    controller = builder.component(config.controller, registry.controllers, "controller")
+    if isinstance(controller, BaseController):
+        controller.check_roles(config.workers)
+    return controller
 
 
 def load_stack(

@@ -147,6 +147,15 @@ def test_keys_that_cannot_be_read_are_refused(tmp_path: Any) -> None:
         Keys.in_file(tmp_path / "none")
 
 
+def test_a_key_in_a_file_may_hold_a_comma(tmp_path: Any) -> None:
+    (tmp_path / "keys").write_text("admin:pa,ss\n")
+    keys = Keys.in_file(tmp_path / "keys")
+    assert keys.holder("Bearer pa,ss") == "admin"
+    for part in ("pa", "ss"):
+        with pytest.raises(ApiError):
+            keys.holder(f"Bearer {part}")
+
+
 def test_a_token_budget_fills_evenly_and_is_each_holders_own() -> None:
     clock = FakeClock()
     budgets = TokenBudgets(60, clock)

@@ -13,12 +13,19 @@ from sortedcontainers import SortedList
 
 _NUM_TRIED = 16  # blocks that a look-up compares at most: siblings on one prefix
 _NUM_REMEMBERED = 1 << 16  # evicted prefixes
+_ROOT = -1  # index of the roots, which have no place in the buffers
+_MOST_ROOTS = 1024
 GRAIN = 16  # tokens; the lengths at which blocks are looked up are multiples of it
 
 
 def prefix_key(before: Sequence[int], token_ids: list[int]) -> int:
     """A number that stands for a prefix: that of what comes before its last 16 tokens, and these."""
     return hash((before[-1] if before else 0, tuple(token_ids)))
+
+
+def salt_keys(salt: str) -> list[int]:
+    """What stands in the place of the prefix before the first tokens of a sequence with a salt."""
+    return [hash(salt)]
 
 
 class Block:
@@ -115,7 +122,7 @@ class BlockPool:
     Attributes:
         num_blocks: Blocks in all.
         max_cached: Blocks that stay as cache at most.
-        root: Stands before the first block of every sequence; holds nothing.
+        root: Stands before the first block of every sequence without a salt; holds nothing.
         num_held: Blocks that sequences hold.
         num_cached_tokens: Tokens in the blocks that stay as cache.
         num_evicted: Blocks that have left the cache for others.
@@ -123,13 +130,26 @@ class BlockPool:
 
     def __init__(self, num_blocks: int, max_cached: int) -> None:
         self.num_blocks = num_blocks
-        self.root = Block(-1)
+        self.root = Block(_ROOT)
+        self._roots: dict[str, Block] = {}
         self.num_held = self.num_cached_tokens = self.num_evicted = 0
         self.max_cached = max_cached
         self._num_cached = self._num_made = self._now = 0
         self._evicted: dict[int, None] = {}  # the prefixes that left, the oldest first
         self._free: list[Block] = []  # the latest last: what has memory is used again before more is taken
         self._ends: SortedList = SortedList(key=lambda block: (block.worth, block.last_use))  # cached, none behind
+
+    def root_of(self, salt: str | None) -> Block:
+        """The root of the sequences with a salt."""
+        if salt is None:
+            return self.root
+        root = self._roots.get(salt)
+        if root is None:
+            if len(self._roots) >= _MOST_ROOTS:  # those that nothing stands behind can be made again
+                self._roots = {name: root for name, root in self._roots.items() if root.num_behind}
+            root = self._roots[salt] = Block(_ROOT)
+            root.prefix_keys = salt_keys(salt)
+        return root
 
     @property
     def num_cached(self) -> int:
@@ -224,7 +244,7 @@ class BlockPool:
         block.leave()
         block.token_ids, block.worth, block.stays = [], 0.0, False
         self._free.append(block)
-        if parent is not None and parent is not self.root and not (parent.num_behind or parent.num_holders):
+        if parent is not None and parent.index != _ROOT and not (parent.num_behind or parent.num_holders):
             self._ends.add(parent)
 
 

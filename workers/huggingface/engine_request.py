@@ -106,9 +106,10 @@ class EngineRequest:
         priority: float = 0.0,
         worth: Worth = all_alike,
         reuses: bool = True,
+        salt: str | None = None,
         notify: Callable[[EngineRequest], None],
     ) -> None:
-        self.sequence = TokenSequence(list(prompt))
+        self.sequence = TokenSequence(list(prompt), salt)
         self.prompt_len = len(prompt)
         self.max_tokens = max_tokens
         self.sampling = sampling

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scaffolding_ext.workers.huggingface.block_pool import GRAIN, Block, BlockPool, num_common, prefix_key
+from scaffolding_ext.workers.huggingface.block_pool import GRAIN, Block, BlockPool, num_common, prefix_key, salt_keys
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 
 Worth = Callable[[int], float]
@@ -20,16 +20,22 @@ def all_alike(number: int) -> float:
 class TokenSequence:
     """A sequence of tokens, and the blocks that hold their keys and values.
 
+    Args:
+        token_ids: The tokens so far.
+        salt: Sequences with different salts share no blocks.
+
     Attributes:
+        salt: As given.
         token_ids: The tokens; there may come more.
         num_kv: Its first tokens whose KV is there.
         blocks: What it holds, in order.
         table: Where these lie in the buffers.
     """
 
-    __slots__ = ("_prefix_keys", "blocks", "num_kv", "table", "token_ids")
+    __slots__ = ("_prefix_keys", "blocks", "num_kv", "salt", "table", "token_ids")
 
-    def __init__(self, token_ids: list[int]) -> None:
+    def __init__(self, token_ids: list[int], salt: str | None = None) -> None:
+        self.salt = salt
         self.token_ids = token_ids
         self.num_kv = 0
         self.blocks: list[Block] = []
@@ -46,7 +52,8 @@ class TokenSequence:
         keys = self._prefix_keys
         while (len(keys) + 1) * GRAIN <= num_tokens:
             start = len(keys) * GRAIN
-            keys.append(prefix_key(keys, self.token_ids[start : start + GRAIN]))
+            before = keys if keys or self.salt is None else salt_keys(self.salt)
+            keys.append(prefix_key(before, self.token_ids[start : start + GRAIN]))
         return keys[: num_tokens // GRAIN]
 
 
@@ -105,7 +112,7 @@ class PrefixIndex:
         blocks: list[Block] = []
         if not self.enabled:
             return NO_MATCH
-        last, start = self._pool.root, 0
+        last, start = self._pool.root_of(sequence.salt), 0
         while start < max_tokens:
             ours = sequence.token_ids[start : min(start + self._block_len, max_tokens)]
             block = last.next(ours)
@@ -169,7 +176,7 @@ class PrefixIndex:
             return
         for number in range(start // self._block_len, -(-stop // self._block_len)):
             block = sequence.blocks[number]
-            parent = sequence.blocks[number - 1] if number else self._pool.root
+            parent = sequence.blocks[number - 1] if number else self._pool.root_of(sequence.salt)
             end = min(stop, (number + 1) * self._block_len)
             block.token_ids += sequence.token_ids[start:end]
             start = end

@@ -15,7 +15,7 @@ from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.notes import Purpose, is_urgent, purpose_of, set_token_counts
 from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.request.program import priority_of
+from scaffolding_ext.request.program import cache_salt_of, priority_of
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.task_fields import refuse
 from scaffolding_ext.workers.task_reading import TaskReader, integer, number
@@ -91,6 +91,7 @@ class RequestBuilder:
             min_tokens=integer("min_tokens", getattr(task, "min_tokens", None), 0, 0),
             urgent=is_urgent(task),
             priority=priority_of(task),
+            salt=cache_salt_of(task),
             notify=notify,
             **options,
         )
@@ -111,6 +112,7 @@ class RequestBuilder:
             score_from=scored.start,
             urgent=is_urgent(task),
             priority=priority_of(task),
+            salt=cache_salt_of(task),
             notify=notify,
         )
 
@@ -128,7 +130,7 @@ class RequestBuilder:
 
         branches = self._reader.verified(task)
         choices = (int(task.yes_token), int(task.no_token))
-        urgent, priority = is_urgent(task), priority_of(task)
+        urgent, priority, salt = is_urgent(task), priority_of(task), cache_salt_of(task)
         return [
             EngineRequest(
                 prompt,
@@ -139,6 +141,7 @@ class RequestBuilder:
                 keep=False,
                 urgent=urgent,
                 priority=priority,
+                salt=salt,
                 notify=word,
             )
             for prompt, word in zip(branches, notify, strict=True)
@@ -169,9 +172,9 @@ class RequestBuilder:
         read = [self._reader.ids(prompt, None, "input") for prompt in prompts]
         for ids in read:
             self._reader.check_len(len(ids), "prefix and suffix have")
-        urgent, priority = is_urgent(task), priority_of(task)
+        urgent, priority, salt = is_urgent(task), priority_of(task), cache_salt_of(task)
         return [
-            EngineRequest(ids, max_tokens, GREEDY, urgent=urgent, priority=priority, notify=word, **options)
+            EngineRequest(ids, max_tokens, GREEDY, urgent=urgent, priority=priority, salt=salt, notify=word, **options)
             for ids, word in zip(read, notify, strict=True)
         ]
 

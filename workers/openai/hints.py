@@ -6,7 +6,7 @@ from typing import Any
 
 from scaffolding_ext.protocol import Task
 from scaffolding_ext.protocol.notes import is_urgent
-from scaffolding_ext.request.program import current_program, record
+from scaffolding_ext.request.program import cache_salt_of, current_program, record
 from scaffolding_ext.workers.openai.flavors import Flavor
 
 _PER_UNIT = 1000  # places of a server, which are whole numbers, for one of a policy's
@@ -19,13 +19,13 @@ def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool) -> dict[str,
     first, so that the requests of one stay together.
 
     Args:
-        task: What is asked for; `cache_salt` in its `custom_input_params` names those it may share KV with.
+        task: What is asked for; its cache salt (see `cache_salt_of`) names the requests that it may share KV with.
         flavor: What the server takes.
         chat: Whether the request goes to `/chat/completions`.
         prioritize: Whether the server is told which tasks go before others.
     """
     fields: dict[str, Any] = {}
-    salt = (task.custom_input_params or {}).get("cache_salt")
+    salt = cache_salt_of(task)
     if salt is not None and flavor.takes_salt[chat]:
         fields["cache_salt"] = salt
     elif salt is not None:

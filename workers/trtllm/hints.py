@@ -10,7 +10,7 @@ from typing import Any
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.protocol import Task, current_scope
-from scaffolding_ext.request.program import current_program, priority_of, record
+from scaffolding_ext.request.program import cache_salt_of, current_program, priority_of, record
 from scaffolding_ext.workers.task_reading import number
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
 from scaffolding_ext.workers.trtllm.release import Release
@@ -28,7 +28,8 @@ def request_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
         InvalidTaskError: The priority is outside its range.
     """
     params = task.custom_input_params or {}
-    keywords = {"cache_salt": params["cache_salt"]} if "cache_salt" in params else {}
+    salt = cache_salt_of(task)
+    keywords: dict[str, Any] = {} if salt is None else {"cache_salt": salt}
     given = params.get(ENGINE_PRIORITY)
     if given is not None:
         number(ENGINE_PRIORITY, given, 0.0, least=0, most=1)

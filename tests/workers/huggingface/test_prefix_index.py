@@ -291,3 +291,27 @@ def test_a_disabled_index_finds_promises_and_keeps_nothing():
     assert not memory.index.promised(TokenSequence(tokens), 0, BLOCK_LEN)
     memory.index.let_go(sequence, keep=True)
     assert memory.pool.num_free == memory.pool.num_blocks
+
+
+def test_sequences_of_different_salts_share_nothing():
+    memory = Memory()
+    tokens = list(range(2 * BLOCK_LEN))
+    for salt in (None, "ours", "theirs"):
+        asked = TokenSequence(tokens, salt)
+        assert memory.index.find(asked, len(tokens)) == NO_MATCH
+        memory.index.promise(asked)
+        assert memory.index.promised(TokenSequence(tokens, salt), 0, GRAIN)
+        assert not memory.index.promised(TokenSequence(tokens, f"not {salt}"), 0, GRAIN)
+        memory.index.begin(asked, NO_MATCH, may_adopt=False)
+        memory.compute(asked, len(tokens))
+        memory.index.let_go(asked, keep=True)
+    for salt in (None, "ours", "theirs"):
+        assert memory.index.find(TokenSequence(tokens, salt), len(tokens)).num_tokens == len(tokens)
+    assert memory.index.find(TokenSequence(tokens, "another"), len(tokens)) == NO_MATCH
+
+
+def test_roots_of_salts_that_nothing_stands_behind_are_forgotten():
+    memory = Memory()
+    for number in range(3000):
+        memory.pool.root_of(str(number))
+    assert len(memory.pool._roots) <= 1024

@@ -1,0 +1,215 @@
+"""One client must not freeze the server for others, learn of their prompts, or hide why its requests fail."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import socket
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+
+from scaffolding_ext import registry
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.errors import EngineError
+from scaffolding_ext.serving.access import ANYBODY, Keys
+from scaffolding_ext.serving.app import Front
+from scaffolding_ext.serving.settings import Knob, Limits
+from scaffolding_ext.stack import build
+from scaffolding_ext.testing import Gate, ScriptedWorker
+
+WAIT = 30.0
+ASK: dict[str, Any] = {"model": "model", "messages": [{"role": "user", "content": "2+2?"}]}
+KEYS = {"anna": "secret-1", "bert": "secret-2"}
+
+
+def ask(url: str, key: str = "none", **fields: Any) -> Any:
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(ASK | fields).encode(), {"authorization": f"Bearer {key}"}
+    )
+    with urllib.request.urlopen(request, timeout=WAIT) as answer:
+        return json.load(answer)
+
+
+class Slow(NativeGenerationController):
+    """A controller whose making waits."""
+
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def __init__(self, chunk: int = 0) -> None:
+        super().__init__()
+        if chunk:
+            Slow.begun.set()
+            assert Slow.may_go_on.wait(WAIT)
+
+
+def test_a_controller_that_is_slow_to_make_holds_up_nobody_else(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.controllers._targets, "Slow", Slow)
+    worker = {"type": "ScriptedWorker", "args": {"respond": "It is 4."}}
+    served = serve(
+        stack_file={"controller": {"type": "Slow"}, "workers": {"generation": worker}}, knobs=(Knob("chunk"),)
+    )
+    monkeypatch.setattr(build, "check_placement", lambda workers: pytest.fail("the workers were planned again"))
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(ask, served.url, scaffolding={"chunk": 1})
+        assert Slow.begun.wait(WAIT)
+        with urllib.request.urlopen(f"{served.url}/health", timeout=WAIT) as answer:
+            assert json.load(answer) == {"status": "ok"}
+        assert ask(served.url)["choices"][0]["message"]["content"] == "It is 4."
+        assert not slow.done()
+        Slow.may_go_on.set()
+        assert slow.result()["choices"][0]["message"]["content"] == "It is 4."
+
+
+def test_requests_without_a_seed_get_one_each_from_any_thread(serve: Any) -> None:
+    served = serve(host={"seed": 5})
+    with ThreadPoolExecutor(16) as pool:
+        seeds = list(pool.map(lambda _: served.stack._next_seed(), range(4000)))
+    assert len(set(seeds)) == 4000
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_key_reuses_the_kv_of_its_own_prompts_alone(serve: Any, shared: bool) -> None:
+    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+    question = "Start with 16. Apply d-4,e-7,f+4,g+5,a+3,b-2,c+9,d-1. Find the total. " * 3
+
+    def cached(key: str) -> int:
+        asked = {"messages": [{"role": "user", "content": question}], "max_tokens": 4, "temperature": 0}
+        return int(ask(served.url, key, **asked)["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    with HuggingFaceWorker("tinylm/draft") as worker:
+        served = serve(model_worker=worker, keys=Keys(KEYS, share_prefixes=shared))
+        assert cached("secret-1") == 0
+        assert (cached("secret-2") > 0) == shared
+        assert cached("secret-1") > 0
+
+
+def test_the_salt_of_a_key_can_be_known_only_with_the_key() -> None:
+    keys = Keys(KEYS)
+    salts = {keys.cache_salt(name) for name in KEYS}
+    assert len(salts) == 2
+    assert keys.cache_salt("anna") == Keys({"other name": "secret-1"}).cache_salt("other name")
+    assert Keys(None).cache_salt(ANYBODY) is None
+
+
+def test_why_a_request_failed_is_in_the_log(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def reply(task: Any) -> Any:
+        error = EngineError("the engine is out of memory")
+        error.__cause__ = ValueError("block 7 is held twice")
+        return error
+
+    served = serve(reply, keys=Keys(KEYS))
+    with served.client(api_key="secret-1") as client, pytest.raises(openai.InternalServerError) as failed:
+        client.chat.completions.create(**ASK)
+    served.thread.__exit__(None, None, None)
+    name = failed.value.response.headers["x-request-id"]
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    text = logging.Formatter().format(record)
+    for part in (name, "anna", "engine_error", "out of memory", "block 7 is held twice", "Traceback"):
+        assert part in text
+    assert "secret-1" not in text
+
+
+def test_an_unforeseen_error_is_logged_with_its_traceback(
+    serve: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(keys=Keys(KEYS))
+    monkeypatch.setattr(type(served.stack), "admit", lambda self, num: 1 // 0)
+    with served.client(api_key="secret-2") as client, pytest.raises(openai.InternalServerError) as failed:
+        client.chat.completions.create(**ASK)
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    text = logging.Formatter().format(record)
+    assert "ZeroDivisionError" in text
+    assert "bert" in text
+    assert failed.value.response.headers["x-request-id"] in text
+
+
+def closed_by_server(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    content = b""
+    while part := connection.recv(1 << 16):
+        content += part
+    return content
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"])
+def test_a_head_that_is_half_sent_does_not_hold_its_connection(serve: Any, before: bytes) -> None:
+    served = serve(limits=Limits(head_seconds=0.2))
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), WAIT) as connection:
+        connection.sendall(before + b"POST /v1/chat/completions HTTP/1.1\r\nhost:")
+        content = closed_by_server(connection)
+    assert (b'{"status":"ok"}' in content) == bool(before)
+
+
+def test_a_request_may_take_longer_than_its_head(serve: Any) -> None:
+    gate = Gate()
+    served = serve(before=gate, limits=Limits(head_seconds=0.01))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, served.url)
+        gate.wait_for()
+        with pytest.raises(TimeoutError):
+            answer.result(0.1)
+        gate.open()
+        assert answer.result()["choices"]
+
+
+def test_a_body_that_does_not_come_is_refused(serve: Any) -> None:
+    served = serve(limits=Limits(body_seconds=0.05))
+    connection = http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=WAIT)
+    connection.putrequest("POST", "/v1/chat/completions")
+    connection.putheader("content-length", "10")
+    connection.endheaders(b"{")
+    answer = connection.getresponse()
+    assert (answer.status, json.load(answer)["error"]["code"]) == (408, "body_timeout")
+    connection.close()
+
+
+def test_the_seconds_of_a_stream_are_those_until_its_end(serve: Any) -> None:
+    gate, clock = Gate(), iter(range(1000))
+    served = serve(before=gate, limits=Limits(keep_alive_seconds=0.01), clock=lambda: float(next(clock)))
+    request = urllib.request.Request(f"{served.url}/v1/chat/completions", json.dumps(ASK | {"stream": True}).encode())
+    with urllib.request.urlopen(request, timeout=WAIT) as answer:
+        assert answer.readline() == b": keep-alive\n"
+        before = served.metric("scaffolding_request_seconds_count")
+        gate.open()
+        answer.read()
+    served.thread.__exit__(None, None, None)
+    assert before == 0
+    assert served.metric("scaffolding_request_seconds_count") == 1
+    assert served.metric("scaffolding_requests_total", status="200") == 1
+    assert served.metric("scaffolding_request_seconds_sum") >= served.metric("scaffolding_first_text_seconds_sum")
+
+
+def test_every_stack_is_shut_down_though_one_fails(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (serve() for _ in range(2))
+    first.stack.name = "broken"
+    front = Front([first.stack, second.stack])
+    shut_down = []
+
+    def broken(self: ScriptedWorker) -> None:
+        shut_down.append(self)
+        raise OSError("the device is gone")
+
+    monkeypatch.setattr(first.stack.llm, "shutdown", lambda: broken(first.worker))
+    monkeypatch.setattr(second.stack.llm, "shutdown", lambda: shut_down.append(second.worker))
+
+    async def run() -> None:
+        async with front.app.router.lifespan_context(front.app):
+            pass
+
+    import asyncio
+
+    with pytest.raises(OSError, match="the device is gone"):
+        asyncio.run(run())
+    assert shut_down == [first.worker, second.worker]
+    assert "the stack broken could not be shut down" in caplog.text
+    monkeypatch.undo()
