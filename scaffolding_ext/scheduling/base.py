@@ -36,9 +36,10 @@ class Policy(ABC):
 class AgeingPolicy(Policy):
     """A policy that goes by a number of tokens, and under which nobody starves.
 
-    Each `phi` seconds in the system weigh as much as one token less. So a program is passed over only by those that
-    come within `phi` seconds for each token that it has more: the wait that others cost it, by the tokens that are its
-    due, is at most `phi`.
+    Each `phi` seconds in the system weigh as much as one token less. So a later program passes an earlier one only if
+    it arrives within `phi` seconds for each token that it has less. This bounds which programs may pass, and so nobody
+    starves. It does not bound the wait: the wait depends on how many programs arrive in that time, and how long they
+    take.
 
     Args:
         phi: Seconds for a token, above 0; the smaller, the sooner a long program is served.
@@ -47,8 +48,8 @@ class AgeingPolicy(Policy):
         ConfigError: It is not above 0.
 
     Reference:
-        Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), on fairness: phi is time in the system
-        by output tokens, and a program with too much of it is raised.
+        Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), on fairness: phi is a program's time
+        in the system divided by its output tokens, and a program whose phi is too large is raised.
 
     Deviation:
         The paper raises a program that has waited too long before all others. Here its place rises all the while, so

@@ -11,15 +11,18 @@ from scaffolding_ext.scheduling.base import AgeingPolicy
 class ShortestRemaining(AgeingPolicy):
     """Serves the program first that is expected to end with the fewest further tokens; the nearly certain come first.
 
-    A program's remaining tokens are the steps that may still come, less the share of them that its certaindex lets
-    expect to be saved, times the mean tokens of a step of its kind, over the programs that have ended and itself.
+    The estimate of a program's remaining tokens has three factors: the steps that may still come, the share of them
+    that its certaindex does not save (1 - certaindex), and the mean tokens of its steps. The mean is that of the
+    program's own steps, shrunk to the mean of its kind: the kind's mean, over programs that have ended, counts as one
+    step more.
 
     Reference:
         Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor): the remaining knob times the mean
-        tokens of an iteration.
+        tokens of the program's own iterations.
 
     Deviation:
         In the paper the certaindex chooses the knob; here it shrinks what is left of the knob that the controller has.
+        The paper does not say what stands for the mean before the first iteration has ended; here it is the kind's.
     """
 
     def __init__(self, phi: float = 0.05) -> None:
@@ -29,8 +32,10 @@ class ShortestRemaining(AgeingPolicy):
 
     def num_tokens(self, progress: Progress) -> float:
         steps = progress.steps
-        num_tokens = self._tokens[steps.kind] + progress.num_tokens
-        num_steps = self._steps[steps.kind] + steps.num_done
+        num_tokens, num_steps = float(progress.num_tokens), steps.num_done
+        if self._steps[steps.kind]:
+            num_tokens += self._tokens[steps.kind] / self._steps[steps.kind]
+            num_steps += 1
         of_a_step = num_tokens / num_steps if num_steps else 1.0
         return steps.num_left * (1 - steps.certaindex) * of_a_step
 
