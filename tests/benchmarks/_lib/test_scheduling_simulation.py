@@ -48,9 +48,21 @@ def test_the_shortest_remaining_goes_first_by_what_was_learned() -> None:
     tokens = [policy.priority(Progress(1, 0.0, None, 0, steps)) for steps in (long, short)]
     assert tokens == pytest.approx([2 * 30, 4 * 10 / 3])
     assert policy.priority(Progress(1, 0.0, None, 60, sure)) == pytest.approx(6 * 0.05 * 30)
+    wordy = Progress(1, 0.0, None, 180, Steps("long", 2, 6))
+    assert policy.priority(wordy) == pytest.approx(6 * (180 + 30) / 3)  # its kind's mean counts as one step
     own = Progress(1, 0.0, None, 50, Steps("new", 2, 4, 0.5))
     assert policy.priority(own) == pytest.approx(4 * 0.5 * 25)  # of its kind it knows this one alone
     assert policy.priority(own._replace(arrived=200.0)) == pytest.approx(50 + 200 / 100)
+
+
+def test_a_program_that_said_nothing_of_its_steps_had_one() -> None:
+    policy = ShortestRemaining(phi=100)
+    for tokens in (40, 60):
+        policy.learn(Progress(0, 0.0, None, tokens))
+    policy.learn(Progress(0, 0.0, None, 0))  # it failed before its first token: nothing to learn
+    assert policy.num_tokens(Progress(1, 0.0)) == 50
+    policy.learn(Progress(0, 0.0, None, 40, Steps("", 2)))
+    assert policy.num_tokens(Progress(1, 0.0)) == 35  # 140 tokens in 1 + 1 + 2 steps
 
 
 def test_the_least_attained_goes_before_those_that_had_more() -> None:
