@@ -55,9 +55,10 @@ def next_round(
 ) -> Round:
     """Who gets a further sample.
 
-    Every question gets one sample first. A sample is expected to be as long as those of its question were on average; a
-    round ends, and with it the spending, before the first one that what is left is not expected to pay for. What is
-    begun is not cut, so the last round may take a little more than the budget.
+    Every question gets one sample first. A sample is expected to be as long as the samples of its question so far, on
+    average. The round ends, and the spending with it, before the first sample that the rest of the budget is not
+    expected to pay for. Samples that have begun are not cut. So the last round may take more than was left, or less,
+    by at most what the samples of one round take.
 
     Args:
         questions: The votes so far, with the lengths of their samples.
