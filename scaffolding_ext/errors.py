@@ -78,10 +78,7 @@ class MissingDependencyError(ScaffoldingExtError, ImportError):
     """
 
     def __init__(self, package: str, extra: str = "", how: str = "") -> None:
-        how = how or (
-            f"install it with: pip install 'scaffolding-ext[{extra}]', "
-            f"or in a clone of the repository: pip install '.[{extra}]'"
-        )
+        how = how or f"in a clone of the repository, install it with: pip install '.[{extra}]'"
         super().__init__(f"{package} is not installed; {how}")
         self.package = package
         self.extra = extra

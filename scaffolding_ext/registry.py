@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.metadata
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
@@ -155,6 +156,13 @@ def import_target(target: str) -> Factory:
             factory = getattr(factory, part)
     except ScaffoldingExtError:  # a missing optional package says by itself how to install it
         raise
+    except ModuleNotFoundError as error:
+        hint = ""
+        if error.name is not None and module_name.startswith(error.name):
+            file = f"{error.name.partition('.')[0]}.py"
+            hint = f"; install it, or name its folder by PYTHONPATH: PYTHONPATH={os.getcwd()} finds a {file} in the "
+            hint += "folder that you are in"
+        raise ConfigError(f"cannot import {target!r}: {error}{hint}") from error
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"cannot import {target!r}: {error}") from error
     if not callable(factory):

@@ -51,7 +51,7 @@ INNER_LAYERS = {
         ("native_generation",),
         ("draft_target", "tree"),
     ),
-    "evaluation": (("run",), ("compare", "calibrate"), ("report",)),
+    "evaluation": (("tables",), ("run",), ("compare", "calibrate"), ("report",)),
 }
 MOST_LOOSE_MODULES = 12
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

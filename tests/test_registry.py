@@ -75,7 +75,7 @@ def test_a_missing_optional_package_keeps_its_own_error(tmp_path: Path, monkeypa
     source = "from scaffolding_ext.errors import MissingDependencyError\nraise MissingDependencyError('torch', 'hf')\n"
     (tmp_path / "needs_torch.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(MissingDependencyError, match=r"scaffolding-ext\[hf\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[hf\]'"):
         make().resolve("needs_torch:Worker")
 
 

@@ -11,15 +11,12 @@ first of the problems: all 8 samples, and the same vote stopped once its winner 
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from benchmarks._lib.command import benchmark, progress, size
 from benchmarks._lib.drawing import bars_of, drawing
@@ -42,15 +39,15 @@ from benchmarks._lib.runs import (
 )
 from scaffolding_ext.evaluation.compare.compared import compare_runs
 from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
-from scaffolding_ext.evaluation.report.comparison_tables import text_of
+from scaffolding_ext.evaluation.report.report import text_of
 from scaffolding_ext.evaluation.report.html_report.page import write_report
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.tables import Table, console
 from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap
 
 NUM_VOTES = 8
 VOTE, STOPPED_VOTE = f"vote of {NUM_VOTES}", f"vote of {NUM_VOTES}, stopped early"
 FIRST_GREEDY = f"{PLAIN}{GREEDY}, of the voted problems"
-PIPE_WIDTH = 132  # columns, where no terminal says how many there are
 SHOWN = {  # column by key of a figure, and its scale
     "accuracy, %": (": accuracy", 100),
     "to plain, points": (" against {plain}: accuracy, points", 1),
@@ -63,21 +60,23 @@ SHOWN = {  # column by key of a figure, and its scale
 
 def show(report: Report) -> None:
     """Print the comparison."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    terminal = console()
     setting = report.setting
-    table = _table(f"{setting['num_problems']} held-out problems, seed {setting['seed']}")
+    terminal.print(f"{setting['num_problems']} held-out problems, seed {setting['seed']}")
+    table = Table("", *SHOWN)
     for suffix, name in itertools.product(("", GREEDY), (PLAIN, CUT, DYNASOR)):
-        table.add_row(name + suffix, *_cells(report, name + suffix, PLAIN + suffix), end_section=name == DYNASOR)
-    console.print(table)
-    table = _table(f"votes, on the first {setting['num_vote_problems']} of them")
+        table.add_row(name + suffix, *_cells(report, name + suffix, PLAIN + suffix))
+    terminal.print(table)
+    terminal.print(f"votes, on the first {setting['num_vote_problems']} of them")
+    table = Table("", *SHOWN)
     for name in (FIRST_GREEDY, VOTE, STOPPED_VOTE):
         table.add_row(name, *_cells(report, name, VOTE if name == STOPPED_VOTE else FIRST_GREEDY))
-    console.print(table)
-    console.print("The vote is held against one greedy chain, the stopped vote against the vote.")
+    terminal.print(table)
+    terminal.print("The vote is held against one greedy chain, the stopped vote against the vote.")
     for suffix in ("", GREEDY):
         gain = _shown(report.figures[f"{DYNASOR}{suffix} against {CUT}{suffix}: accuracy, points"], 1)
-        console.print(f"At equal tokens {DYNASOR}{suffix} is {gain} points above the {CUT}{suffix}.")
-    console.print(
+        terminal.print(f"At equal tokens {DYNASOR}{suffix} is {gain} points above the {CUT}{suffix}.")
+    terminal.print(
         "Decoded tokens hold everything generated: chains, probes, forced answers, discarded work.\n"
         "Intervals are 95 %, paired by problem where two methods are compared."
     )
@@ -163,13 +162,6 @@ def main(
     write_report(report_path, compared, kept_samples(compared.runs, num_problems))
     warnings = [f"Warning: {warning}" for warning in compared.warnings]
     report.closing = [text_of(compared), *warnings, f"report: {report_path}"]
-
-
-def _table(title: str) -> Table:
-    table = Table("", *SHOWN, title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    return table
 
 
 def _cells(report: Report, name: str, base: str) -> list[str]:

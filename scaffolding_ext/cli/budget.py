@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaffolding_ext.cli.options import Finite, Group, OutputPath, console, json_option
+from scaffolding_ext.cli.options import Finite, Group, OutputPath, json_option
 
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.budgets.queueing.demand import Demand
@@ -71,6 +71,7 @@ def solve_command(
     from scaffolding_ext import require
     from scaffolding_ext.controllers.budgets.queueing import solve
     from scaffolding_ext.evaluation.calibrate.budget_report import budgets_table, plot_demand
+    from scaffolding_ext.evaluation.tables import console
 
     demand = _demand(tasks, arrival_rate, alpha, max_tokens, measured)
     if plot_path is not None:
@@ -127,6 +128,7 @@ def plan_command(
     from scaffolding_ext.controllers.budgets.types_file import read_model
     from scaffolding_ext.evaluation.calibrate.budget_report import budgets_table, frontier_table, plot_demand
     from scaffolding_ext.evaluation.calibrate.samples import fingerprint
+    from scaffolding_ext.evaluation.tables import console
 
     demand = _demand(tasks, arrival_rate, alpha, max_tokens, measured, batch, slowdown)
     with require.under():
@@ -230,6 +232,7 @@ def fit_command(
     from scaffolding_ext.controllers.budgets.types_file import write_tasks
     from scaffolding_ext.evaluation.calibrate.budget_report import fit_notes, fit_table, plot_fits
     from scaffolding_ext.evaluation.calibrate.budget_sweep import BUDGET_KEY, read_sweep
+    from scaffolding_ext.evaluation.tables import console
 
     swept = read_sweep(runs, budget_key or BUDGET_KEY, seed)
     for warning in swept.warnings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -53,7 +52,7 @@ def compare(
     """
     from scaffolding_ext.evaluation.compare.compared import compare_runs
     from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
-    from scaffolding_ext.evaluation.report.comparison_tables import PIPE_WIDTH, text_of
+    from scaffolding_ext.evaluation.report.report import text_of
 
     if len(runs) < 2:
         raise click.UsageError("give at least two runs: the first is what the others are compared with")
@@ -72,7 +71,7 @@ def compare(
     if as_json:
         click.echo(json.dumps(compared.to_json()))
     else:
-        click.echo(text_of(compared, width=None if sys.stdout.isatty() else PIPE_WIDTH))
+        click.echo(text_of(compared))
         for what, path in (("report", report_path), ("trace", chrome_trace)):
             if path is not None:
                 click.echo(f"{what}: {path}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -15,13 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from scaffolding_ext.stack.config import DatasetConfig, StackConfig
 
 
 SIGNAL_EXIT = 128  # exit codes above it name the signal that ended a program
-_PIPE_WIDTH = 140  # columns, where no terminal says how many there are
 
 
 class Command(click.Command):
@@ -109,13 +105,6 @@ skip_option = click.option(
 )
 limit_option = click.option("--limit", metavar="N|A-B", help="The first N samples, or those from the A-th to the B-th.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
-
-
-def console() -> Console:
-    """Where tables go: as wide as the terminal, or wide enough where there is none."""
-    from rich.console import Console
-
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def given(section: str = "", **options: Any) -> list[str]:

@@ -257,6 +257,10 @@ def test_an_interrupt_lets_what_is_in_flight_end(folder: Path, held: subprocess.
     read_until(held, "finishing what is in flight")
     (folder / "go").touch()
     document = document_of(held)
+    num_done = len(outcomes(SAMPLES))
+    read_until(
+        held, f"Interrupted after {num_done} of 400 samples, 400 requests; go on with the same command and --resume"
+    )
     assert held.wait() == 130
     assert document["state"] == "interrupted"
     done = outcomes(SAMPLES)

@@ -301,8 +301,7 @@ def test_checking_finds_what_a_worker_needs_and_nobody_installed(monkeypatch: py
     with pytest.raises(MissingDependencyError) as caught:
         check_stack(config)
     assert str(caught.value) == (
-        "torch is not installed; install it with: pip install 'scaffolding-ext[hf]', "
-        "or in a clone of the repository: pip install '.[hf]'"
+        "torch is not installed; in a clone of the repository, install it with: pip install '.[hf]'"
     )
     check_stack(load_config(stack()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -56,11 +57,16 @@ def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | Non
         return None
     if given is not True and not isinstance(given, Mapping):
         raise ConfigError(f"is {given!r}; give a mapping of arguments, or true or false", key)
+    parameters = inspect.signature(kind).parameters.values()
+    lacking = [
+        each.name for each in parameters if each.default is each.empty and (given is True or each.name not in given)
+    ]
+    unknown = [] if given is True else [name for name in given if name not in {each.name for each in parameters}]
+    if lacking or unknown:
+        takes = ", ".join(each.name if each.default is each.empty else f"{each.name} (optional)" for each in parameters)
+        raise ConfigError(f"is {given!r}; give a mapping of its arguments ({takes}), or false for none", key)
     with require.under(key):
-        try:
-            return kind(**({} if given is True else given))
-        except TypeError as error:
-            raise ConfigError(f"is {given!r}, which makes no {kind.__name__} ({error})", "") from None
+        return kind(**({} if given is True else given))
 
 
 Reward = Literal["verdict", "mean_logprob"]

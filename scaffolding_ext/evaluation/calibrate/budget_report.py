@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand, Forecast
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept
+from scaffolding_ext.evaluation.tables import Table
 from scaffolding_ext.stats.intervals import Estimate
 
 _NUM_ALPHAS = 30
@@ -23,7 +22,7 @@ _FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of alpha, in the table
 
 def budgets_table(demand: Demand, budgets: Sequence[int], optimum: Sequence[float] = ()) -> Table:
     """A line a type: its budget, accuracy and service, and where it is known the optimum before rounding."""
-    table = _table("type", "share %", "tokens", "correct %", "service s", *(["optimum"] if optimum else []))
+    table = Table("type", "share %", "tokens", "correct %", "service s", *(["optimum"] if optimum else []))
     for k, (each, tokens) in enumerate(zip(demand.types, budgets, strict=True)):
         found = each.given(tokens)
         row = [f"{100 * each.probability:.1f}", f"{tokens}", f"{100 * found.accuracy:.1f}", f"{found.seconds:.4g}"]
@@ -33,7 +32,7 @@ def budgets_table(demand: Demand, budgets: Sequence[int], optimum: Sequence[floa
 
 def frontier_table(demand: Demand) -> Table:
     """A line an alpha: what the best budgets come to, and the best single budget for all types."""
-    table = _table("alpha s", *demand.names, "correct %", "system s", "alike", "correct %", "system s")
+    table = Table("alpha s", *demand.names, "correct %", "system s", "alike", "correct %", "system s")
     for alpha in (demand.alpha * factor for factor in _FACTORS):
         at = replace(demand, alpha=alpha)
         budgets, alike = at.best(), at.best_uniform()
@@ -48,7 +47,7 @@ def _shown(forecast: Forecast) -> tuple[str, str]:
 
 def fit_table(swept: Swept) -> Table:
     """A line a kind of question: the fitted numbers with intervals, and the largest miss in points."""
-    table = _table("kind", "share %", "A", "b", "D", "t0 s", "c s", "miss")
+    table = Table("kind", "share %", "A", "b", "D", "t0 s", "c s", "miss")
     for kind in swept.kinds:
         curve, line = kind.accuracy, kind.service
         shown = (f"{e.value:.3g} ({e.low:.3g}..{e.high:.3g})" for e in (curve.A, curve.b, curve.D, line.t0, line.c))
@@ -139,14 +138,6 @@ def plot_fits(swept: Swept, path: Path) -> None:
 
 def _ends(estimate: Estimate) -> dict[str, float]:
     return estimate._asdict()
-
-
-def _table(first: str, *columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column(first)
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
 
 
 def _figure(size: tuple[float, float]) -> Any:

@@ -24,6 +24,7 @@ POWER = 0.9
 MAX_QUESTIONS = 1_000_000  # more are not worth telling
 FEW_QUESTIONS = 30  # below which a percentile interval is too narrow
 _LEFT_EARLY = {"probe": "stop", "warm_up": "unsure"}  # event of a rule that looks, and of one that then ends a chain
+_TOKENS = ("decoded", "computed")
 _SETTINGS = ("prompt", "workers")  # of a stack, that make two runs other questions to other models
 
 
@@ -71,8 +72,10 @@ class Comparison:
             them, which makes it the exact sign test.
         baseline_point: Accuracy and decoded tokens of the baseline.
         run_point: Accuracy and decoded tokens of the run.
-        ratios: Run by baseline of `decoded` and `computed` tokens and `seconds`, with 95 % intervals; None where the
-            baseline's total is 0.
+        ratios: Run by baseline of `decoded` and `computed` tokens, with 95 % intervals; None where the baseline's total
+            is 0.
+        seconds_ratio: Run by baseline of seconds; None where the baseline's total is 0. It has no interval: resampled
+            questions do not show how much the machine's load differed between the two runs.
         only_baseline_right: Where the baseline alone is right, in the order of its file.
         only_run_right: Where the run alone is right.
         margin: Loss of accuracy that would be accepted, as a share.
@@ -89,6 +92,7 @@ class Comparison:
     baseline_point: Point
     run_point: Point
     ratios: dict[str, Estimate | None]
+    seconds_ratio: float | None
     only_baseline_right: list[Key]
     only_run_right: list[Key]
     margin: float
@@ -170,7 +174,7 @@ def compare(baseline: Run, run: Run, *, seed: int = 0, margin: float = 0.02, num
         for one, rows in zip((baseline, run), pairs.rows, strict=True)
     )
     rng = np.random.default_rng(seed)
-    kinds = [name for name in ("decoded", "computed", "seconds") if theirs[name].sum() > 0]
+    kinds = [name for name in _TOKENS if theirs[name].sum() > 0]
     num_samples = pairs.totals(np.ones(len(pairs.keys)))
     right = pairs.totals(ours["correct"]), pairs.totals(theirs["correct"])
     decoded = [pairs.totals(columns["decoded"]) for columns in (theirs, ours)]
@@ -192,7 +196,8 @@ def compare(baseline: Run, run: Run, *, seed: int = 0, margin: float = 0.02, num
         mcnemar=mcnemar_exact(right[1] > right[0], right[0] > right[1]),
         baseline_point=Point(baseline.name, *estimates[:2]),
         run_point=Point(run.name, *estimates[2:4]),
-        ratios={kind: ratios.get(kind) for kind in ("decoded", "computed", "seconds")},
+        ratios={kind: ratios.get(kind) for kind in _TOKENS},
+        seconds_ratio=None if not theirs["seconds"].any() else float(ours["seconds"].sum() / theirs["seconds"].sum()),
         only_baseline_right=[pairs.keys[row] for row in np.flatnonzero(gain < 0)],
         only_run_right=[pairs.keys[row] for row in np.flatnonzero(gain > 0)],
         margin=margin,
@@ -254,15 +259,17 @@ def _warnings_of_settings(baseline: Run, run: Run) -> list[str]:
             found.append("prompts differ: the stacks' `prompt` sections are not the same")
         if "workers" in differing:
             found.append("the stacks' `workers` sections differ: part of the difference may be theirs")
-    theirs, ours = set(baseline.decoded_by_purpose), set(run.decoded_by_purpose)
-    lacking = [
-        f"only {name} counts {', '.join(sorted(purposes))}"
-        for name, purposes in ((baseline.name, theirs - ours), (run.name, ours - theirs))
-        if purposes
+    uncounted = [
+        f"{one.name} waited for {', '.join(sorted(purposes))}, and its ledger counts no such tokens"
+        for one, other in ((baseline, run), (run, baseline))
+        if (
+            purposes := (one.summary.mean_seconds_by_phase.keys() & other.decoded_by_purpose)
+            - one.decoded_by_purpose.keys()
+        )
     ]
-    if lacking:
+    if uncounted:
         found.append(
-            f"the ledgers count different purposes ({'; '.join(lacking)}); ratios are of totals, which hold all"
+            f"the ledgers count different purposes ({'; '.join(uncounted)}): ratios of tokens are too good or too bad"
         )
     return found
 

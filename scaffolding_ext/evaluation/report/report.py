@@ -1,32 +1,37 @@
-"""Runs as a table: a line a run."""
+"""Runs and comparisons as tables and sentences for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
+from scaffolding_ext.evaluation.compare.compared import Compared
+from scaffolding_ext.evaluation.compare.comparison import Comparison, Needed
+from scaffolding_ext.evaluation.compare.finished_run import Key, Run
+from scaffolding_ext.evaluation.compare.frontier import Saving, Sweep
 from scaffolding_ext.evaluation.run.summary import Summary
-from scaffolding_ext.stats.intervals import Interval
+from scaffolding_ext.evaluation.tables import Table, console
+from scaffolding_ext.stats.intervals import Estimate, Interval
+from scaffolding_ext.stats.repeats import Mean
+
+NUM_KEYS_SHOWN = 20
 
 
 def comparison_table(runs: Mapping[str, Summary]) -> Table:
-    """A table with one line a run, token figures a sample; what a run saves is in decoded tokens against the first.
+    """A table with one line a run. Tokens are means of a sample; `saved` is in decoded tokens against the first run.
 
-    The 95 % Wilson interval stands beside the percentage of right answers; failed samples are wrong there. Where a run
-    has any, a column more gives the percentage without them. Where one was calibrated, a column more spreads the tokens
-    that were decoded for it over the run's samples; what is saved is then net of them. Where one has prices, a column
-    more gives the cost of a sample.
+    The 95 % Wilson interval stands beside the percentage of right answers; failed samples are wrong there. Some columns
+    are there only where a run needs them: the percentage of right answers without failed samples; the tokens that were
+    decoded for a calibration, spread over the run's samples (`saved` then counts them, too); and the cost of a sample.
     """
     any_failed = any(run.num_failed for run in runs.values())
     any_calibrated = any(run.calibration_tokens for run in runs.values())
     any_cost = any(run.cost is not None for run in runs.values())
-    columns = ("run", "n", "failed", "correct %", *(["of finished"] if any_failed else []))
+    columns = ("n", "failed", "correct %", *(["of finished"] if any_failed else []))
     columns += ("decoded", "discarded", *(["calibration"] if any_calibrated else []), "saved", "computed", "seconds")
-    table = Table(*columns, *(["cost"] if any_cost else []), box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = Table("run", *columns, *(["cost"] if any_cost else []))
     baseline = _with_calibration(next(iter(runs.values()))) if runs else None
     for index, (name, run) in enumerate(runs.items()):
         decoded = run.mean_decoded_tokens
@@ -35,26 +40,178 @@ def comparison_table(runs: Mapping[str, Summary]) -> Table:
             name,
             str(run.num_samples),
             str(run.num_failed),
-            _shown_percentage(run.accuracy, run.accuracy_interval),
-            *([_shown_percentage(run.accuracy_of_finished, run.accuracy_of_finished_interval)] if any_failed else []),
-            _shown(decoded, ".1f"),
-            _shown(run.discarded_share, ".1%"),
-            *([_shown(run.mean_calibration_tokens, ".1f")] if any_calibrated else []),
-            _shown(saved, ".1%"),
-            _shown(run.mean_computed_tokens, ".1f"),
-            _shown(run.mean_seconds, ".3f"),
-            *([_shown(None if run.cost is None else run.cost["per_sample"], ".4g")] if any_cost else []),
+            _percentage(run.accuracy, run.accuracy_interval),
+            *([_percentage(run.accuracy_of_finished, run.accuracy_of_finished_interval)] if any_failed else []),
+            _number(decoded, ".1f"),
+            _number(run.discarded_share, ".1%"),
+            *([_number(run.mean_calibration_tokens, ".1f")] if any_calibrated else []),
+            _number(saved, ".1%"),
+            _number(run.mean_computed_tokens, ".1f"),
+            _number(run.mean_seconds, ".3f"),
+            *([_number(None if run.cost is None else run.cost["per_sample"], ".4g")] if any_cost else []),
         )
     return table
 
 
-def _with_calibration(run: Summary) -> float:
-    return (run.mean_decoded_tokens or 0.0) + run.mean_calibration_tokens
+def summary_text(name: str, summary: Summary, first_error: str | None, budget: Mapping[str, Any] | None = None) -> str:
+    """What `eval` prints of a run.
+
+    Args:
+        name: What the run is called.
+        summary: Its figures.
+        first_error: Of the first sample that failed.
+        budget: `VoteBudget.figures()`, where one budget was spent on all votes.
+    """
+    buffer = io.StringIO()
+    shown = console(buffer)
+    shown.print(comparison_table({name: summary}))
+    repeats = summary.repeats
+    if repeats is not None:
+        shown.print(f"mean@{repeats.n} {_mean(repeats.mean)} %, questions resampled")
+        for figure, by_k in (("maj", repeats.majority), ("pass", repeats.passed)):
+            if repeats.n > 1:
+                shown.print(", ".join(f"{figure}@{k} {_mean(mean)}" for k, mean in by_k.items()))
+    decoded = {purpose: counts["decoded"] for purpose, counts in summary.mean_tokens_by_purpose.items()}
+    shown.print(f"decoded tokens a sample: {_counts(decoded)}")
+    if summary.calibration_tokens is not None:
+        spread = f"{summary.mean_calibration_tokens:.6g} decoded a sample of this run, not in the figures above"
+        shown.print(f"calibration tokens, spent before: {_counts(summary.calibration_tokens)}; {spread}")
+    shown.print(f"a right answer: {_counts(summary.per_right_answer or {})}")
+    firsts = summary.seconds_to_first_token
+    first_token = f"; to the first token: {_counts(firsts)}" if firsts else ""
+    shown.print(f"seconds by phase: {_counts(summary.mean_seconds_by_phase)}{first_token}")
+    shown.print(f"exit reasons: {_counts(summary.exit_reasons)}")
+    shown.print(
+        f"cut off by the budget: {summary.num_cut_off}; wrong: {summary.num_wrong}; no answer: "
+        f"{summary.num_unanswered}; undetermined answers: {summary.num_undetermined}"
+    )
+    shown.print(f"errors: {_counts(summary.errors)}" + (f"; the first, {first_error}" if first_error else ""))
+    if budget is not None:
+        shown.print(
+            f"budget: {budget['spent_tokens']:,} of {budget['total_tokens']:,} decoded tokens ({budget['spending']}), "
+            f"{budget['num_samples']} samples, {budget['fewest_samples']} to {budget['most_samples']} a question; "
+            f"right: {budget['num_right']}, by first samples alone {budget['num_right_of_first_samples']}, by an "
+            f"oracle's choice of these samples {budget['num_right_of_oracle']}"
+        )
+    return buffer.getvalue().rstrip("\n")
 
 
-def _shown_percentage(share: float | None, interval: Interval) -> str:
+def text_of(compared: Compared) -> str:
+    """What `compare` prints: all tables, and the lines below them."""
+    buffer = io.StringIO()
+    shown = console(buffer)
+    shown.print(comparison_table({run.name: run.summary for run in compared.runs}))
+    shown.print(pairs_table(compared.comparisons))
+    shown.print(reasons_table(compared.runs))
+    for one in compared.comparisons:
+        shown.print(f"only {one.baseline} right, against {one.run}: {shown_keys(one.only_baseline_right)}")
+        shown.print(f"only {one.run} right: {shown_keys(one.only_run_right)}")
+        shown.print(f"questions for a power of 0.9, {one.run}: {shown_needed(one.needed, one.margin)}")
+    for sweep in compared.sweeps:
+        shown.print(sweep_table(sweep))
+        saving = shown_saving(sweep.saving)
+        shown.print(f"{sweep.name}: decoded tokens saved at the accuracy of {sweep.baseline}: {saving}")
+    return buffer.getvalue().rstrip("\n")
+
+
+def pairs_table(comparisons: Sequence[Comparison]) -> Table:
+    """A line a comparison: difference in points, McNemar's p-value, ratios of tokens with intervals, and of seconds."""
+    table = Table(f"against {comparisons[0].baseline}", "n", "points", "McNemar p", "decoded", "computed", "seconds")
+    for one in comparisons:
+        table.add_row(
+            one.run,
+            str(one.num_samples),
+            shown_points(one.accuracy_difference),
+            f"{one.mcnemar.only_a}:{one.mcnemar.only_b}, {one.mcnemar.p_value:.3g}",
+            *(shown_ratio(ratio) for ratio in one.ratios.values()),
+            _number(one.seconds_ratio, ".3f"),
+        )
+    return table
+
+
+def reasons_table(runs: Sequence[Run]) -> Table:
+    """The share of the samples by exit reason, a line a run."""
+    shares = [exit_shares(run) for run in runs]
+    reasons = list(dict.fromkeys(reason for own in shares for reason in own))
+    table = Table("exit reasons, %", *reasons)
+    for run, own in zip(runs, shares, strict=True):
+        table.add_row(run.name, *(f"{100 * own[reason]:.1f}" if reason in own else "-" for reason in reasons))
+    return table
+
+
+def exit_shares(run: Run) -> dict[str, float]:
+    """The share of a run's samples by exit reason, the most frequent first."""
+    return {reason: num / len(run.keys) for reason, num in Counter(run.exit_reasons).most_common()}
+
+
+def sweep_table(sweep: Sweep) -> Table:
+    """The runs of a sweep, by rising tokens."""
+    table = Table(sweep.name, "decoded", "correct %", "knobs")
+    for point, knobs in sweep.runs:
+        accuracy = Estimate(*(100 * value for value in point.accuracy))
+        table.add_row(point.run, _estimate(point.tokens), _estimate(accuracy), shown_knobs(knobs))
+    return table
+
+
+def shown_knobs(knobs: dict[str, Any]) -> str:
+    """Knobs on a line."""
+    return ", ".join(f"{name}={value}" for name, value in knobs.items())
+
+
+def shown_saving(saving: Saving) -> str:
+    """What a sweep saves at equal accuracy, as the end of a sentence."""
+    if saving.saved is None:
+        return f"not reached ({saving.reached_share:.0%} of the resamples reach it)"
+    value, low, high = (f"{100 * number:.1f} %" for number in saving.saved)
+    how = "interpolated" if saving.interpolated else "of its cheapest run, which is as accurate"
+    return f"{value} ({'not reached' if low == '-inf %' else low} .. {high}), {how}"
+
+
+def shown_needed(needed: Needed, margin: float) -> str:
+    """How many questions a new comparison takes."""
+    apart, within = ("more than a million, or nothing is known" if n is None else f"{n:,}" for n in needed)
+    return f"a difference as large: {apart}; a loss below {100 * margin:g} points, if there is none: {within}"
+
+
+def shown_keys(keys: Sequence[Key]) -> str:
+    """The first ids, each with its epoch behind a slash where this is not the first, and how many more there are."""
+    names = [key.id if key.epoch == 0 else f"{key.id}/{key.epoch}" for key in keys[:NUM_KEYS_SHOWN]]
+    more = [f"and {len(keys) - NUM_KEYS_SHOWN} more"] if len(keys) > NUM_KEYS_SHOWN else []
+    return ", ".join([*names, *more]) or "none"
+
+
+def shown_points(difference: Estimate) -> str:
+    """A difference of accuracies in points."""
+    value, low, high = (100 * number for number in difference)
+    return f"{value:+.1f} ({low:+.1f}..{high:+.1f})"
+
+
+def shown_ratio(ratio: Estimate | None) -> str:
+    """A ratio with its interval."""
+    return "-" if ratio is None else f"{ratio.value:.3f} ({ratio.low:.3f}..{ratio.high:.3f})"
+
+
+def _estimate(estimate: Estimate) -> str:
+    return f"{estimate.value:.1f} ({estimate.low:.1f}..{estimate.high:.1f})"
+
+
+def _mean(mean: Mean) -> str:
+    """A share with its interval, in percent; one question has no interval."""
+    bounds = "" if mean.low != mean.low else f" ({100 * mean.low:.1f}-{100 * mean.high:.1f})"
+    return f"{100 * mean.value:.1f}{bounds}"
+
+
+def _percentage(share: float | None, interval: Interval) -> str:
     return "-" if share is None else f"{100 * share:.1f} ({100 * interval.low:.1f}-{100 * interval.high:.1f})"
 
 
-def _shown(value: float | None, form: str) -> str:
+def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+def _counts(counts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {number:.6g}" for name, number in counts.items()) or "none"
+
+
+def _with_calibration(run: Summary) -> float:
+    return (run.mean_decoded_tokens or 0.0) + run.mean_calibration_tokens

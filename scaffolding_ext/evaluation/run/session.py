@@ -10,22 +10,26 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from scaffolding_ext import __version__
 from scaffolding_ext.documents import write_text
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.run.engine import Engine, Job, LocalEngine
 from scaffolding_ext.evaluation.run.interrupt import Interrupts
+from scaffolding_ext.evaluation.run.price import checked_price
 from scaffolding_ext.evaluation.run.progress import progress_shown
 from scaffolding_ext.evaluation.run.ray_engine import ray_engine
 from scaffolding_ext.evaluation.run.records import Record, record_writer
-from scaffolding_ext.evaluation.run.resume import check_config, mend, taken_up
-from scaffolding_ext.evaluation.run.run_folder import CONFIG, SAMPLES, VOTES
-from scaffolding_ext.evaluation.run.runner import jobs_of, run_rounds
+from scaffolding_ext.evaluation.run.resume import check_config, fingerprint, mend, taken_up
+from scaffolding_ext.evaluation.run.run_folder import CONFIG, SAMPLES, SUMMARY, VOTES
+from scaffolding_ext.evaluation.run.runner import check_samples, jobs_of, run_rounds
 from scaffolding_ext.evaluation.run.summary import Summary, Tally, summarize
 from scaffolding_ext.evaluation.run.vote_budget import VoteBudget
+from scaffolding_ext.protocol import Controller
 from scaffolding_ext.protocol.notes import TokenCounts
-from scaffolding_ext.stack.build import build_stack
+from scaffolding_ext.stack.build import build_stack, check_stack
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
 
@@ -46,29 +50,98 @@ def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:
     return ray_engine(functools.partial(local_engine, config), settings.num_actors, settings.gpus_per_actor)
 
 
+class Finished(NamedTuple):
+    """What came of a run.
+
+    Attributes:
+        document: What `summary.json` holds.
+        summary: The figures in it.
+    """
+
+    document: dict[str, Any]
+    summary: Summary
+
+
 class Session:
-    """A stack, what it is to be run on, and what is done of it.
+    """A stack, the samples that it is run on, and the part of them that is done.
 
     Args:
-        config: The resolved stack.
+        config: The stack, as `StackConfig.for_run` gives it.
         samples: What it is run on.
         folder: Where the run is written, claimed by the caller; None writes nothing.
         budget: Says round by round what is run, where one budget is spent on all votes; None runs every epoch.
 
     Attributes:
+        config: The stack.
+        controller: Its outermost controller, checked and not bound to workers.
         tally: Counts all records, those that were taken up included.
         done: Id and epoch of what was taken up.
+
+    Raises:
+        ConfigError: The stack is wrong, or the samples are too many.
     """
 
     def __init__(
-        self, config: StackConfig, samples: Sequence[Sample], folder: Path | None, budget: VoteBudget | None = None
+        self,
+        config: StackConfig,
+        samples: Sequence[Sample],
+        folder: Path | None,
+        controller: Controller | None = None,
+        budget: VoteBudget | None = None,
     ) -> None:
+        self.config = config
+        self.controller = check_stack(config) if controller is None else controller
         self.tally = Tally()
-        self._budget = budget
         self.done: set[tuple[str, int]] = set()
-        self._config = config
         self._samples = samples
         self._folder = folder
+        self._budget = budget
+        self._epochs = config.evaluation.epochs if budget is None else budget.max_samples
+        check_samples(samples, self._epochs)
+
+    @classmethod
+    def of(cls, config: StackConfig, folder: Path | None) -> Session:
+        """The run that a stack file with a dataset describes. Stack, dataset, prices and budget are checked.
+
+        Raises:
+            ConfigError: The stack is wrong, or its prices or its budget.
+            DatasetError: The dataset is unusable.
+        """
+        settings = config.evaluation
+        checked_price(settings.price)
+        controller = check_stack(config)
+        limit = None if settings.limit is None else str(settings.limit)
+        samples = load_dataset(**_dataset_of(config), limit=limit)
+        budget = None
+        if settings.total_tokens is not None:
+            budget = VoteBudget(controller, samples, settings.total_tokens, settings.spending)
+        return cls(config, samples, folder, controller, budget)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests of the whole run; with a budget the most that it may buy."""
+        return len(self._samples) * self._epochs
+
+    @property
+    def described(self) -> str:
+        """How much is run, in words."""
+        most = "" if self._budget is None else "at most "
+        return f"{len(self._samples)} samples, {most}{self.num_requests} requests"
+
+    def document(self) -> dict[str, Any]:
+        """What the run is, as `summary.json` begins."""
+        settings = self.config.evaluation
+        return {
+            "version": __version__,
+            "fingerprint": fingerprint(self.config.resolved()),
+            "dataset": _dataset_of(self.config),
+            "limit": settings.limit,
+            "epochs": settings.epochs,
+            "seed": self.config.seed,
+            "num_samples": len(self._samples),
+            "num_requests": self.num_requests,
+            "price": settings.price or None,
+        }
 
     def take_up(self, *, is_mended: bool) -> None:
         """Read what the folder has of the run.
@@ -84,17 +157,16 @@ class Session:
             return  # it was killed before its first record
         path = self._folder / SAMPLES
         before = load_config(self._folder / CONFIG)
-        check_config(self._config.resolved(), before.resolved(), self._folder)
+        check_config(self.config.resolved(), before.resolved(), self._folder)
         if (before.evaluation.total_tokens is None) != (self._budget is None):
             raise ConfigError(
-                f"is {self._config.evaluation.total_tokens}, but the run in {self._folder} has "
+                f"is {self.config.evaluation.total_tokens}, but the run in {self._folder} has "
                 f"{before.evaluation.total_tokens}; name another --output_path",
                 "evaluation.total_tokens",
             )
         if is_mended and mend(path):
             warnings.warn(f"{path}: its last line was not written to its end, and is mended", stacklevel=2)
-        epochs = self._config.evaluation.epochs if self._budget is None else self._budget.max_samples
-        self.done = taken_up(path, self._samples, epochs, self._count)
+        self.done = taken_up(path, self._samples, self._epochs, self._count)
 
     def go(self, say: Callable[[str], object], against: Mapping[tuple[str, int], int] | None = None) -> int | None:
         """Run what is not done, each record written as soon as there is one.
@@ -114,16 +186,16 @@ class Session:
         first = next(rounds, None)  # before anything is loaded
         if first is None:
             return None
-        settings = self._config.evaluation
-        total = settings.total_tokens or len(self._samples) * settings.epochs
+        settings = self.config.evaluation
+        total = settings.total_tokens or self.num_requests
         interrupts = Interrupts(lambda: say("finishing what is in flight; another interrupt does not wait for it"))
         heard: list[Callable[[Record], None]] = [self._count]
         with ExitStack() as stack:
-            engine = stack.enter_context(engine_of(self._config))
+            engine = stack.enter_context(engine_of(self.config))
             in_tokens = settings.total_tokens is not None
             heard.append(stack.enter_context(progress_shown(total, self.tally, against, in_tokens=in_tokens)))
             if self._folder is not None:
-                write_text(self._folder / CONFIG, self._config.to_yaml())
+                write_text(self._folder / CONFIG, self.config.to_yaml())
                 heard.insert(0, stack.enter_context(record_writer(self._folder / SAMPLES)))
 
             def on_record(record: Record) -> None:
@@ -134,23 +206,45 @@ class Session:
             asyncio.run(interrupts.run(work))
         return interrupts.signal
 
-    def finish(self, calibration_cost: TokenCounts | None, price: Mapping[str, float]) -> Summary:
-        """Sum up what was run; where a budget was spent on votes, they are written and summed up."""
+    def finish(self, calibration_cost: TokenCounts | None, stopped_by: int | None) -> Finished:
+        """Sum up what was run, and write it; where a budget was spent on votes, these are written and summed up.
+
+        Args:
+            calibration_cost: What `calibration_cost.calibration_cost` says of the run's controller.
+            stopped_by: What `go` returned.
+        """
+        price = self.config.evaluation.price
         if self._budget is None:
-            return self.tally.summary(calibration_cost, price=price)
-        votes = self._budget.votes()
+            summary = self.tally.summary(calibration_cost, price=price)
+        else:
+            votes = self._budget.votes()
+            if self._folder is not None:
+                write_text(self._folder / VOTES, "".join(json.dumps(vote.to_json()) + "\n" for vote in votes))
+            summary = summarize(votes, calibration_cost, price=price)
+        document = self.document() | {
+            "state": "finished" if stopped_by is None else "interrupted",
+            "summary": summary.to_json(),
+            "first_error": self.tally.first_error,
+            **({} if self._budget is None else {"budget": self._budget.figures()}),
+        }
         if self._folder is not None:
-            write_text(self._folder / VOTES, "".join(json.dumps(vote.to_json()) + "\n" for vote in votes))
-        return summarize(votes, calibration_cost, price=price)
+            write_text(self._folder / SUMMARY, json.dumps(document, indent=2) + "\n")
+        return Finished(document, summary)
 
     def _rounds(self) -> Iterator[Iterator[Job]]:
         """What is to be run: all at once, or what a budget buys next."""
         if self._budget is not None:
             yield from self._budget.rounds()
-        elif len(self.done) < len(self._samples) * self._config.evaluation.epochs:
-            yield jobs_of(self._samples, self._config.evaluation.epochs, self.done)
+        elif len(self.done) < self.num_requests:
+            yield jobs_of(self._samples, self._epochs, self.done)
 
     def _count(self, record: Record) -> None:
         self.tally.add(record)
         if self._budget is not None:
             self._budget.add(record)
+
+
+def _dataset_of(config: StackConfig) -> dict[str, Any]:
+    if config.dataset is None:
+        raise ConfigError("there is none; name a JSONL file or tinylm:held_out", "dataset")
+    return config.dataset.model_dump()

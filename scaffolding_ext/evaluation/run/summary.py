@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,11 +15,11 @@ from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.repeats import Attempt, Repeats, figures_of
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts
 from scaffolding_ext.stats.intervals import Interval, wilson_interval
-from scaffolding_ext.stats.repeats import Mean
 
 CUT_OFF = "length"  # the exit reason of a chain that its budget ended
 COUNTS = ("decoded", "prefilled", "reused")
 _MOST_DISCARDED = 0.1  # share of the decoded tokens; above it a run is warned about
+_MOST_UNANSWERED = 0.5  # share of the outputs that came to their end; above it a run is warned about
 _PRICED = 1e6  # tokens that a price is of
 
 
@@ -100,15 +99,24 @@ class Summary:
         return discarded / self.mean_decoded_tokens if self.mean_decoded_tokens else 0.0
 
     @property
-    def warning(self) -> str | None:
-        """What is to be changed where much was decoded in vain; None elsewhere."""
-        if self.discarded_share <= _MOST_DISCARDED:
-            return None
-        return (
-            f"{self.discarded_share:.0%} of the decoded tokens were discarded: chains ran on while their probes "
-            "waited, or samples of a vote were stopped. Have the server serve probes first (docs/servers.md), raise "
-            "the worker's max_batch_size, lower max_parallel_requests or the controller's max_lead, or probe less often"
-        )
+    def warnings(self) -> list[str]:
+        """What the user should change: much was decoded in vain, or most outputs state no answer."""
+        found = []
+        if self.discarded_share > _MOST_DISCARDED:
+            found.append(
+                f"{self.discarded_share:.0%} of the decoded tokens were discarded: chains ran on while their probes "
+                "waited, or samples of a vote were stopped. Let the server answer probes first (docs/servers.md), "
+                "raise the worker's max_batch_size, lower max_parallel_requests or the controller's max_lead, or "
+                "probe less often"
+            )
+        num_ended = self.num_samples - self.num_failed - self.num_cut_off
+        if self.num_unanswered > _MOST_UNANSWERED * num_ended:
+            found.append(
+                f"{self.num_unanswered} of {num_ended} outputs that came to their end state no answer, neither in a "
+                '\\boxed{} nor behind "the answer is". Ask for a box by prompt.prompt_suffix, or name the model\'s '
+                "family by prompt.family (docs/stack_files.md)"
+            )
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold: mean@n, maj@k and pass@k stand beside the others."""
@@ -239,12 +247,6 @@ class Tally:
 
     def _mean(self, total: float) -> float | None:
         return total / self.num_samples if self.num_samples else None
-
-
-def shown_mean(mean: Mean) -> str:
-    """A share with its interval, in percent."""
-    bounds = "" if math.isnan(mean.low) else f" ({100 * mean.low:.1f}-{100 * mean.high:.1f})"
-    return f"{100 * mean.value:.1f}{bounds}"
 
 
 def _outcome(record: Record) -> str:

@@ -48,9 +48,9 @@ def test_figures_are_those_of_the_paired_samples_whatever_their_order(compared: 
     by_hand = paired_bootstrap(right[1], right[0], rng=np.random.default_rng(5))
     assert found.accuracy_difference == pytest.approx(by_hand, abs=0.02)
     assert found.accuracy_difference.value == pytest.approx(by_hand.value)
-    for kind, theirs, own in (("decoded", tokens[0], tokens[1] + 5), ("seconds", tokens[0], tokens[1])):
-        ratio = paired_bootstrap_ratio(own, theirs, rng=np.random.default_rng(5))
-        assert found.ratios[kind] == pytest.approx(ratio, rel=0.01)
+    ratio = paired_bootstrap_ratio(tokens[1] + 5, tokens[0], rng=np.random.default_rng(5))
+    assert found.ratios["decoded"] == pytest.approx(ratio, rel=0.01)
+    assert found.seconds_ratio == pytest.approx(tokens[1].sum() / tokens[0].sum())
     only = [[f"q{n}" for n in range(60) if a(n) and not b(n)] for a, b in ((_by(3), _by(4)), (_by(4), _by(3)))]
     assert [key.id for key in found.only_baseline_right] == only[0]
     assert sorted(key.id for key in found.only_run_right) == sorted(only[1])
@@ -88,7 +88,8 @@ def test_where_nothing_differs_no_number_is_told(compared: Callable[..., Compari
     same = rows(40, lambda n: n % 2 > 0, lambda n: 0)
     found = compared(same, same)
     assert found.needed == (None, None)
-    assert found.ratios == {"decoded": None, "computed": pytest.approx((1, 1, 1)), "seconds": None}
+    assert found.ratios == {"decoded": None, "computed": pytest.approx((1, 1, 1))}
+    assert found.seconds_ratio is None
     assert (found.mcnemar.p_value, found.warnings) == (1, [])
 
 
@@ -97,7 +98,6 @@ def test_where_nothing_differs_no_number_is_told(compared: Callable[..., Compari
     [
         ({"prompt_hash": "f" * 16}, "the prompts of 40 of 40 samples differ"),
         ({"target": "7"}, "the right answers of 40 of 40 samples differ"),
-        ({"probes": 3}, "the ledgers count different purposes (only ours counts probe)"),
         ({"error": RecordError("TaskError", "x")._asdict()}, "40 of 40 samples of ours failed"),
         ({"trace": [{"event": "probe", "branch": [], "seconds": 0.0}]}, "the early-exit rule of ours never fired"),
         (
@@ -112,6 +112,20 @@ def test_what_makes_it_doubtful_is_said(
     plain = rows(40, lambda n: n % 2 > 0, lambda n: 9)
     (found,) = compared(plain, rows(40, lambda n: n % 2 > 0, lambda n: 9, **changes)).warnings
     assert found.startswith(warning)
+
+
+def test_a_purpose_that_only_one_run_has_is_no_fault_of_its_ledger(compared: Callable[..., Comparison]) -> None:
+    plain = rows(40, lambda n: n % 2 > 0, lambda n: 9, seconds={"total": 1.0, "chain": 1.0})
+    probed = {"total": 1.0, "chain": 0.8, "probe": 0.2}
+    assert compared(plain, rows(40, lambda n: n % 2 > 0, lambda n: 9, probes=3, seconds=probed)).warnings == []
+
+
+def test_a_purpose_that_one_of_two_ledgers_leaves_out_is_told(compared: Callable[..., Comparison]) -> None:
+    probed = {"total": 1.0, "chain": 0.8, "probe": 0.2}
+    counted = rows(40, lambda n: n % 2 > 0, lambda n: 9, probes=3, seconds=probed)
+    uncounted = rows(40, lambda n: n % 2 > 0, lambda n: 9, seconds=probed)
+    (warning,) = compared(counted, uncounted).warnings
+    assert warning.startswith("the ledgers count different purposes (ours waited for probe, and its ledger counts no")
 
 
 def test_a_rule_that_fired_once_is_not_warned_about(compared: Callable[..., Comparison]) -> None:

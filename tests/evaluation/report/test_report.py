@@ -173,17 +173,17 @@ def test_drafts_that_a_rule_turned_down_were_not_decoded_in_vain() -> None:
     ledger.add(Purpose.CHAIN, 100)
     ledger.discard(Purpose.CHAIN, 40, Purpose.REJECTED)
     summary = summarize([make(ledger=ledger.to_json())])
-    assert (summary.discarded_share, summary.warning) == (0.0, None)
+    assert (summary.discarded_share, summary.warnings) == (0.0, [])
     assert summary.mean_tokens_by_purpose["rejected"]["decoded"] == 40
 
 
 def test_what_was_decoded_in_vain_is_shown_and_warned_about_above_a_tenth() -> None:
     little, much = summarize([with_discarded(10)]), summarize([with_discarded(10), with_discarded(13)])
-    assert (little.discarded_share, little.warning) == (0.1, None)
+    assert (little.discarded_share, little.warnings) == (0.1, [])
     assert much.discarded_share == 0.115
-    assert much.warning is not None
-    assert much.warning.startswith("12% of the decoded tokens were discarded")
-    assert "max_batch_size" in much.warning
-    assert (summarize([]).discarded_share, summarize([]).warning, Ledger().discarded_share) == (0.0, None, 0.0)
+    [warning] = much.warnings
+    assert warning.startswith("12% of the decoded tokens were discarded")
+    assert "max_batch_size" in warning
+    assert (summarize([]).discarded_share, summarize([]).warnings, Ledger().discarded_share) == (0.0, [], 0.0)
     table = comparison_table({"run": much})
     assert next(list(column.cells) for column in table.columns if column.header == "discarded") == ["11.5%"]

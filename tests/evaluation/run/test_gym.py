@@ -51,5 +51,5 @@ def test_a_sample_is_scored_by_its_verifier() -> None:
 @pytest.mark.parametrize(("source", "package"), [("reasoning_gym:chain_sum", "reasoning_gym"), ("hf:a/b", "datasets")])
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, source: str, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDependencyError, match=r"install it with: pip install 'scaffolding-ext\[problems\]'"):
+    with pytest.raises(MissingDependencyError, match=r"install it with: pip install '\.\[problems\]'"):
         load_dataset(source)

@@ -132,7 +132,7 @@ def test_the_prompt_hash_tells_prompts_apart() -> None:
 
 @pytest.fixture(scope="module")
 def validator() -> Any:
-    text = importlib.resources.files("scaffolding_ext.evaluation").joinpath("record.schema.json").read_text()
+    text = importlib.resources.files("scaffolding_ext.evaluation.run").joinpath("record.schema.json").read_text()
     schema = json.loads(text)
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)

@@ -14,8 +14,7 @@ from scaffolding_ext.documents import write_text
 from scaffolding_ext.evaluation.compare.compared import Compared
 from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, Run
 from scaffolding_ext.evaluation.compare.kept_samples import KeptSample
-from scaffolding_ext.evaluation.report import comparison_tables
-from scaffolding_ext.evaluation.report.comparison_tables import exit_shares
+from scaffolding_ext.evaluation.report import report as tables
 from scaffolding_ext.evaluation.report.html_report.charts import color_of, distribution_chart, frontier_chart
 from scaffolding_ext.evaluation.report.timeline import lanes_of, steps_of
 from scaffolding_ext.evaluation.run.records import Record
@@ -56,12 +55,12 @@ def rendered(compared: Compared, samples: Sequence[KeptSample]) -> str:
     )
     environment.filters["json"] = _json
     runs = compared.runs
-    reasons = [exit_shares(run) for run in runs]
+    reasons = [tables.exit_shares(run) for run in runs]
     return environment.get_template("report.html").render(
         version=__version__,
         runs=[{"name": run.name, "color": color_of(number), "summary": run.summary} for number, run in enumerate(runs)],
         compared=compared,
-        tables=comparison_tables,
+        tables=tables,
         frontier=frontier_chart(compared.points, compared.sweeps),
         purposes=_purposes(runs),
         purpose_colors=PURPOSE_COLORS,

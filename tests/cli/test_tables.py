@@ -1,0 +1,131 @@
+"""Every table of the command line at 80 columns: no line is longer, and no figure is cut."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from scaffolding_ext.cli.main import main
+from scaffolding_ext.evaluation.compare.compared import compare_runs
+from scaffolding_ext.evaluation.report import report
+from scaffolding_ext.evaluation.tables import PIPE_WIDTH, Table, console
+
+TASKS = [
+    {"name": "sums_of_fractions", "probability": 0.7, "A": 0.55, "b": 0.02, "D": 0.3, "t0": 0.2, "c": 0.01},
+    {"name": "proofs_by_induction", "probability": 0.3, "A": 0.6, "b": 0.004, "D": 0.1, "t0": 0.4, "c": 0.01},
+]
+STACK = """
+controller: {{type: DynasorCoTController, args: {{certainty_threshold: {threshold}, chunk_size: {chunk}}}}}
+workers: {{generation: {{type: HuggingFaceWorker, args: {{model: tinylm/target}}}}}}
+"""
+INTERVAL = re.compile(r"\([^()]*\.\.[^()]*\)")
+
+
+@pytest.fixture(autouse=True, params=[80, 60])
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    return int(request.param)
+
+
+def shown(*arguments: object) -> str:
+    result = CliRunner().invoke(main, list(map(str, arguments)))
+    assert result.exit_code == 0, result.output
+    return str(result.stdout)
+
+
+def check(text: str, tables: list[Table], width: int) -> None:
+    """Every cell of the tables stands in the text whole, each line within the width."""
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for table in tables:
+        for column in table.columns:
+            for cell in (column.header, *column.cells):
+                assert re.search(rf"(^|\s){re.escape(str(cell))}(\s|$)", text, re.MULTILINE), cell
+
+
+@pytest.fixture
+def runs(write_run: Callable[..., Path]) -> list[Path]:
+    rows = {
+        "plain_chain_of_thought": [(f"q{n}", n % 2, 12_345 + n) for n in range(40)],
+        "dynasor_2_of_32": [(f"q{n}", n % 2 or n == 4, 8_123 + n, {"exit_reason": "certain"}) for n in range(40)],
+        "dynasor_3_of_64": [(f"q{n}", n % 2 or n == 4, 9_123 + n, {"exit_reason": "no_answer"}) for n in range(40)],
+    }
+    configs = (None, STACK.format(threshold=2, chunk=32), STACK.format(threshold=3, chunk=64))
+    return [write_run(name, own, config) for (name, own), config in zip(rows.items(), configs, strict=True)]
+
+
+def test_compare(runs: list[Path], width: int) -> None:
+    text = shown("compare", *runs)
+    compared = compare_runs(runs)
+    tables = [
+        report.comparison_table({run.name: run.summary for run in compared.runs}),
+        report.pairs_table(compared.comparisons),
+        report.reasons_table(compared.runs),
+    ]
+    check(text, tables, width)
+    assert len(INTERVAL.findall(" ".join(text.split()))) >= 2 * 3 + 2 * 2  # of two comparisons, and of the sweep's runs
+    [sweep] = compared.sweeps
+    for column in report.sweep_table(sweep).columns[:-1]:
+        assert all(str(cell) in text for cell in column.cells)
+
+
+def test_eval(tmp_path: Path, width: int) -> None:
+    rows = [json.dumps({"question": f"say {n}", "answer": n, "id": f"q{n}"}) for n in range(3)]
+    (tmp_path / "data.jsonl").write_text("\n".join(rows))
+    stack = {
+        "controller": {"type": "NativeGenerationController"},
+        "workers": {"generation": {"type": "ScriptedWorker", "args": {"respond": "\\boxed{1}"}}},
+        "evaluation": {"price": {"decoded": 1.0}},
+    }
+    path = tmp_path / "a_stack_with_a_long_name.yaml"
+    path.write_text(json.dumps(stack))
+    text = shown("eval", "--config", path, "--dataset", tmp_path / "data.jsonl", "--output_path", tmp_path / "run")
+    heads = ("n", "failed", "correct %", "decoded", "discarded", "saved", "computed", "seconds", "cost")
+    table = Table("run", *heads)
+    table.add_row("a_stack_with_a_long_name", "3", "0", "33.3 (6.1-79.2)")
+    check(text, [table], width)
+
+
+def test_budget(write_run: Callable[..., Path], tmp_path: Path, width: int) -> None:
+    rng = np.random.default_rng(0)
+    folders = []
+    for tokens in (0, 50, 100, 200, 400):
+        rows: list[Any] = []
+        for number in range(240):
+            task: dict[str, Any] = TASKS[number % 2]
+            right = rng.random() < task["D"] + task["A"] * (1 - np.exp(-task["b"] * tokens))
+            seconds = {"total": task["t0"] + task["c"] * tokens + rng.normal(0, 0.01)}
+            rows.append((f"q{number}", right, tokens, {"kind": task["name"], "seconds": seconds}))
+        config = f"controller: {{args: {{thinking_tokens: {tokens}}}}}\nmax_parallel_requests: 1\n"
+        folders.append(write_run(f"budget_{tokens}", rows, config))
+    types, plan = tmp_path / "types.json", tmp_path / "plan.json"
+    fit = shown("budget", "fit", *folders, "--output_path", types)
+    load = ("--arrival_rate", 0.3, "--alpha", 30, "--max_tokens", 4096)
+    texts = (fit, shown("budget", "solve", types, *load), shown("budget", "plan", types, *load, "--output_path", plan))
+    heads = (
+        ("kind", "share %", "A", "b", "D", "t0 s", "c s", "miss"),
+        ("type", "share %", "tokens", "correct %", "service s", "optimum"),
+        ("alpha s", "sums_of_fractions", "proofs_by_induction", "correct %", "system s", "alike"),
+    )
+    for text, own in zip(texts, heads, strict=True):
+        table = Table(*own)
+        for task in TASKS:
+            table.add_row(*([str(task["name"])] if own[0] != "alpha s" else []))
+        check(
+            "\n".join(line for line in text.splitlines() if "written" not in line and "objective" not in line),
+            [table],
+            width,
+        )
+    assert len(INTERVAL.findall(" ".join(fit.split()))) == 2 * 5
+
+
+def test_a_pipe_without_columns_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    assert console().width == PIPE_WIDTH
