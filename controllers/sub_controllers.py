@@ -29,7 +29,7 @@ def cloned_subs(controller: Controller) -> dict[str, Any]:
     cloned: dict[str, Any] = {}
     for name, value in vars(controller).items():
         kind = type(value)
-        if kind in _PLAIN_TYPES:
+        if kind in _PLAIN_TYPES or (kind in _CONTAINERS and not value):
             continue
         if kind not in _CONTAINERS:
             if _is_controller(kind):  # type: ignore[arg-type]  # a type is hashable

@@ -1,6 +1,7 @@
 """What the host costs: a vote of 16 over an instant worker, beside a bare `create_task` + `gather` in the same run.
 
     python -m benchmarks.engines.orchestration --quick
+    python -m benchmarks.engines.orchestration --other ../before    # beside another checkout, in turn, in one run
 
 Times are CPU time of the process. An instant worker never waits, so on a machine of one's own that is wall-clock, and
 beside other work it is still the host's own.
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import statistics
 import subprocess
 import sys
 import time
@@ -18,7 +21,8 @@ from typing import Any, ClassVar
 
 import click
 
-from benchmarks._lib.command import benchmark, size
+from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.provenance import commit
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -27,6 +31,7 @@ from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
 
 WIDTH = 16
 NUM_REQUESTS = (64, 512, 4096, 16384)
+LARGEST_RATIO = 4.0  # of a task's CPU time to that of a bare one
 LEAST_REQUESTS = 2048  # a smaller size is run so often that its time is more than the clock's noise
 
 
@@ -88,6 +93,31 @@ def peak_memory_mib(num_requests: int) -> float:
     return float(run.stdout)
 
 
+def ratio_in(checkout: Path, num_requests: int) -> float:
+    """The ratio to the bare tasks, in a process of its own that runs the code of a checkout."""
+    own = f"own.microseconds_a_task({num_requests}) / own.bare_microseconds_a_task({num_requests})"
+    code = f"import benchmarks.engines.orchestration as own; print({own})"
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=checkout, env=environment
+    )
+    return float(run.stdout)
+
+
+def compare(report: Report, other: Path, repetitions: int, num_requests: int) -> None:
+    """The ratio here and in another checkout, in turn: A B, B A, and so on."""
+    here = Path(__file__).resolve().parents[2]
+    ratios: dict[Path, list[float]] = {here: [], other: []}
+    for repetition in track(range(repetitions), "pairs"):
+        for checkout in (here, other) if repetition % 2 == 0 else (other, here):
+            ratios[checkout].append(ratio_in(checkout, num_requests))
+    for name, values in (("here", ratios[here]), ("other", ratios[other])):
+        report.figure(f"ratio_{num_requests}_{name}", statistics.median(values), min(values), max(values))
+    quotients = [mine / theirs for mine, theirs in zip(ratios[here], ratios[other], strict=True)]
+    report.figure("here_by_other", statistics.median(quotients), min(quotients), max(quotients))
+    report.bar(f"ratio to bare tasks, {num_requests} requests", statistics.median(ratios[here]), "<=", LARGEST_RATIO)
+
+
 def own_peak_mib() -> float:
     """Peak resident memory of this process (Linux; `ru_maxrss` would carry the parent's over)."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
@@ -97,8 +127,13 @@ def own_peak_mib() -> float:
 @benchmark("engines.orchestration")
 @click.option("--repetitions", default=5, show_default=True, help="Runs of each size; the median counts.")
 @size("--num_sizes", len(NUM_REQUESTS), quick=2, help="Sizes: 64, 512, 4,096 and 16,384 requests.")
-def main(report: Report, repetitions: int, num_sizes: int) -> None:
+@click.option("--other", type=click.Path(exists=True, file_okay=False), help="Another checkout.")
+def main(report: Report, repetitions: int, num_sizes: int, other: str | None) -> None:
     """Microseconds a task, in ratio to a bare create_task + gather, from 64 to 16,384 requests of 16 tasks."""
+    if other is not None:
+        report.setting |= {"width": WIDTH, "num_requests": NUM_REQUESTS[1], "other": commit(Path(other))}
+        compare(report, Path(other).resolve(), repetitions, NUM_REQUESTS[1])
+        return
     sizes = NUM_REQUESTS[:num_sizes]
     report.setting |= {"width": WIDTH, "sizes": list(sizes)}
     samples: dict[int, list[tuple[float, float]]] = {num: [] for num in sizes}
@@ -114,7 +149,7 @@ def main(report: Report, repetitions: int, num_sizes: int) -> None:
         report.figure(f"bare_microseconds_a_task_{num}", bare[middle], bare[0], bare[-1])
         report.figure(f"ratio_{num}", ratios[middle], ratios[0], ratios[-1])
         report.figure(f"peak_memory_mib_{num}", peak_memory_mib(num))
-        report.bar(f"ratio to bare create_task + gather, {num} requests", ratios[middle], "<=", 6.0)
+        report.bar(f"ratio to bare create_task + gather, {num} requests", ratios[middle], "<=", LARGEST_RATIO)
     if len(sizes) == len(NUM_REQUESTS):
         growth = sorted(
             big[0] / small[0] for big, small in zip(samples[NUM_REQUESTS[-1]], samples[NUM_REQUESTS[1]], strict=True)
