@@ -41,7 +41,7 @@ CHAIN_FIELDS = frozenset({"temperature", "top_p", "top_k", "max_tokens"})
 
 
 class Told:
-    """What the requests of one stack have said in the log, which they share: of each warning, the first is enough."""
+    """The warnings that the requests of one stack have logged, so that each warning is logged once."""
 
     def __init__(self) -> None:
         self._warnings: set[str] = set()
@@ -70,7 +70,7 @@ class BaseController(Controller):
             none, or nothing says how many.
         continues_answers: Whether it has workers go on with an unfinished answer, which not every chat server can.
         prompting: Of the outermost controller of a stack: applied to the prompt when a request starts. Where it was
-            never set, our host takes that of the generation worker's model; None sends prompts as they are.
+            never set, our host takes the prompting of the generation worker's model; None sends prompts as they are.
     """
 
     WorkerTag: TypeAlias = scaffolding_ext.protocol.worker_tags.WorkerTag
@@ -84,7 +84,7 @@ class BaseController(Controller):
     prompting: Prompting | None = None
 
     def honours(self) -> frozenset[str]:
-        """What a request may ask of `process` by keyword, and gets: sampling fields, and `thinking_budget`."""
+        """The keywords of `process` that this controller obeys: sampling fields, and `thinking_budget`."""
         return frozenset()
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class BaseController(Controller):
         return twin
 
     def own_requests(self) -> Mapping[WorkerTag, Requests]:
-        """What this controller itself sends, by tag; override it where the workers are not all sent the same."""
+        """What this controller itself sends, by tag; override it where its workers get different requests."""
         sent = Requests(frozenset(self.required_tasks), self.longest_request, self.num_logprobs)
         return dict.fromkeys(self.required_tags, sent)
 
@@ -131,7 +131,7 @@ class BaseController(Controller):
                 sub.check_roles(workers)
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
-        """Tell the controller and its sub-controllers what their workers can do, instead of what they were told before.
+        """Tell the controller and its sub-controllers what their workers can do; replaces an earlier `bind`.
 
         Our host binds its own clone of the controller that it is given; under upstream's host call it once, before the
         host is built. Clones that were made earlier keep what they know.
@@ -168,11 +168,11 @@ class BaseController(Controller):
         return task_type in self._capabilities.get(tag.value, UNBOUND).streamed_tasks
 
     def server_budget(self, tag: WorkerTag) -> ServerBudget | None:
-        """What is known of the thinking budget of the worker's server; None where it has none that could keep one."""
+        """What is known of the thinking budget of the worker's server; None where the server cannot keep a budget."""
         return self._capabilities.get(tag.value, UNBOUND).server_budget
 
     def bind_as(self, other: BaseController) -> None:
-        """Tell the controller what another one knows of its workers."""
+        """Give the controller the capabilities that another controller was bound with."""
         self._capabilities = other._capabilities
 
     def budget_within_context(self, tag: WorkerTag, task: GenerationTask, budget: int, reserved: int) -> int:
@@ -258,7 +258,7 @@ class BaseController(Controller):
 
 
 def _addressed(work: Iterable[Any], keys: Mapping[str, Any]) -> ControllerGenerator:
-    """The same work, each task with the very key of its worker: upstream's host looks for nothing else."""
+    """Pass work through, and give each task the key under which upstream's host keeps its worker."""
 
     def address(tasks: Iterable[Task]) -> None:
         for task in tasks:
@@ -281,12 +281,12 @@ def finish(
 
 
 def show(task: GenerationTask, text: str, token_ids: list[int] | None) -> None:
-    """Hand a text to the caller of the task's request, where it streams: one that stands, whatever is decided next."""
+    """Hand a text to a streaming caller. The text must be final: no later decision may change it."""
     program = current_program()
     if task.streaming_output_flag and program is not None and program.show is not None:
         program.show(ScaffoldingOutput(text, token_ids))
 
 
 def honoured_by(controller: Controller) -> frozenset[str]:
-    """What a request may ask of a controller (see `BaseController.honours`); of a foreign one, nothing."""
+    """The keywords that a request may give to a controller; a foreign controller has none."""
     return controller.honours() if isinstance(controller, BaseController) else frozenset()

@@ -1,4 +1,4 @@
-"""What a controller knows of its workers, and what it sends them: the two are held against each other by `bind`."""
+"""What a controller knows of its workers, and what it sends them. `bind` compares the two."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Capabilities(NamedTuple):
 
     @classmethod
     def of(cls, worker: Worker) -> Capabilities:
-        """A worker's, read from the instance: one that wraps another worker passes on what that one serves."""
+        """A worker's capabilities, read from the instance: a wrapping worker serves what its inner worker serves."""
         handlers = worker.task_handlers
         streamed = (task_type for task_type, handler in handlers.items() if not _asks_for_a_queue(task_type, handler))
         told = getattr(worker, "max_seq_len", None), frozenset(streamed), getattr(worker, "server_budget", None)
@@ -37,7 +37,7 @@ class Capabilities(NamedTuple):
 
 
 def _asks_for_a_queue(task_type: type[Any], handler: Any) -> bool:
-    """Whether streaming to the caller fails: upstream's handler of streams reads a field that its task lacks."""
+    """Whether streaming to the caller fails, because upstream's handler reads a field that its task lacks."""
     field = "streaming_output_queue"
     return field in getattr(getattr(handler, "__code__", None), "co_names", ()) and not hasattr(task_type(), field)
 
@@ -71,7 +71,7 @@ def joined(sent: Iterable[Mapping[str, Requests]]) -> dict[str, Requests]:
 
 
 def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answers: bool, controller: str) -> None:
-    """Refuse a worker that cannot do what it is sent.
+    """Refuse a worker that cannot serve what the controller sends.
 
     Args:
         worker: One that does not say how many log-probabilities it reports is believed to give them.
@@ -97,7 +97,7 @@ def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answe
 
 
 def refuse_worker(worker: Worker, tag: WorkerTag, what: str, name: str, controller: str) -> NoReturn:
-    """Say what a worker cannot do, and why, where it names `name` among what it refuses.
+    """Raise an error that says what a worker cannot do, and why, if the worker's `refused` has the reason.
 
     Raises:
         ConfigError: Always.

@@ -9,7 +9,7 @@ from scaffolding_ext.request.program import current_program
 
 
 def prompt_family() -> PromptFamily:
-    """The prompt family of the running request: its prompting's, else the default."""
+    """The prompt family of the running request's prompting; the default family where it has no prompting."""
     prompting = _prompting()
     return family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
 
@@ -28,7 +28,7 @@ def next_turn(task: GenerationTask, prompt: str) -> GenerationTask:
 
 
 def encode(text: str) -> list[int] | None:
-    """Token ids of a piece of text by the running request's prompting; None where it has none (then text is sent)."""
+    """Token ids of a piece of text by the running request's prompting; None without a prompting, where text is sent."""
     prompting = _prompting()
     return None if prompting is None else prompting.encode(text)
 

@@ -88,7 +88,7 @@ class Registry:
         return target
 
     def make(self, name: str, **arguments: Any) -> Any:
-        """What a name stands for, made of a few arguments and its own defaults.
+        """Make the object that a name stands for, from some arguments and its own defaults.
 
         Raises:
             UnknownNameError: Nobody registered the name.
@@ -103,12 +103,12 @@ class Registry:
         return factory(**arguments)
 
     def name_of(self, kind: type[Any]) -> str:
-        """The name that `resolve` finds a class by."""
+        """The name under which `resolve` finds a class."""
         path = f"{kind.__module__}:{kind.__qualname__}"
         return next((name for name, target in self._targets.items() if target in (kind, path)), path)
 
     def _of_upstream(self, name: str) -> Factory | None:
-        """TensorRT-LLM's own class of that name, where it is the protocol: its stack files name them alone."""
+        """TensorRT-LLM's own class of that name, where TensorRT-LLM is the protocol."""
         from scaffolding_ext import protocol
 
         if not protocol.UPSTREAM or self._base is None:
@@ -137,14 +137,14 @@ class Registry:
 
 
 def unknown_name(what: str, name: str, known: tuple[str, ...]) -> str:
-    """What to say about a name that is not among the known ones: the closest, and all of them."""
+    """The message for an unknown name: the closest known name, and all known names."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"unknown {what} {name!r}{hint}; known: {', '.join(known) or 'none'}"
 
 
 def import_target(target: str) -> Factory:
-    """What a `"module:attribute"` string names.
+    """Import the object that a `"module:attribute"` string names.
 
     Raises:
         ConfigError: It cannot be imported, or is nothing that can be called.

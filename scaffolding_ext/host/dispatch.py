@@ -29,7 +29,7 @@ _MAX_TURNS = 256  # of one generator, until others get theirs: workers that answ
 
 
 class _ToCaller:
-    """Stands in a task for its `streaming_output_list`, and hands each output that a worker appends to the caller."""
+    """Takes the place of a task's `streaming_output_list`: each output that a worker appends goes to the caller."""
 
     def __init__(self, result: ScaffoldingResult) -> None:
         self._result = result
@@ -167,7 +167,7 @@ def _listens_to_scopes(worker: Worker) -> bool:
 
 
 def _seed(task: GenerationTask, program: Program) -> None:
-    """Give a task the program's next seed where its controller, as upstream's do, has left it without one.
+    """Give a task the program's next seed if its controller set none, as upstream's controllers do.
 
     Sent again, or copied and sent, it gets another one: pieces of a chain, or samples of a vote, that shared a seed
     would repeat each other's luck.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Request(ScaffoldingResult):
-    """One object for result and request, since there may be many thousands.
+    """Result and request in one object, since there may be many thousands of them.
 
     Attributes:
         prompt: The user's prompt.

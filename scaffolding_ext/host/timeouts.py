@@ -1,4 +1,4 @@
-"""What ends a request before its controller does: its time-out, its caller's `cancel`, the host's shutdown.
+"""Ends a request before its controller does: at its time-out, at `cancel`, or at the host's shutdown.
 
 All of it happens on the host's loop. The request's asyncio task is cancelled, which has the workers told; a worker that
 does not react in time keeps its row, but not the caller.

@@ -1,4 +1,4 @@
-"""Whether a model's files can be had, found out at once: before anything is loaded, and without waiting for a hub."""
+"""Finds out whether a model's files can be had, before anything is loaded and without a long wait for a hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REMEDY = "give a folder with config.json, weights and tokenizer.json, a hub nam
 
 
 def how_to_load(folder: str, model: str, trust_remote_code: bool = False) -> dict[str, Any]:
-    """Options for `from_pretrained`: nothing of it ever asks on a terminal, nor tries a hub again that is not there.
+    """Options for `from_pretrained`, with which it never asks on a terminal and never retries an absent hub.
 
     Args:
         folder: The model's folder, or its name on the hub.
@@ -37,7 +37,7 @@ def how_to_load(folder: str, model: str, trust_remote_code: bool = False) -> dic
 
 
 def refuse_own_tokenizer(folder: str, model: str) -> None:
-    """Refuse a folder whose tokenizer is code of its own: without it, transformers would take another for it.
+    """Refuse a folder whose tokenizer is Python code, since transformers would load another tokenizer in its place.
 
     Raises:
         ConfigError: The tokenizer's class is among the model's files, and transformers has none of that name.

@@ -162,8 +162,8 @@ class Prompting:
     ) -> Prompting:
         """The prompting of a model folder, hub name or `tinylm/NAME`.
 
-        Without a family it is that of the model's collection; else `"deepseek_r1"` where template or vocabulary of the
-        model know `</think>`, and `"instruct"` where they do not.
+        Without a `family` the model's collection decides. Elsewhere the family is `"deepseek_r1"` if the model's
+        template or vocabulary has `</think>`, and `"instruct"` if neither has.
 
         Raises:
             MissingDependencyError: transformers is not installed.
@@ -208,7 +208,7 @@ class Prompting:
         task.input_tokens = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=not templated).ids
 
     def next_turn(self, task: GenerationTask, prompt: str) -> GenerationTask:
-        """A task that asks again in the conversation of a task that has its output.
+        """A task with the next question of a conversation, made of the task that holds the answer before it.
 
         All that was written stays as it is, thinking included, so that a worker reuses it; some templates leave the
         thinking of earlier turns out. Without a template the prompt follows as a paragraph of its own.

@@ -1,4 +1,4 @@
-"""Which sampling fields there are, and who sets them: a request goes before a controller, a controller before a worker.
+"""The sampling fields, and who sets them: a request overrules a controller, and a controller overrules a worker.
 
 A field that nobody sets stays at its default, and the worker's own value holds. What a request sets is noted on its
 task, so that a value that equals the field's default (no penalty, no stop string, `temperature=None` for the worker's
@@ -31,7 +31,7 @@ _RESULT_FIELDS = frozenset(
     )
 )
 _REQUEST_FIELDS = frozenset(("input_str", "input_tokens", *(field.name for field in dataclasses.fields(Task))))
-# What the stand-in has as well: of a field that a release adds nobody here knows what it is, a result or a request.
+# Fields of the stand-in alone: a newer release may add fields, and some of them may be results.
 SAMPLING_FIELDS = (
     frozenset(field.name for field in dataclasses.fields(GenerationTask))
     & frozenset(field.name for field in dataclasses.fields(standins.GenerationTask))
@@ -41,7 +41,7 @@ _DEFAULTS = {
     for field in dataclasses.fields(GenerationTask)
     if field.name in SAMPLING_FIELDS
 }
-# What no engine takes; what one engine refuses and another serves is for its worker to say.
+# Values outside these bounds suit no engine. Each worker checks the limits of its own engine.
 _BOUNDS: dict[str, dict[str, float]] = {
     "temperature": {"least": 0},
     "top_p": {"above": 0, "most": 1},
@@ -89,7 +89,7 @@ def checked_sampling_params(
 
 
 def set_sampling_params(task: GenerationTask, sampling_params: Mapping[str, Any]) -> None:
-    """Set sampling fields that a request brought as keyword arguments; they go before everything else.
+    """Set sampling fields that a request brought as keyword arguments; they take precedence over all others.
 
     Raises:
         ConfigError: A name is no sampling field, or a value has not its type.

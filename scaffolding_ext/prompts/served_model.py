@@ -58,7 +58,7 @@ def _models_in(worker: Worker, seen: set[int]) -> set[str | None]:
 
 
 def take_prompting(controller: Any, workers: Mapping[Any, Worker]) -> None:
-    """Give a stack's outermost controller the prompting of its model, unless its `prompting` has been set, if to None.
+    """Give a stack's outermost controller the prompting of its model, unless somebody set `prompting` (None counts).
 
     Where prompts go to a model as they are, it says so once: by a warning where that was chosen, in the log where a
     worker does not say which model it serves.

@@ -1,4 +1,4 @@
-"""What is noted on a task, whatever its class and under either host: its purpose, its cost, its place in a line."""
+"""Notes on a task, whatever its class and under either host: its purpose, its cost, its place in a waiting line."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ VERIFY = PurposeOf(Purpose.VERIFY, Purpose.VERIFY)
 
 
 class TaskNotes(NamedTuple):
-    """What the package notes on a task for itself, on any class of task and under either host.
+    """The notes of this package on a task.
 
     Attributes:
         purpose: What its tokens are for; None where nobody has said.
         turn_start: Where in `input_str` the unfinished answer begins that it goes on with; None where it begins one.
-        priority: Its place among those that wait for one worker: the lower, the sooner.
+        priority: Its place among the tasks that wait for one worker: the lowest is served first.
         is_chunk: Whether somebody goes on with the chain where its budget cuts it off.
         counts: What it has cost so far; None where its worker has recorded nothing.
         sampling_fields: Names of the sampling fields that were set, whatever their values.
@@ -110,7 +110,7 @@ def notes_of(task: Task) -> TaskNotes:
 
 
 def set_notes(task: Task, notes: TaskNotes) -> None:
-    """Put notes on the task, in the place of those that it has; its copies keep theirs."""
+    """Replace the task's notes. Copies of the task keep the old ones."""
     task.custom_input_params = {**(task.custom_input_params or {}), _NOTES: notes}
 
 
@@ -135,20 +135,20 @@ def set_turn_start(task: GenerationTask, num_characters: int) -> None:
 
 
 def set_priority(task: Task, priority: float) -> None:
-    """Say which place the task has among those that wait for one worker: the lower, the sooner. Without it, 0."""
+    """Set the task's place among the tasks that wait for one worker: the lowest is served first; else 0."""
     set_notes(task, notes_of(task)._replace(priority=priority))
 
 
 def is_urgent(task: Task) -> bool:
-    """Whether others wait for what the task gives (a probe, a forced answer, a score, a verdict), not for a chain."""
+    """Whether a controller waits for the task before it goes on: a probe, a forced answer, a score, a verdict."""
     return purpose_of(task).written is not Purpose.CHAIN
 
 
 def let_run_to(task: Task, num_tokens: int | None) -> None:
-    """Say how many tokens a stream may have before more is asked of it; the caller's wish goes before it.
+    """Let a stream decode so many tokens, then wait until its controller asks for more.
 
-    A worker that can pauses the stream there; one that cannot may end it there, with `PAUSED` as its finish reason.
-    None, as without it, lets the stream run to its end.
+    The caller's own wish takes precedence. A worker that cannot pause a stream may end it there, with `PAUSED` as its
+    finish reason. None lets the stream run to its end.
     """
     set_notes(task, notes_of(task)._replace(may_run_to=num_tokens))
 
@@ -162,7 +162,7 @@ def token_counts_of(task: Task) -> TokenCounts | None:
     """What the task has cost so far: as the worker recorded it, else estimated from its token ids; None if unknown.
 
     The estimate, for workers that record nothing, counts every input token as prefilled and every output token as
-    decoded; what a worker of upstream's says of the usage goes before the ids, which it may not have.
+    decoded. The usage that a worker of upstream's reports takes precedence over the ids.
     """
     counts = notes_of(task).counts
     return estimated_counts_of(task) if counts is None else counts

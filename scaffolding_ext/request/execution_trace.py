@@ -39,7 +39,7 @@ _FULL_ONLY = ("content", "llm_duration_ms", "tool_arguments", "tool_result")  # 
 
 @dataclass
 class TraceEvent:
-    """One event, with the fields of upstream's that are used here; see there for what they are.
+    """One event, with those fields of upstream's `TraceEvent` that this package fills.
 
     `event_type` is `"message"`, `"tool_call"`, `"parallel_start"`, `"parallel_end"` or `"drop_kv_cache"`.
     """
@@ -189,7 +189,7 @@ class ExecutionRecorder:
         return [question, _answer(task, number, asked, written, milliseconds, getattr(task, "output_str", None))]
 
     def _chat(self, task: Any, milliseconds: float) -> list[TraceEvent]:
-        """The messages that are new since the chat was seen last; their tokens are told with the last that was read."""
+        """The chat's new messages since the last call; their tokens stand at the last message that was read."""
         chat = self._chats.get(id(task)) or _Chat(task, self._new_conversation(), 0, 0)
         asked, written = _num_tokens(task)
         *read, answer = task.messages[chat.num_told :] or [None]
@@ -214,7 +214,7 @@ class ExecutionRecorder:
 
 
 def _add(events: list[TraceEvent], path: tuple[int, ...], calls: list[list[TraceEvent]]) -> None:
-    """Append calls that were made side by side: several are branches of their own."""
+    """Append calls that ran side by side; each of several calls is a branch."""
     calls = [each for each in calls if each]
     for index, call in enumerate(calls):
         for event in call:
@@ -226,7 +226,7 @@ def _add(events: list[TraceEvent], path: tuple[int, ...], calls: list[list[Trace
 
 
 def _fork(events: list[TraceEvent], path: tuple[int, ...], branches: list[list[TraceEvent]]) -> None:
-    """Append what branches did, one branch after the other: replay wants the fork that began last to end first."""
+    """Append the events of branches, one branch after another, since replay ends the newest fork first."""
     events.append(TraceEvent("parallel_start", list(path), num_branches=len(branches)))
     for branch in branches:
         events += branch

@@ -13,7 +13,7 @@ from scaffolding_ext.request.program import Program, current_program, enter_prog
 
 
 def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerGenerator:
-    """Run one request in the current program; under a host that opens none, in one of its own that is metered here.
+    """Run one request in the current program. Under a host that opens no program, open one here and meter it.
 
     Args:
         process: Makes the request's generator for its program.
@@ -38,7 +38,7 @@ def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerG
 
 
 class _Opened:
-    """A program that `in_program` opened, because its host opens none.
+    """A program that `in_program` opened because the host opens none.
 
     Such a host may start a request in the context of the one that made room for it, where the old program is still set.
     """
@@ -51,7 +51,7 @@ class _Opened:
         self._task = None if task is None else weakref.ref(task)
 
     def close_at_end(self) -> None:
-        """Close the program once its request's task is done, where the host tells nobody that a scope has ended."""
+        """Close the program when its request's task is done, for hosts that tell nobody when a scope ends."""
         task = None if self._task is None else self._task()
         if self._scope is None and task is not None:
             task.add_done_callback(lambda _: self.program.close())

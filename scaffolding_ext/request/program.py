@@ -146,7 +146,7 @@ class Program:
 
     @property
     def priority(self) -> float:
-        """Its place among the programs that wait: the lower, the sooner; 0 where nobody orders them."""
+        """Its place among the waiting programs: the lowest is served first; 0 without a policy."""
         return 0.0 if self.order is None else self.order(self.progress)
 
     def publish(self, steps: Steps) -> None:
@@ -235,7 +235,7 @@ def publish(steps: Steps) -> None:
 
 
 def priority_of(task: Task) -> float:
-    """For workers: the task's place among those that wait: what its controller set, else that of its program."""
+    """For workers: the task's place in the waiting line; the controller's choice overrules the program's."""
     own, program = notes_of(task).priority, _program.get()
     return program.priority if program is not None and not own else own
 
@@ -259,7 +259,7 @@ def next_seed() -> int | None:
 
 
 def enter_part(ledger: Ledger) -> None:
-    """Keep a ledger of a part of the request: what the calling branch discards from here on is moved in it, too.
+    """Keep a ledger for a part of the request: from here on, the calling branch counts in this ledger, too.
 
     Call it in a branch of a `ParallelProcess`, whose context is its own: the program's meter counts in it, too.
     """

@@ -1,4 +1,4 @@
-"""How far a program is: all that a policy of `scheduling` may order it by."""
+"""How far a program is. A policy of `scheduling` orders programs by this alone."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class Steps(NamedTuple):
-    """What a program's controller says of its steps: the samples of a vote, the probes of a chain.
+    """The steps of a program, as its controller tells them: the samples of a vote, the probes of a chain.
 
     Attributes:
-        kind: Whose steps are alike, so that their costs can be averaged.
+        kind: Programs of one kind have like steps, so their costs can be averaged.
         num_done: Steps that have ended.
-        num_left: The knob that remains: the steps that may still come, those that run included.
+        num_left: Steps that may still come, running ones included (the paper's remaining knob).
         certaindex: How settled the answer is, in [0, 1]; a program that is certain stops.
     """
 

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def completion_of(result: Any) -> Completion:
-    """The completion of a request of this package's host or of upstream's, waiting for its end where it goes on.
+    """Wait for a request of either host and return its completion.
 
     Upstream's host raises nothing for a failed request: it leaves an output with an empty text. A `Completion`, which
     this package's controllers end with, is the sign that a request ended well.
@@ -50,7 +50,7 @@ _lock = threading.Lock()
 
 
 class _Waker(NamedTuple):
-    """Something to call when a result changes, or only when it ends."""
+    """A function that is called when a result changes, or only when it ends."""
 
     wake: Callable[[], object]
     only_at_end: bool
@@ -159,7 +159,7 @@ class ScaffoldingResult:
         await self._changed()
 
     async def newest(self, seen: ScaffoldingOutput | None = None) -> ScaffoldingOutput | None:
-        """The newest part of the output, once there is another than `seen`; None once the request has ended.
+        """Wait for a part of the output newer than `seen` and return it; None once the request has ended.
 
         Parts in between are passed over, so that a slow reader holds no more than one. Not beside an `async for`.
         """
@@ -191,7 +191,7 @@ class ScaffoldingResult:
         return None if self._reader is None else self._reader()
 
     async def _changed(self, is_due: Callable[[], bool] | None = None) -> None:
-        """Wait for the end, or for what somebody has to know before it."""
+        """Wait for the end, or for the next part of the output."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
 
@@ -205,7 +205,7 @@ class ScaffoldingResult:
                 self._call_no_more(wake)
 
     def _call_when_changed(self, wake: Callable[[], object], is_due: Callable[[], bool] | None = None) -> bool:
-        """Have a function called once, at the end or at the next part before it; False if there is no need to.
+        """Have a function called once, at the end or at the next part; False if the result has ended already.
 
         Args:
             wake: Called from any thread.

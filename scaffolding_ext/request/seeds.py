@@ -1,4 +1,4 @@
-"""Where seeds come from: each is made of what it is for, so that none depends on what ran before."""
+"""Derives each seed from its purpose, so that no seed depends on earlier work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 def derive_seed(*parts: object) -> int:
-    """A 63-bit seed from any parts; equal parts give equal seeds, whatever ran before."""
+    """A 63-bit seed from any parts; equal parts give equal seeds."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
