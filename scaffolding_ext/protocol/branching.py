@@ -114,7 +114,8 @@ class BranchTask(Task):
         outputs: Result: the text of each branch.
         output_tokens: Result: the token ids of each branch.
         confidences: Result: mean top-1 probability over the tokens that each branch decoded (RKSC, eq. 3).
-        logprobs: Result: natural-log probability of each token that each branch decoded.
+        logprobs: Result: natural-log probability of each token that each branch decoded; None where the worker tells
+            those of the likeliest tokens alone.
         finish_reasons: Result: why each branch ended; `"length"` at `max_tokens`.
         similarities: Result: how alike the hidden states are of each branch's last token, read on the prefix's KV, and
             of the prefix's last token (RKSC, eq. 2); 1 where the phrasing is the prefix. None without a gate.

@@ -79,7 +79,10 @@ def write_back_branch(task: BranchTask, lowered: list[GenerationTask]) -> None:
     task.output_tokens = [generation.output_tokens or [] for generation in lowered]
     steps = [[] if generation.output_tokens == [] else _logprobs_of(generation) for generation in lowered]
     task.confidences = [generation_confidence([math.exp(_top(step)) for step in own]) for own in steps]
-    task.logprobs = [sampled_logprobs(ids, own) for ids, own in zip(task.output_tokens, steps, strict=True)]
+    try:
+        task.logprobs = [sampled_logprobs(ids, own) for ids, own in zip(task.output_tokens, steps, strict=True)]
+    except NoOutputError:  # a release that tells the likeliest tokens alone: nobody knows what the others had
+        task.logprobs = None
     task.finish_reasons = [finish_reason_of(generation) for generation in lowered]
     read = [task.prefix_tokens + suffix for suffix in task.suffixes]
     task.on_prefix = [each.input_tokens == ids for each, ids in zip(lowered, read, strict=True)]

@@ -17,8 +17,9 @@ from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
+from scaffolding_ext.workers.sampling_defaults import GreedyWatch, SamplingDefaults
 from scaffolding_ext.workers.task_fields import refuse
-from scaffolding_ext.workers.task_reading import TaskReader, integer, number
+from scaffolding_ext.workers.task_reading import TaskReader, integer
 
 if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
@@ -44,17 +45,16 @@ class RequestBuilder:
     """Makes requests from tasks, or says what is wrong with them.
 
     Args:
-        tokenizer: The tokenizer's Rust backend.
-        vocab_size: Token ids are below it.
-        max_seq_len: Prompt and generated tokens of one request at most.
+        reader: Reads their prompts.
+        defaults: How the model is sampled where nobody sets a temperature.
         seed: Seeds the tasks that bring none; None draws fresh entropy.
-        limited_by: What sets the limit of a request, as a part of messages.
+        watch: Sees the temperature of each generation task.
     """
 
-    def __init__(
-        self, tokenizer: Any, vocab_size: int, max_seq_len: int, seed: int | None, limited_by: str = ""
-    ) -> None:
-        self._reader = TaskReader(tokenizer, vocab_size, max_seq_len, limited_by)
+    def __init__(self, reader: TaskReader, defaults: SamplingDefaults, seed: int | None, watch: GreedyWatch) -> None:
+        self._reader = reader
+        self._defaults = defaults
+        self._watch = watch
         self._rng = np.random.default_rng(seed)
 
     @property
@@ -179,16 +179,14 @@ class RequestBuilder:
         ]
 
     def _sampling(self, task: GenerationTask) -> SamplingParams:
-        unset = task.temperature is None and task.top_p is None and task.top_k is None
-        temperature = number("temperature", task.temperature, 0.0 if unset else 1.0)
+        temperature, top_p, top_k = self._defaults.selection(task)
         if temperature and temperature < _LOWEST_TEMPERATURE:
             raise InvalidTaskError(
-                f"temperature is {task.temperature!r}; it must be 0 (greedy) or at least {_LOWEST_TEMPERATURE}"
+                f"temperature is {temperature!r}; it must be 0 (greedy) or at least {_LOWEST_TEMPERATURE}"
             )
-        top_p = number("top_p", task.top_p, 1.0, above=0, most=1)
-        top_k = min(integer("top_k", task.top_k, 0, 0), self._reader.vocab_size)
+        self._watch.see(task, temperature)
         seed = int(self._rng.integers(1 << 63)) if task.seed is None else integer("seed", task.seed, None, 0)
-        return SamplingParams(temperature, top_k, top_p, seed)
+        return SamplingParams(temperature, min(top_k, self._reader.vocab_size), top_p, seed)
 
 
 def fill(task: GenerationTask, request: EngineRequest) -> bool:

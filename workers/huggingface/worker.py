@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.prompts.prompting import load_tokenizer
+from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE, BranchTask, VerifyTask
 from scaffolding_ext.protocol.notes import set_token_counts
@@ -19,7 +20,9 @@ from scaffolding_ext.workers.huggingface.model_loading import check_arguments, l
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill
 from scaffolding_ext.workers.huggingface.sharing_probe import SharingProbe
 from scaffolding_ext.workers.huggingface.waiter import Waiter
+from scaffolding_ext.workers.sampling_defaults import GreedyWatch, SamplingDefaults
 from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
+from scaffolding_ext.workers.task_reading import TaskReader
 
 if TYPE_CHECKING:
     from scaffolding_ext.protocol.standins import TaskHandler
@@ -40,9 +43,10 @@ class HuggingFaceWorker(ChatWorker):
 
     It has a thread, which ends with `shutdown()`, with a `with` block, or once nobody holds the worker any more.
 
-    A sampled text depends on its seed and its prompt, not on what else runs. Where a task gives neither temperature,
-    top-p nor top-k, it is decoded greedily. `input_tokens` go before `input_str`. Stop strings are cut off the text,
-    not off the token ids; while a text is streamed, an end that may be the beginning of one is held back.
+    A sampled text depends on its seed and its prompt, not on what else runs. Where a task gives no temperature, the
+    model's `generation_config.json` decides; where that is missing or silent, the task is decoded greedily.
+    `input_tokens` take precedence over `input_str`. Stop strings are cut off the text, not off the token ids; while a
+    text is streamed, an end that may be the beginning of one is held back.
     `return_context_logits` takes memory: four bytes a token of the prompt and of the vocabulary.
 
     Args:
@@ -145,7 +149,12 @@ class HuggingFaceWorker(ChatWorker):
         self.max_seq_len = limits.max_seq_len
         self._tokens_per_block = tokens_per_block
         vocab_size = network.get_input_embeddings().weight.shape[0]
-        self._builder = RequestBuilder(tokenizer, vocab_size, self.max_seq_len, seed, limits.limited_by)
+        self._builder = RequestBuilder(
+            TaskReader(tokenizer, vocab_size, self.max_seq_len, limits.limited_by),
+            SamplingDefaults.of_model(model_folder(model)),
+            seed,
+            GreedyWatch(model, functools.partial(load_tokenizer, model, trust_remote_code)),
+        )
         self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
         self._engine: GenerationEngine = GenerationEngine(
             network,

@@ -23,7 +23,8 @@ class Call:
     Args:
         result: What `LLM.generate_async` returned.
         prompt_len: Tokens of the prompt.
-        timeout: Seconds from now within which it must end; None waits for ever.
+        timeout: Seconds from now within which it must end; None waits for ever. A timer ends it, and no `wait_for`:
+            before Python 3.12 that loses a cancellation which comes together with a token.
 
     Attributes:
         ended: Whether it goes on no more, for whatever reason.
@@ -36,12 +37,12 @@ class Call:
         self._prompt_len = prompt_len
         self._started = self._loop.time()
         self._first_token_at: float | None = None
-        self._timeout = timeout
         self._error: EngineError | None = None
         self._moved = asyncio.Event()
         self.ended = False
         self.may_run_to = NEVER
         self._given_up = False
+        self._timer = None if timeout is None else self._loop.call_later(timeout, self._expire, timeout)
         self._pump = self._loop.create_task(self._take_in())
 
     @property
@@ -70,13 +71,9 @@ class Call:
             EngineError: It failed, it took too long, or the engine ended it before its time.
         """
         try:
-            await asyncio.wait_for(self._progress(num_tokens), self._time_left())
-        except asyncio.TimeoutError:
-            self.abort()
-            raise EngineError(
-                f"TensorRT-LLM did not end a request of {self._prompt_len} prompt tokens within request_timeout = "
-                f"{self._timeout} s; {len(self.output.token_ids or ())} tokens had come"
-            ) from None
+            while not self.ended and len(self.output.token_ids or ()) < num_tokens:
+                self._moved.clear()
+                await self._moved.wait()
         except asyncio.CancelledError:
             self.abort()
             raise
@@ -93,6 +90,16 @@ class Call:
         self._pump.cancel()
         self._end()
 
+    def _expire(self, timeout: float) -> None:
+        num_tokens = len(self.output.token_ids or ())
+        self._end(
+            EngineError(
+                f"TensorRT-LLM did not end a request of {self._prompt_len} prompt tokens within request_timeout = "
+                f"{timeout} s; {num_tokens} tokens had come"
+            )
+        )
+        self.abort()
+
     def fail(self, error: EngineError) -> None:
         """End it with an error, from any thread."""
         if not self._loop.is_closed():
@@ -105,9 +112,12 @@ class Call:
         task.output_tokens = list(output.token_ids or ())
         task.finish_reason = PAUSED if self._given_up else output.finish_reason if self.ended else None
         if output.logprobs:
-            task.logprobs = list(output.logprobs)
-            total = output.cumulative_logprob
-            task.customized_result_fields["cumulative_logprob"] = _total(task) if total is None else float(total)
+            task.logprobs = list(output.logprobs)[
+                : len(task.output_tokens)
+            ]  # a stop's ids are cut off, not its entries
+            total = _total(task) if output.cumulative_logprob is None else float(output.cumulative_logprob)
+            if total is not None:
+                task.customized_result_fields["cumulative_logprob"] = total
         if task.return_context_logits:
             task.context_logits = self._result.context_logits
         if hasattr(task, "ttft_s"):  # younger than 1.2
@@ -116,14 +126,6 @@ class Call:
             task.usage_prompt_tokens, task.usage_completion_tokens = self._prompt_len, len(task.output_tokens)
             task.request_id = str(self._result.request_id)
         set_token_counts(task, self.counts)
-
-    def _time_left(self) -> float | None:
-        return None if self._timeout is None else max(0.0, self._started + self._timeout - self._loop.time())
-
-    async def _progress(self, num_tokens: int) -> None:
-        while not self.ended and len(self.output.token_ids or ()) < num_tokens:
-            self._moved.clear()
-            await self._moved.wait()
 
     async def _take_in(self) -> None:
         try:
@@ -135,6 +137,8 @@ class Call:
                     self._result.abort()
                     break
                 self._moved.set()
+            if isinstance(self.output.stop_reason, str) and not self._result.aborted():
+                self._result.abort()  # its text has ended at a stop string, of which not every release tells the engine
         except Exception as error:  # of any type: the engine's own, of one request
             self._end(EngineError(f"TensorRT-LLM failed a request: {type(error).__name__}: {error}"), error)
         else:
@@ -145,6 +149,8 @@ class Call:
         if not self.ended and error is not None:
             error.__cause__ = cause
             self._error = error
+        if self._timer is not None:
+            self._timer.cancel()
         self.ended = True
         self._moved.set()
 
@@ -156,6 +162,9 @@ class Call:
                 program.ledger.queue_seconds += seconds
 
 
-def _total(task: GenerationTask) -> float:
-    steps = zip(task.output_tokens or (), task.logprobs, strict=False)
+def _total(task: GenerationTask) -> float | None:
+    """The log-probability of the whole output; None where the release tells only those of the likeliest tokens."""
+    steps = list(zip(task.output_tokens or (), task.logprobs, strict=False))
+    if not all(token in step for token, step in steps):
+        return None
     return float(sum(step[token].logprob for token, step in steps))

@@ -7,12 +7,14 @@ import itertools
 import threading
 import warnings
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.notes import TokenCounts, notes_of, set_token_counts
 from scaffolding_ext.request.program import record
+from scaffolding_ext.workers.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.task_fields import is_set
 from scaffolding_ext.workers.task_reading import TaskReader
 from scaffolding_ext.workers.trtllm.call import Call
@@ -25,6 +27,8 @@ from scaffolding_ext.workers.trtllm.scores import from_context_logits, from_prom
 from scaffolding_ext.workers.trtllm.self_test import PENALTIES, SamplerWarning, honours_penalties, keeps_seeds_apart
 
 _LIKELIEST = 20  # prompt log-probabilities a position that are asked of a release which reports the likeliest alone
+# What a request that says all of its sampling leaves out, where the LLM would take it from the model's own file.
+_OFF: Mapping[str, float] = MappingProxyType({"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0})
 _num_salts = itertools.count()  # of the process: two workers may share an LLM
 
 
@@ -44,6 +48,7 @@ class LlmClient:
         self._loaded = loaded
         self._reader = reader
         self._request_timeout = request_timeout
+        self._watch = GreedyWatch(loaded.model, lambda: loaded.tokenizer)
         self._honours_penalties: bool | None = None  # until it was asked
         self._calls: set[Call] = set()
         self._is_shut_down = False
@@ -64,14 +69,17 @@ class LlmClient:
         token_ids = self._reader.prompt(task)
         max_tokens = self._reader.max_tokens(task, len(token_ids))
         release = self._loaded.release
-        vocab_size = self._loaded.vocab_size
-        arguments = sampling_arguments(task, max_tokens, release.sampling_fields, release.version, vocab_size)
-        arguments |= sampling_hints(task, release, vocab_size)
+        arguments = sampling_arguments(
+            task, max_tokens, self._loaded.defaults, release.sampling_fields, release.version, self._loaded.vocab_size
+        )
+        arguments |= sampling_hints(task, self._loaded)
+        self._watch.see(task, arguments.get("temperature", 0.0))
         if task.return_context_logits:
             if self.why_no_scores:
                 raise InvalidTaskError(f"return_context_logits is True, but {self.why_no_scores}")
             late |= self._unshared()
-        return self._submit(token_ids, arguments, streaming, request_hints(task, self._loaded) | late)
+        keywords = request_hints(task, self._loaded) | late
+        return self._submit(token_ids, arguments, streaming, keywords, says_all=task.temperature is not None)
 
     async def scores(self, task: Task, token_ids: list[int], start: int) -> list[float]:
         """Natural-log probabilities of the tokens from `start` on; the task is charged for reading them.
@@ -174,7 +182,12 @@ class LlmClient:
         return call
 
     def _submit(
-        self, token_ids: list[int], arguments: Mapping[str, Any], streaming: bool, keywords: dict[str, Any]
+        self,
+        token_ids: list[int],
+        arguments: Mapping[str, Any],
+        streaming: bool,
+        keywords: dict[str, Any],
+        says_all: bool = True,
     ) -> Call:
         if self._is_shut_down:
             raise EngineError("the worker has been shut down")
@@ -184,6 +197,8 @@ class LlmClient:
             record("lowered", what=name, reason=f"TensorRT-LLM {release.version} does not take it")
         if "return_perf_metrics" in release.sampling_fields:
             arguments = {**arguments, "return_perf_metrics": True}
+        if says_all and self._loaded.setting("generation_config") == "auto":  # it fills what is None from the model's
+            arguments = {name: _OFF[name] for name in _OFF.keys() & release.sampling_fields} | dict(arguments)
         try:
             params = release.sampling_params(**arguments)
             result = self._loaded.llm.generate_async(token_ids, sampling_params=params, streaming=streaming, **keywords)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from scaffolding_ext.errors import InvalidTaskError
@@ -13,7 +15,6 @@ from scaffolding_ext.protocol import Task, current_scope
 from scaffolding_ext.request.program import cache_salt_of, current_program, priority_of, record
 from scaffolding_ext.workers.task_reading import number
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
-from scaffolding_ext.workers.trtllm.release import Release
 
 NO_ORDER = "the engine orders nothing by it: load the LLM with scheduler_config.waiting_queue_policy=priority"
 ENGINE_PRIORITY = "engine_priority"  # of the waiting queue: 0 to 1, the higher the sooner, 0.5 where nobody says
@@ -39,26 +40,33 @@ def request_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
             keywords["priority"] = math.atan2(1, own) / math.pi if given is None else float(given)
     elif given is not None:
         record("lowered", what=ENGINE_PRIORITY, reason=NO_ORDER)
-    return keywords | _hierarchy(loaded.release)
+    return keywords | _hierarchy(loaded)
 
 
-def sampling_hints(task: Task, release: Release, vocab_size: int) -> dict[str, Any]:
+def sampling_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
     """Fields of `SamplingParams` that no task has a field for: `stop_token_ids` and `guided_decoding`.
 
     Raises:
-        InvalidTaskError: One is unusable.
+        InvalidTaskError: One is unusable, or the LLM would ignore it.
     """
     params = task.custom_input_params or {}
     fields: dict[str, Any] = {}
     if params.get("stop_token_ids"):
         ids = params["stop_token_ids"]
-        if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < vocab_size for token in ids):
-            raise InvalidTaskError(f"stop_token_ids is {ids!r}; it must be a list of ids from 0 to {vocab_size - 1}")
-        fields["stop_token_ids"] = ids
+        if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < loaded.vocab_size for token in ids):
+            raise InvalidTaskError(
+                f"stop_token_ids is {ids!r}; it must be a list of ids from 0 to {loaded.vocab_size - 1}"
+            )
+        fields["stop_token_ids"] = list(ids)  # TensorRT-LLM adds to it
     if params.get(GUIDED_DECODING):
         guide = params[GUIDED_DECODING]
+        if loaded.setting("guided_decoding_backend") is None:
+            raise InvalidTaskError(
+                f"guided_decoding is {guide!r}, but the LLM was loaded without a guided_decoding_backend and would "
+                "ignore it: load it with llm_args: {guided_decoding_backend: xgrammar}"
+            )
         try:
-            fields[GUIDED_DECODING] = release.setting("GuidedDecodingParams")(**guide)
+            fields[GUIDED_DECODING] = loaded.release.setting("GuidedDecodingParams")(**guide)
         except TypeError as error:
             raise InvalidTaskError(
                 f"guided_decoding is {guide!r}; give a mapping such as {{'regex': ...}} ({error})"
@@ -66,17 +74,31 @@ def sampling_hints(task: Task, release: Release, vocab_size: int) -> dict[str, A
     return fields
 
 
-def _hierarchy(release: Release) -> dict[str, Any]:
-    """The request and the branches above the task, by which newer engines keep together what belongs together."""
+def _hierarchy(loaded: LoadedLlm) -> dict[str, Any]:
+    """The request and the branches above the task, where the LLM was loaded with a policy that reads them.
+
+    Such a policy (`reorder_policy_config`) orders requests of the agent types that it names: ours has the first one.
+    """
     program, scope = current_program(), current_scope.get()
-    if program is None or "scheduling_params" not in release.request_keywords:
+    policy = _field(_field(loaded.setting("reorder_policy_config"), "policy_args"), "agent_types")
+    if program is None or not policy or "scheduling_params" not in loaded.release.request_keywords:
         return {}
-    try:
-        kind = importlib.import_module("tensorrt_llm.scheduling_params").SchedulingParams
-    except (ImportError, AttributeError):
-        return {}
-    if "agent_hierarchy" not in inspect.signature(kind).parameters:
+    kind = _scheduling_params()
+    if kind is None or "agent_hierarchy" not in inspect.signature(kind).parameters:
         return {}
     above = () if scope is None else scope.branch_path
-    hierarchy = [("request", program.number), *(("branch", each) for each in above)]
+    hierarchy = [(str(policy[0]), program.number), *(("branch", each) for each in above)]
     return {"scheduling_params": kind(agent_hierarchy=hierarchy)}
+
+
+def _scheduling_params() -> Any:
+    """TensorRT-LLM's class of that name, which has moved; None where a release has none."""
+    for home in ("tensorrt_llm.executor.params.scheduling", "tensorrt_llm.scheduling_params"):
+        with contextlib.suppress(ImportError, AttributeError):
+            return importlib.import_module(home).SchedulingParams
+    return None
+
+
+def _field(config: Any, name: str) -> Any:
+    """A field of a configuration, which may be a mapping or a model of pydantic; None where it is not there."""
+    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)

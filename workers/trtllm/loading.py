@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
+from scaffolding_ext.workers.sampling_defaults import SamplingDefaults
 from scaffolding_ext.workers.trtllm.arguments import Share, environment_kept, llm_arguments, read_in_steps, readable
 from scaffolding_ext.workers.trtllm.engine_config import EngineConfig, EngineNeeds, is_engine
 from scaffolding_ext.workers.trtllm.release import Release, llm_class
@@ -28,6 +29,7 @@ class LoadedLlm(NamedTuple):
         reuses_blocks: Whether requests that begin alike share KV.
         is_own: Whether it was loaded here.
         orders_by_priority: Whether requests that wait are taken by their priority.
+        defaults: How the model is sampled where nobody sets a temperature.
     """
 
     llm: Any
@@ -40,6 +42,11 @@ class LoadedLlm(NamedTuple):
     reuses_blocks: bool
     is_own: bool
     orders_by_priority: bool
+    defaults: SamplingDefaults
+
+    def setting(self, name: str) -> Any:
+        """An argument that the LLM was loaded with; None where this release has none of that name."""
+        return getattr(getattr(self.llm, "args", None), name, None)
 
 
 def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, llm_args: Mapping[str, Any]) -> LoadedLlm:
@@ -75,6 +82,7 @@ def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, ll
             share.enable_block_reuse,
             is_own=True,
             orders_by_priority=_orders_by_priority(llm),
+            defaults=SamplingDefaults.of_model(folder if engine is None else model_folder(name)),
         )
     except BaseException:
         llm.shutdown()
@@ -108,6 +116,7 @@ def adopt(llm: Any, tokenizer: str | None, max_seq_len: int | None) -> LoadedLlm
         bool(getattr(kv_cache, "enable_block_reuse", True)),  # reuse is every release's default
         is_own=False,
         orders_by_priority=_orders_by_priority(llm),
+        defaults=SamplingDefaults() if name is None else SamplingDefaults.of_model(model_folder(name)),
     )
 
 

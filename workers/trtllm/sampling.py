@@ -9,6 +9,7 @@ from typing import Any
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.stop_strings import stop_strings
+from scaffolding_ext.workers.sampling_defaults import SamplingDefaults
 from scaffolding_ext.workers.task_fields import is_set
 from scaffolding_ext.workers.task_reading import integer, number
 
@@ -30,7 +31,12 @@ _SAME = ("frequency_penalty", "presence_penalty", "min_tokens", "ignore_eos", "r
 
 
 def sampling_arguments(
-    task: GenerationTask, max_tokens: int, known: Collection[str], version: str, vocab_size: int
+    task: GenerationTask,
+    max_tokens: int,
+    defaults: SamplingDefaults,
+    known: Collection[str],
+    version: str,
+    vocab_size: int,
 ) -> dict[str, Any]:
     """The keyword arguments of a task's `SamplingParams`.
 
@@ -40,6 +46,7 @@ def sampling_arguments(
     Args:
         task: The task.
         max_tokens: Tokens to generate at most; `SamplingParams` would take 32 by itself.
+        defaults: How the model is sampled where nobody sets a temperature.
         known: What the installed release's `SamplingParams` takes.
         version: The installed release, for errors.
         vocab_size: Tokens that the model has.
@@ -50,7 +57,7 @@ def sampling_arguments(
     for name, reason in _REFUSED.items():
         if is_set(task, name):
             raise InvalidTaskError(f"{name} is {getattr(task, name)!r}; TRTLLMWorker cannot honour it ({reason})")
-    arguments: dict[str, Any] = {"max_tokens": max_tokens, **_selection(task)}
+    arguments: dict[str, Any] = {"max_tokens": max_tokens, **_selection(task, defaults)}
     arguments |= {name: getattr(task, name) for name in _SAME if is_set(task, name)}
     stop = stop_strings(task.stop)
     if stop:
@@ -80,12 +87,9 @@ def _bias(logit_bias: Mapping[Any, Any], vocab_size: int) -> Any:
     return bias
 
 
-def _selection(task: GenerationTask) -> dict[str, Any]:
+def _selection(task: GenerationTask, defaults: SamplingDefaults) -> dict[str, Any]:
     """How the next token is chosen."""
-    unset = task.temperature is None and task.top_p is None and task.top_k is None
-    temperature = number("temperature", task.temperature, 0.0 if unset else 1.0, least=0)
-    top_p = number("top_p", task.top_p, 1.0, above=0, most=1)
-    top_k = integer("top_k", task.top_k, 0, 0)
+    temperature, top_p, top_k = defaults.selection(task)
     if temperature == 0:
         return {"top_k": 1}
     return {"temperature": temperature, "top_p": top_p} | ({"top_k": top_k} if top_k else {})

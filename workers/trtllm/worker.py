@@ -50,8 +50,9 @@ _REFUSED = MappingProxyType(
 class TRTLLMWorker(ChatWorker):
     """Serves generation, streaming, scoring, branches and verification from a TensorRT-LLM `LLM`.
 
-    Where a task gives neither temperature, top-p nor top-k, it is decoded greedily. `input_tokens` go before
-    `input_str`. What a release cannot do is refused by name, never dropped. `custom_input_params` of a task may bring
+    Where a task gives no temperature, the model's `generation_config.json` decides; where that is missing or silent,
+    the task is decoded greedily. `input_tokens` take precedence over `input_str`. What a release cannot do is refused
+    by name, never dropped. `custom_input_params` of a task may bring
     `engine_priority` (0 to 1, the higher the sooner), `cache_salt`, `stop_token_ids` and `guided_decoding` (a mapping).
 
     Args:

@@ -68,6 +68,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     _stream_interval: int | None = field(default=None, init=False, repr=False)
+    _stop_word_ids: list[list[int]] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self):
         self.best_of = self.best_of or self.n
@@ -77,6 +78,28 @@ class SamplingParams:
             raise ValueError(f"require top_k >= 0, got top_k={self.top_k}")
         if self.best_of > 1 and self.greedy:
             raise ValueError("Greedy decoding in the LLM API does not allow multiple returns")
+
+    def _setup(self, tokenizer, generation_config):
+        """Reads stop strings as tokens, and adds the model's further ends to the very list that it was given."""
+        self.end_id = tokenizer.eos_token_id
+        strings = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        self._stop_word_ids = [tokenizer.encode(string, add_special_tokens=False) for string in strings]
+        ends = generation_config.eos_token_id
+        self.stop_token_ids = self.stop_token_ids or []
+        for token in ends if isinstance(ends, list) else [ends]:
+            if token not in (self.end_id, *self.stop_token_ids):
+                self.stop_token_ids.append(token)
+        self.stop_token_ids = self.stop_token_ids or None
+
+    def _apply_generation_config_defaults(self, generation_config):
+        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
+            if getattr(self, name) is None and generation_config.get(name) is not None:
+                setattr(self, name, generation_config[name])
+
+    def _get_stop_reasons_and_words(self):
+        strings = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        tokens = self.stop_token_ids or []
+        return list(zip([*tokens, *strings], [*([token] for token in tokens), *self._stop_word_ids], strict=True))
 
     @property
     def greedy(self):

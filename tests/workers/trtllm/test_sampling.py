@@ -10,6 +10,7 @@ import pytest
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.workers.sampling_defaults import SamplingDefaults
 from scaffolding_ext.workers.trtllm.sampling import sampling_arguments
 
 KNOWN = (
@@ -19,7 +20,7 @@ KNOWN = (
 
 
 def arguments(known: tuple[str, ...] = KNOWN, **fields: Any) -> dict[str, Any]:
-    return sampling_arguments(GenerationTask(**fields), 9, known, "1.2.1", 10)
+    return sampling_arguments(GenerationTask(**fields), 9, SamplingDefaults(), known, "1.2.1", 10)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ class Engine:
     """Serves one model.
 
     The PyTorch backend of the older releases (not `is_complete`) takes no penalties, and of a batch the seed of its
-    first request alone.
+    first request alone; it tells the log-probabilities of the likeliest tokens, drawn or not. Guides are ignored, as
+    an engine without a `guided_decoding_backend` does.
 
     Attributes:
         may_run: Cleared, the engine takes no step; for tests that need an order of things.
@@ -43,7 +44,8 @@ class Engine:
         self._is_complete = is_complete
         self.visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-        end = self._network.generation_config.eos_token_id
+        self.generation_config = self._network.generation_config
+        end = self.generation_config.eos_token_id
         self._end_ids = set(end if isinstance(end, list) else [end])
         self._reuses = kv_cache_config.enable_block_reuse
         self._blocks = set()
@@ -55,6 +57,7 @@ class Engine:
         self.idle.set()
         self.submitted = threading.Event()
         self.aborted = []
+        self.num_steps = 0
         self.is_shutdown = False
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._thread.start()
@@ -95,6 +98,7 @@ class Engine:
                     if request not in self._running or self.is_shutdown:
                         continue
                 response = self._step(request, round_[0])
+                self.num_steps += 1
                 if response.finish_reason is not None or response.error is not None:
                     with self._changed:
                         self._running = [other for other in self._running if other is not request]
@@ -136,11 +140,14 @@ class Engine:
             logprobs = torch.log_softmax(logits, -1)
             top = torch.topk(logprobs, request.params.logprobs)
             entry = {int(t): Logprob(float(v), rank + 1) for rank, (v, t) in enumerate(zip(*top, strict=True))}
-            entry.setdefault(token, Logprob(float(logprobs[token])))
+            if self._is_complete:  # the others tell the likeliest alone, drawn or not
+                entry.setdefault(token, Logprob(float(logprobs[token])))
             response.logprobs = [entry]
-        ends = token in self._end_ids and not request.params.ignore_eos
-        if ends or token in (request.params.stop_token_ids or ()):
+        words = [ids for _, ids in request.params._get_stop_reasons_and_words()]
+        if token in self._end_ids and not request.params.ignore_eos:
             response.finish_reason = "stop"
+        elif any(request.generated[-len(ids) :] == ids for ids in words):
+            response.finish_reason = "stop_words"
         elif len(request.generated) >= request.params.max_tokens:
             response.finish_reason = "length"
         return response

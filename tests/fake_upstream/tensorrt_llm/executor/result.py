@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from tensorrt_llm import HAS_NEWEST_FIELDS
+
 
 class RequestError(RuntimeError):
     """The engine has refused one request."""
@@ -116,14 +118,18 @@ class RequestOutput:
         if response.queue_seconds is not None and self.sampling_params.return_perf_metrics:
             self.metrics_dict = {MetricNames.REQUEST_QUEUE_TIME: response.queue_seconds}
         self._done = response.finish_reason is not None
-        output.finish_reason = response.finish_reason
+        output.finish_reason = "stop" if response.finish_reason == "stop_words" else response.finish_reason
+        stops = self.sampling_params._get_stop_reasons_and_words()
+        if response.finish_reason == "stop_words":  # ids are cut off, their log-probabilities are not
+            reason, ids = next((reason, ids) for reason, ids in stops if output.token_ids[-len(ids) :] == ids)
+            output.stop_reason, output.token_ids = reason, output.token_ids[: -len(ids)]
         output.text = self.tokenizer.decode(output.token_ids, skip_special_tokens=True)
-        stop = self.sampling_params.stop
-        for string in [stop] if isinstance(stop, str) else stop or []:
-            if string in output.text:
+        for string, _ in stops:
+            if isinstance(string, str) and string in output.text:
                 output.text = output.text[: output.text.find(string)]
                 output.finish_reason, output.stop_reason, self._done = "stop", string, True
-                self.abort()
+                if not HAS_NEWEST_FIELDS:  # the newest forget to
+                    self.abort()
                 return
 
     async def aresult(self):

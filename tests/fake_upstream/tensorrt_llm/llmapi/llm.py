@@ -41,11 +41,13 @@ class _Base:
         if unknown:
             raise ValueError(f"1 validation error: {sorted(unknown)}: Extra inputs are not permitted")
         defaults = {"max_seq_len": None, "max_num_tokens": 8192, "enable_chunked_prefill": False}
+        defaults |= {"guided_decoding_backend": None}
         self.args = self.args_class(**defaults | {"model": model, "kv_cache_config": KvCacheConfig()} | kwargs)
         self.tokenizer = TransformersTokenizer(AutoTokenizer.from_pretrained(str(tokenizer or model)))
         os.environ.update(getattr(self.args, "env_overrides", None) or {})  # of the whole process, for good
+        self._folder = Path(str(tokenizer or model))
         self.executor = Engine(
-            str(tokenizer or model),
+            str(self._folder),
             self.args.kv_cache_config,
             is_complete=HAS_NEWEST_FIELDS or self.args_class is TrtLlmArgs,
         )
@@ -72,6 +74,9 @@ class _Base:
             raise RuntimeError("LLM is shutting down")
         params = params or SamplingParams()
         tokenizer = self.tokenizer.tokenizer
+        params._setup(tokenizer, self.executor.generation_config)
+        if getattr(self.args, "generation_config", None) == "auto":
+            params._apply_generation_config_defaults(json.loads((self._folder / "generation_config.json").read_text()))
         token_ids = tokenizer(inputs).input_ids if isinstance(inputs, str) else list(inputs)
         self._check(token_ids, params)
         if priority is not None and not 0 <= priority <= 1:

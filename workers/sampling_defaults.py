@@ -1,0 +1,133 @@
+"""How a model is sampled where nobody sets a temperature: as its `generation_config.json` says."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import scaffolding_ext
+from scaffolding_ext.prompts.prompting import COLLECTIONS, thinks
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.notes import Purpose, purpose_of
+from scaffolding_ext.workers.task_reading import integer, number
+
+_FILE = "generation_config.json"
+_PACKAGE = Path(scaffolding_ext.__file__).parent
+
+
+class GreedyThinkingWarning(UserWarning):
+    """A reasoning model decodes its chains greedily, at which such models repeat themselves."""
+
+
+class Selection(NamedTuple):
+    """How the next token is chosen.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p: The smallest set of likeliest tokens whose probability reaches p is kept; 1 keeps all.
+        top_k: The k likeliest tokens are kept; 0 keeps all.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+class SamplingDefaults(NamedTuple):
+    """What a model's authors say of its sampling; None where they say nothing, or where it is greedy.
+
+    Fields that the file leaves out are off. (transformers itself takes its own `top_k` of 50 there.)
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+    @classmethod
+    def of_model(cls, folder: str) -> SamplingDefaults:
+        """Read them.
+
+        Args:
+            folder: The model's folder, or the name of a hub model whose files are in the local cache.
+        """
+        path = Path(folder) / _FILE if Path(folder).is_dir() else _cached(folder)
+        if path is None or not path.is_file():
+            return cls()
+        try:
+            said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            return cls()
+        if not said.get("do_sample"):  # greedy, as transformers has it
+            return cls()
+        temperature = said.get("temperature")
+        return cls(1.0 if temperature is None else float(temperature), said.get("top_p"), said.get("top_k"))
+
+    def selection(self, task: GenerationTask) -> Selection:
+        """How a task's tokens are chosen.
+
+        A task with a temperature says it all: what it leaves out is off. Without one, its own top-p and top-k hold, the
+        model's fill the rest, and where nobody says anything the task is decoded greedily.
+
+        Raises:
+            InvalidTaskError: A field of the task is no number, or outside its range.
+        """
+        given = Selection(
+            number("temperature", task.temperature, 0.0, least=0),
+            number("top_p", task.top_p, 1.0, above=0, most=1),
+            integer("top_k", task.top_k, 0, 0),
+        )
+        if task.temperature is not None:
+            return given
+        if self.temperature is None:
+            return given._replace(temperature=0.0 if task.top_p is None and task.top_k is None else 1.0)
+        return Selection(
+            self.temperature,
+            given.top_p if task.top_p is not None or self.top_p is None else self.top_p,
+            given.top_k if task.top_k is not None or self.top_k is None else self.top_k,
+        )
+
+
+class GreedyWatch:
+    """Warns once where a reasoning model decodes a chain greedily.
+
+    The embedded models are left out: they were measured, and greedy is their strongest single chain.
+
+    Args:
+        model: The name of the model; None where nobody knows it.
+        tokenizer: Gives its tokenizer, of transformers.
+    """
+
+    def __init__(self, model: str | None, tokenizer: Callable[[], Any]) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._is_done = model is None or model.partition("/")[0] in COLLECTIONS or _PACKAGE in Path(model).parents
+
+    def see(self, task: GenerationTask, temperature: float | None) -> None:
+        """Look at a task and at the temperature that it is decoded at."""
+        if self._is_done or temperature != 0 or purpose_of(task).written is not Purpose.CHAIN:
+            return
+        self._is_done = True
+        if thinks(self._tokenizer()):
+            warnings.warn(
+                f"{self._model} is a reasoning model, and its chains are decoded greedily: such models repeat "
+                "themselves then. Set a temperature (sampling_params: {temperature: 0.6, top_p: 0.95})",
+                GreedyThinkingWarning,
+                stacklevel=2,
+            )
+
+
+def _cached(name: str) -> Path | None:
+    """The file of a hub model, where the local cache has it."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+    except ImportError:
+        return None
+    try:
+        found = try_to_load_from_cache(name, _FILE)
+    except HFValidationError:
+        return None
+    return Path(found) if isinstance(found, str) else None
