@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import scaffolding_ext
-from scaffolding_ext.prompts.prompting import COLLECTIONS, thinks
+from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import Purpose, purpose_of
 from scaffolding_ext.workers.task_reading import integer, number
 
-_FILE = "generation_config.json"
 _PACKAGE = Path(scaffolding_ext.__file__).parent
 
 
@@ -53,13 +51,8 @@ class SamplingDefaults(NamedTuple):
         Args:
             folder: The model's folder, or the name of a hub model whose files are in the local cache.
         """
-        path = Path(folder) / _FILE if Path(folder).is_dir() else _cached(folder)
-        if path is None or not path.is_file():
-            return cls()
-        try:
-            said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            return cls()
+        path = _local(folder, "generation_config.json")
+        said: dict[str, Any] = {} if path is None else json.loads(path.read_text(encoding="utf-8"))
         if not said.get("do_sample"):  # greedy, as transformers has it
             return cls()
         temperature = said.get("temperature")
@@ -96,38 +89,46 @@ class GreedyWatch:
     The embedded models are left out: they were measured, and greedy is their strongest single chain.
 
     Args:
-        model: The name of the model; None where nobody knows it.
-        tokenizer: Gives its tokenizer, of transformers.
+        model: A folder, a hub name or `tinylm/NAME`; None where nobody knows it.
     """
 
-    def __init__(self, model: str | None, tokenizer: Callable[[], Any]) -> None:
+    def __init__(self, model: str | None) -> None:
         self._model = model
-        self._tokenizer = tokenizer
-        self._is_done = model is None or model.partition("/")[0] in COLLECTIONS or _PACKAGE in Path(model).parents
 
     def see(self, task: GenerationTask, temperature: float | None) -> None:
         """Look at a task and at the temperature that it is decoded at."""
-        if self._is_done or temperature != 0 or purpose_of(task).written is not Purpose.CHAIN:
+        if self._model is None or temperature != 0 or purpose_of(task).written is not Purpose.CHAIN:
             return
-        self._is_done = True
-        if thinks(self._tokenizer()):
+        model, self._model = self._model, None
+        if _thinks(model_folder(model)):
             warnings.warn(
-                f"{self._model} is a reasoning model, and its chains are decoded greedily: such models repeat "
-                "themselves then. Set a temperature (sampling_params: {temperature: 0.6, top_p: 0.95})",
+                f"{model} is a reasoning model, and its chains are decoded greedily: such models repeat themselves then. "
+                "Set a temperature, such as sampling_params: {temperature: 0.6, top_p: 0.95}",
                 GreedyThinkingWarning,
                 stacklevel=2,
             )
 
 
-def _cached(name: str) -> Path | None:
-    """The file of a hub model, where the local cache has it."""
+def _thinks(folder: str) -> bool:
+    """Whether a model's files know `</think>`; the embedded models' do not count."""
+    if _PACKAGE in Path(folder).parents:
+        return False
+    paths = (_local(folder, name) for name in ("chat_template.jinja", "tokenizer_config.json", "tokenizer.json"))
+    return any("</think>" in path.read_text(encoding="utf-8") for path in paths if path is not None)
+
+
+def _local(folder: str, name: str) -> Path | None:
+    """A file of a model, where it is on this machine: in its folder, or in the cache of the hub."""
+    if Path(folder).is_dir():
+        path = Path(folder) / name
+        return path if path.is_file() else None
     try:
         from huggingface_hub import try_to_load_from_cache
         from huggingface_hub.errors import HFValidationError
     except ImportError:
         return None
     try:
-        found = try_to_load_from_cache(name, _FILE)
-    except HFValidationError:
+        found = try_to_load_from_cache(folder, name)
+    except HFValidationError:  # no name of the hub's
         return None
     return Path(found) if isinstance(found, str) else None

@@ -179,7 +179,7 @@ class Prompting:
         except Exception as error:  # of any type: transformers has many for a model that it cannot load
             message = f"the tokenizer of {model!r} cannot be loaded ({type(error).__name__}: {error})"
             raise ConfigError(f"{message}; name a model folder, a hub name or tinylm/NAME", "model") from error
-        guessed = _collection_of(model) or (DEFAULT_FAMILY if thinks(tokenizer) else UNTHINKING_FAMILY)
+        guessed = _collection_of(model) or (DEFAULT_FAMILY if _thinks(tokenizer) else UNTHINKING_FAMILY)
         return cls(tokenizer, family or guessed, **options)
 
     def apply(self, task: GenerationTask, history: Sequence[Turn] = (), raw: bool = False) -> None:
@@ -262,7 +262,7 @@ class Prompting:
         return self  # shared by design: copying a large tokenizer costs hundreds of milliseconds
 
 
-def thinks(tokenizer: PreTrainedTokenizerFast) -> bool:
+def _thinks(tokenizer: PreTrainedTokenizerFast) -> bool:
     """Whether a model can mark the end of its thinking, as far as its tokenizer says."""
     close = family_named(DEFAULT_FAMILY).think_close
     return (

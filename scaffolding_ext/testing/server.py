@@ -68,6 +68,8 @@ class OpenAIServer:
         head: Scores of each of a prompt's tokens, of a reward model behind trtllm-serve; None is a model that
             generates, with a logit for each token of its vocabulary.
 
+    A request without a temperature is sampled as the worker does by itself: the embedded models are greedy.
+
     Attributes:
         requests: All requests, in order of arrival.
         num_bytes_sent: Bytes of all answers.
@@ -226,7 +228,8 @@ class OpenAIServer:
     async def _generate(self, request: Request, answer: HttpAnswer, fault: str | None) -> bool:
         body = request.body
         fields = {name: body[name] for name in _SAMPLING if body.get(name) is not None}
-        fields["top_k"] = max(0, fields.get("top_k", 0))
+        if "top_k" in fields:
+            fields["top_k"] = max(0, fields["top_k"])
         if body.get("detokenize") is False:  # as trtllm-serve: what has no text has no stop strings
             fields.pop("stop", None)
         prompt, wanted = self._shape.prompt(body), num_logprobs(body)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -153,7 +152,7 @@ class HuggingFaceWorker(ChatWorker):
             TaskReader(tokenizer, vocab_size, self.max_seq_len, limits.limited_by),
             SamplingDefaults.of_model(model_folder(model)),
             seed,
-            GreedyWatch(model, functools.partial(load_tokenizer, model, trust_remote_code)),
+            GreedyWatch(model),
         )
         self._streams: OpenStreams[EngineRequest] = OpenStreams(self._cancel)
         self._engine: GenerationEngine = GenerationEngine(

@@ -33,8 +33,8 @@ class Flavor(NamedTuple):
         name: As `OpenAIWorker(flavor=...)` has it.
         owned_by: What its `/v1/models` says in `owned_by`, where that tells it.
         fields: Task fields that it takes beside the common ones, under the same name.
-        neutral: Sent with every request, so that what a task does not set is the model's plain distribution and not a
-            default of the server.
+        neutral: Sent with each request that has a temperature, so that what its task does not set is the model's plain
+            distribution and not a default of the server.
         seed_bits: Bits of a seed that it keeps apart.
         ask_ids: Request fields that make it give token ids; None where it gives none.
         ask_text: Whether it gives text beside token ids; else they are decoded here.

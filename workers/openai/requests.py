@@ -17,6 +17,7 @@ from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.hints import hints, unordered
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.stops import IdStops
+from scaffolding_ext.workers.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.task_fields import NEUTRAL, is_set, refuse
 from scaffolding_ext.workers.task_reading import TaskReader, integer, number
 
@@ -68,6 +69,7 @@ class RequestBodies:
         self._model = model
         self.tokenizer_name = tokenizer
         self.reader = TaskReader(_Tokenizer(tokenizer), _MAX_VOCAB, max_seq_len)
+        self._watch = GreedyWatch(tokenizer)
         self._chat = chat
         self._compact = compact
         self._prioritize = prioritize
@@ -110,11 +112,13 @@ class RequestBodies:
             InvalidTaskError: A field is unusable, or asks for what the server cannot do.
         """
         refuse(task, self._refused, WORKER)
-        body: dict[str, Any] = {"model": self._model, **self.flavor.neutral, **self._prompt(task)}
+        says_all = task.temperature is not None  # what it leaves out is off; else that is the server's to say
+        body: dict[str, Any] = {"model": self._model, **(self.flavor.neutral if says_all else {}), **self._prompt(task)}
         if self._chat:
             body.update(self.flavor.chat_neutral)
-        unset = task.temperature is None and task.top_p is None and task.top_k is None
-        body["temperature"] = number("temperature", task.temperature, 0.0 if unset else 1.0)
+        if says_all:
+            body["temperature"] = number("temperature", task.temperature, 1.0)
+            self._watch.see(task, body["temperature"])
         for name in self._forwarded:
             if is_set(task, name) and name != "temperature":
                 body[name] = getattr(task, name)

@@ -44,9 +44,10 @@ class OpenAIWorker(ChatWorker):
     to get wrong, so that a stack which needs that is refused when it is built; `refused` says why. A named flavour is
     believed, but for scores, which are tested before the first `ScoreTask`.
 
-    Where a task gives neither temperature, top-p nor top-k, it is decoded greedily, as HuggingFaceWorker does, and
-    what a server would add by its own defaults is switched off. `input_tokens` go before `input_str`. A key is read
-    from the environment; no log, record or error holds it.
+    Where a task gives no temperature, none is sent: the server's own defaults hold, which it may take from the model's
+    `generation_config.json`. Where a task gives one, what a server would add by its defaults (top-p, top-k, penalties)
+    is switched off. `input_tokens` take precedence over `input_str`. A key is read from the environment; no log, record
+    or error holds it.
 
     What fails before an answer begins (429, 5xx, resets, time-outs) is tried again with exponential back-off and
     jitter, and the trace says so; a stream that breaks off after its first token fails.

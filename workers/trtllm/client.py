@@ -48,7 +48,7 @@ class LlmClient:
         self._loaded = loaded
         self._reader = reader
         self._request_timeout = request_timeout
-        self._watch = GreedyWatch(loaded.model, lambda: loaded.tokenizer)
+        self._watch = GreedyWatch(loaded.model)
         self._honours_penalties: bool | None = None  # until it was asked
         self._calls: set[Call] = set()
         self._is_shut_down = False

@@ -84,9 +84,12 @@ def test_trtllm_serve_gets_only_what_it_knows(stream):
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
-def test_without_any_sampling_field_decoding_is_greedy(flavor):
-    assert bodies(flavor).generation(task(), stream=False)["temperature"] == 0.0
-    assert bodies(flavor).generation(task(top_p=0.9), stream=False)["temperature"] == 1.0
+def test_without_a_temperature_the_server_decides(flavor):
+    """Nothing of its own is switched off, and no temperature is sent; with one, all that the task leaves out is off."""
+    own = FLAVORS[flavor].neutral.keys() | {"temperature"}
+    assert own.isdisjoint(bodies(flavor).generation(task(), stream=False))
+    assert own & bodies(flavor).generation(task(top_p=0.9), stream=False).keys() == {"top_p"} & own
+    assert own <= bodies(flavor).generation(task(temperature=0.0), stream=False).keys()
 
 
 def test_prompts_are_sent_as_ids_where_there_are_any():

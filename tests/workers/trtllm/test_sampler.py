@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.protocol import ExecutionScope, GenerationTask, current_scope
+from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, current_scope
+from scaffolding_ext.protocol.branching import BranchTask
 from scaffolding_ext.protocol.notes import set_priority, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 
 pytest.importorskip("torch")
+from scaffolding_ext.prompts.prompting import model_folder
+from scaffolding_ext.workers.sampling_defaults import GreedyThinkingWarning
 from scaffolding_ext.workers.trtllm.self_test import SamplerWarning
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
@@ -76,11 +82,12 @@ def test_penalties_are_honoured_where_the_engine_takes_them() -> None:
 
 @newest
 def test_biases_stop_tokens_and_guides_go_over() -> None:
-    with TRTLLMWorker(MODEL) as worker:
+    with TRTLLMWorker(MODEL, llm_args={"guided_decoding_backend": "xgrammar"}) as worker:
         plain = run(worker, generation()).output_tokens
         assert run(worker, generation(logit_bias={"7": 100.0})).output_tokens == [7] * 8
-        stopped = run(worker, generation(custom_input_params={"stop_token_ids": [plain[2]]}))
-        assert (stopped.output_tokens, stopped.finish_reason) == (plain[:3], "stop")
+        stopped = run(worker, generation(custom_input_params={"stop_token_ids": [plain[2]]}, num_logprobs=1))
+        assert (stopped.output_tokens, stopped.finish_reason) == (plain[:2], "stop")
+        assert len(stopped.logprobs) == 2  # upstream tells that of the stop token, too, whose id it cuts off
         run(worker, generation(custom_input_params={"guided_decoding": {"regex": r"\d+"}}))
         assert last_request(worker)["params"].guided_decoding.regex == r"\d+"
         for hints, message in (
@@ -91,6 +98,48 @@ def test_biases_stop_tokens_and_guides_go_over() -> None:
                 run(worker, generation(custom_input_params=hints))
         with pytest.raises(InvalidTaskError, match="logit_bias names 'x'"):
             run(worker, generation(logit_bias={"x": 1.0}))
+
+
+@newest
+def test_a_guide_is_refused_where_the_llm_would_ignore_it() -> None:
+    with (
+        TRTLLMWorker(MODEL) as worker,
+        pytest.raises(InvalidTaskError, match=r"guided_decoding is .*llm_args: \{guided_decoding_backend: xgrammar\}"),
+    ):
+        run(worker, generation(custom_input_params={"guided_decoding": {"regex": "a"}}))
+
+
+@newest
+def test_the_tasks_own_list_of_stop_tokens_stays_as_it_is() -> None:
+    ids = [7]
+    with TRTLLMWorker(MODEL) as worker:
+        worker._loaded.llm.executor.generation_config.eos_token_id = [3, 11]
+        run(worker, generation(custom_input_params={"stop_token_ids": ids}))
+        assert last_request(worker)["params"].stop_token_ids == [7, 11]
+    assert ids == [7]
+
+
+@newest
+def test_an_engine_stops_where_the_text_ends_at_a_stop_string() -> None:
+    """The newest releases end the result there, and let the engine go on."""
+
+    async def scenario(worker: TRTLLMWorker) -> tuple[str, int]:
+        plain = generation()
+        await worker.run_task(plain)
+        stop = (plain.output_str or "")[4:6]  # within a token, so that the engine does not see it by itself
+        engine = worker._loaded.llm.executor
+        num_before = engine.num_steps
+        task = StreamGenerationTask(input_str=PROMPT, max_tokens=900, ignore_eos=True, stop=stop, streaming_step=900)
+        await worker.run_task(task)
+        assert (task.end_flag, task.finish_reason) == (True, "stop")
+        await asyncio.to_thread(engine.idle.wait)
+        return task.output_str or "", engine.num_steps - num_before
+
+    with TRTLLMWorker(MODEL) as worker:
+        text, num_steps = asyncio.run(scenario(worker))
+        assert len(worker._loaded.llm.executor.aborted) == 1
+    assert len(text) == 4
+    assert num_steps < 100
 
 
 def in_request(scenario: Any) -> Program:
@@ -152,11 +201,66 @@ def test_the_order_of_programs_goes_over_too() -> None:
 
 @newest
 def test_the_engine_is_told_where_in_its_request_a_task_stands() -> None:
-    with TRTLLMWorker(MODEL) as worker:
+    policy = {"policy_name": "AgentTree", "policy_args": {"agent_types": ["chain"], "agent_percentage": 0.5}}
+    with TRTLLMWorker(MODEL, llm_args={"reorder_policy_config": policy}) as worker:
         program = in_request(lambda: worker.run_task(generation()))
         number = int(program.id.rpartition("-")[2])
         hierarchy = last_request(worker)["scheduling"].agent_hierarchy
-    assert hierarchy == [("request", number), ("branch", 2), ("branch", 0)]
+    assert hierarchy == [("chain", number), ("branch", 2), ("branch", 0)]
+
+
+@newest
+def test_without_a_policy_that_reads_it_nothing_is_told() -> None:
+    with TRTLLMWorker(MODEL) as worker:
+        in_request(lambda: worker.run_task(generation()))
+        assert last_request(worker)["scheduling"] is None
+
+
+def sampled(tmp_path: Path, **said: Any) -> str:
+    """The embedded model with a `generation_config.json` of its own."""
+    folder = shutil.copytree(model_folder(MODEL), tmp_path / "model")
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
+    return str(folder)
+
+
+@newest
+def test_where_nobody_sets_a_temperature_the_model_decides(tmp_path: Path) -> None:
+    folder = sampled(tmp_path, do_sample=True, temperature=0.6, top_p=0.95, top_k=20)
+    with TRTLLMWorker(folder, self_test=False) as worker:
+        run(worker, generation(seed=1))
+        params = last_request(worker)["params"]
+        assert (params.temperature, params.top_p, params.top_k) == (0.6, 0.95, 20)
+
+
+@newest
+def test_what_a_task_with_a_temperature_leaves_out_is_off_though_the_llm_fills_it(tmp_path: Path) -> None:
+    folder = sampled(tmp_path, do_sample=True, temperature=0.6, top_k=20, min_p=0.1, repetition_penalty=1.05)
+    with TRTLLMWorker(folder, self_test=False, llm_args={"generation_config": "auto"}) as worker:
+        run(worker, generation(seed=1, temperature=0.7))
+        params = last_request(worker)["params"]
+        assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0.7, 0, 0.0, 1.0)
+        run(worker, generation(seed=1))
+        params = last_request(worker)["params"]
+        assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0.6, 20, 0.1, 1.05)
+
+
+def test_a_reasoning_model_that_runs_greedily_is_warned_of_once(tmp_path: Path) -> None:
+    with TRTLLMWorker(sampled(tmp_path), self_test=False) as worker:
+        with pytest.warns(GreedyThinkingWarning, match="is a reasoning model, and its chains are decoded greedily"):
+            run(worker, generation())
+        run(worker, generation())
+
+
+def test_log_probabilities_of_the_likeliest_alone_are_left_as_they_are() -> None:
+    """Of 1.2's PyTorch backend, which does not tell that of the token that was drawn."""
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
+        task = run(worker, generation(temperature=5.0, seed=1, num_logprobs=1))
+        assert "cumulative_logprob" not in task.customized_result_fields
+        assert len(task.logprobs) == 8
+        branches = run(worker, BranchTask(prefix_tokens=[5], suffixes=[[6]], max_tokens=4, temperature=5.0, seeds=[1]))
+    assert branches.logprobs is None
+    assert 0 < branches.confidences[0] <= 1
 
 
 @newest

@@ -245,6 +245,26 @@ def test_a_request_that_takes_too_long_fails_by_name_and_is_aborted() -> None:
         TRTLLMWorker(MODEL, self_test=False, request_timeout=0)
 
 
+def test_a_cancel_that_comes_together_with_a_token_is_not_lost() -> None:
+    async def scenario(worker: TRTLLMWorker) -> None:
+        llm_of(worker).executor.may_run.clear()
+        waiting = asyncio.ensure_future(worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=5)))
+        await asyncio.sleep(0)  # so that it has begun
+        await asyncio.to_thread(llm_of(worker).executor.submitted.wait)
+        (call,) = worker._client._calls
+        call.ended = True  # as if its last token came
+        call._moved.set()
+        for _ in range(2):  # before Python 3.12, `wait_for` had taken in the first by then
+            waiting.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert llm_of(worker).executor.aborted == [0]
+
+    with TRTLLMWorker(MODEL, self_test=False, request_timeout=60.0) as worker:
+        asyncio.run(scenario(worker))
+
+
 def test_shutdown_ends_what_is_in_flight() -> None:
     async def scenario(worker: TRTLLMWorker) -> None:
         engine = llm_of(worker).executor
@@ -332,7 +352,10 @@ def test_branches_share_their_prefix_and_say_how_long_to_keep_it(
 
 
 def test_a_tree_of_branches_says_what_is_worth_keeping() -> None:
-    controller = KVShareBranchingController(4, max_depth=2, beam_width=2, step_tokens=4, max_tokens=8)
+    sampling = {"top_k": 1, "temperature": 0.7}  # this release tells the log-probability of the likeliest token alone
+    controller = KVShareBranchingController(
+        4, max_depth=2, beam_width=2, step_tokens=4, max_tokens=8, sampling_params=sampling
+    )
     with TRTLLMWorker(MODEL, self_test=False) as worker, ScaffoldingLlm(controller, {"generation": worker}) as llm:
         result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
         kept = [request["retention"] for request in llm_of(worker).requests if request["retention"] is not None]
