@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import scaffolding_ext
+from scaffolding_ext import require
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import Purpose, purpose_of
@@ -50,13 +52,26 @@ class SamplingDefaults(NamedTuple):
 
         Args:
             folder: The model's folder, or the name of a hub model whose files are in the local cache.
+
+        Raises:
+            ConfigError: The file is no JSON, or a number in it is none.
         """
         path = _local(folder, "generation_config.json")
-        said: dict[str, Any] = {} if path is None else json.loads(path.read_text(encoding="utf-8"))
-        if not said.get("do_sample"):  # greedy, as transformers has it
+        if path is None:
             return cls()
-        temperature = said.get("temperature")
-        return cls(1.0 if temperature is None else float(temperature), said.get("top_p"), said.get("top_k"))
+        try:
+            said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if not said.get("do_sample"):  # greedy, as transformers has it
+                return cls()
+            temperature = require.number("temperature", said.get("temperature") or 1.0, least=0)
+            top_p, top_k = said.get("top_p"), said.get("top_k")
+            return cls(
+                temperature,
+                None if top_p is None else require.number("top_p", top_p, above=0, most=1),
+                None if top_k is None else require.whole("top_k", top_k, least=0),
+            )
+        except (ValueError, AttributeError) as error:
+            raise ConfigError(f"has a {path} that says nothing usable of sampling: {error}", "model") from error
 
     def selection(self, task: GenerationTask) -> Selection:
         """How a task's tokens are chosen.
@@ -102,8 +117,8 @@ class GreedyWatch:
         model, self._model = self._model, None
         if _thinks(model_folder(model)):
             warnings.warn(
-                f"{model} is a reasoning model, and its chains are decoded greedily: such models repeat themselves then. "
-                "Set a temperature, such as sampling_params: {temperature: 0.6, top_p: 0.95}",
+                f"{model} is a reasoning model, and its chains are decoded greedily: such models repeat themselves "
+                "then. Set a temperature, such as sampling_params: {temperature: 0.6, top_p: 0.95}",
                 GreedyThinkingWarning,
                 stacklevel=2,
             )
