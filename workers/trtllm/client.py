@@ -197,7 +197,7 @@ class LlmClient:
             record("lowered", what=name, reason=f"TensorRT-LLM {release.version} does not take it")
         if "return_perf_metrics" in release.sampling_fields:
             arguments = {**arguments, "return_perf_metrics": True}
-        if says_all and self._loaded.setting("generation_config") == "auto":  # it fills what is None from the model's
+        if says_all and self._loaded.argument("generation_config") == "auto":  # it fills what is None from the model's
             arguments = {name: _OFF[name] for name in _OFF.keys() & release.sampling_fields} | dict(arguments)
         try:
             params = release.sampling_params(**arguments)

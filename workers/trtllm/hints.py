@@ -60,7 +60,7 @@ def sampling_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
         fields["stop_token_ids"] = list(ids)  # TensorRT-LLM adds to it
     if params.get(GUIDED_DECODING):
         guide = params[GUIDED_DECODING]
-        if loaded.setting("guided_decoding_backend") is None:
+        if loaded.argument("guided_decoding_backend") is None:
             raise InvalidTaskError(
                 f"guided_decoding is {guide!r}, but the LLM was loaded without a guided_decoding_backend and would "
                 "ignore it: load it with llm_args: {guided_decoding_backend: xgrammar}"
@@ -80,7 +80,7 @@ def _hierarchy(loaded: LoadedLlm) -> dict[str, Any]:
     Such a policy (`reorder_policy_config`) orders requests of the agent types that it names: ours has the first one.
     """
     program, scope = current_program(), current_scope.get()
-    policy = _field(_field(loaded.setting("reorder_policy_config"), "policy_args"), "agent_types")
+    policy = _field(_field(loaded.argument("reorder_policy_config"), "policy_args"), "agent_types")
     if program is None or not policy or "scheduling_params" not in loaded.release.request_keywords:
         return {}
     kind = _scheduling_params()
@@ -93,9 +93,10 @@ def _hierarchy(loaded: LoadedLlm) -> dict[str, Any]:
 
 def _scheduling_params() -> Any:
     """TensorRT-LLM's class of that name, which has moved; None where a release has none."""
-    for home in ("tensorrt_llm.executor.params.scheduling", "tensorrt_llm.scheduling_params"):
-        with contextlib.suppress(ImportError, AttributeError):
-            return importlib.import_module(home).SchedulingParams
+    with contextlib.suppress(ImportError, AttributeError):
+        return importlib.import_module("tensorrt_llm.executor.params.scheduling").SchedulingParams
+    with contextlib.suppress(ImportError, AttributeError):
+        return importlib.import_module("tensorrt_llm.scheduling_params").SchedulingParams
     return None
 
 

@@ -44,7 +44,7 @@ class LoadedLlm(NamedTuple):
     orders_by_priority: bool
     defaults: SamplingDefaults
 
-    def setting(self, name: str) -> Any:
+    def argument(self, name: str) -> Any:
         """An argument that the LLM was loaded with; None where this release has none of that name."""
         return getattr(getattr(self.llm, "args", None), name, None)
 
