@@ -21,19 +21,19 @@ rate_option = click.option(
     "--arrival_rate", type=Finite(0, min_open=True), required=True, help="Questions that arrive in a second."
 )
 alpha_option = click.option("--alpha", type=Finite(0), required=True, help="Seconds that a right answer is worth.")
-most_option = click.option("--max_tokens", type=click.IntRange(min=0), required=True, help="No budget is larger.")
+most_option = click.option("--max_tokens", type=click.IntRange(min=0), required=True, help="Largest budget of tokens.")
 measured_option = click.option(
-    "--measured", is_flag=True, help="Choose among the budgets that `budget fit` measured, whatever the curve's shape."
+    "--measured", is_flag=True, help="Choose among the budgets that `budget fit` measured, without a fitted curve."
 )
-batch_option = click.option("--batch", type=click.IntRange(1), help="An engine that computes so many at once.")
+batch_option = click.option("--batch", type=click.IntRange(1), help="Requests that one engine computes at once.")
 slowdown_option = click.option(
     "--slowdown",
     type=Finite(0, 1),
     default=0.0,
     show_default=True,
-    help="Of --batch: n at once go at the speed 1 / (1 + slowdown (n - 1)); 1 is processor sharing.",
+    help="With --batch: each of n requests at once has the speed 1 / (1 + slowdown (n - 1)); 1 is processor sharing.",
 )
-plot_option = click.option("--plot_path", type=OutputPath(), help="Picture; takes the extra plots.")
+plot_option = click.option("--plot_path", type=OutputPath(), help="File for a picture; it needs the extra `plots`.")
 
 
 @click.group(cls=Group, short_help="Budgets of thinking that a queue can bear.")
@@ -154,12 +154,18 @@ def plan_command(
 @budget.command("simulate", short_help="The time in the system under budgets.")
 @tasks_argument
 @rate_option
-@click.option("--budgets", required=True, metavar="N,N,...", help="Tokens: one for all types, or one for each.")
-@click.option("--num_queries", type=click.IntRange(1000), default=1_000_000, show_default=True, help="To simulate.")
+@click.option(
+    "--budgets", required=True, metavar="N,N,...", help="Budgets of tokens: one for all types, or one for each type."
+)
+@click.option(
+    "--num_queries", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Questions to simulate."
+)
 @click.option("--servers", type=click.IntRange(1), default=1, show_default=True, help="Servers behind one line.")
 @batch_option
 @slowdown_option
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of arrivals and their types.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the arrivals and their types."
+)
 @json_option
 def simulate_command(
     tasks: Path,
@@ -210,7 +216,7 @@ def simulate_command(
 )
 @click.option("--output_path", type=OutputPath(), required=True, help="JSON file of types, for the other commands.")
 @click.option("--budget_key", help="Key of the budget in a run's config.yaml; BudgetForcingController's if left out.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the resamples.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resamples.")
 @plot_option
 @json_option
 def fit_command(

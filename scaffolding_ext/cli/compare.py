@@ -21,14 +21,14 @@ from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
     type=click.IntRange(min=0),
     default=1000,
     show_default=True,
-    help="Samples that report and trace hold, those on which runs disagree first.",
+    help="Samples in the report and in the trace; samples on which the runs disagree come first.",
 )
 @click.option(
     "--margin",
     type=Finite(0, 100, min_open=True),
     default=2.0,
     show_default=True,
-    help="Points of accuracy that may be lost.",
+    help="Points of accuracy that you would accept to lose.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resamples.")
 @json_option

@@ -19,7 +19,7 @@ def engine() -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 @config_option
 @set_option
-@click.option("--worker", "tag", metavar="TAG", help="Which of the stack's workers; needed where it has several.")
+@click.option("--worker", "tag", metavar="TAG", help="Worker of the stack; needed where the stack has several.")
 @json_option
 @click.pass_context
 def check(

@@ -35,22 +35,26 @@ from scaffolding_ext.cli.options import (
 @click.option(
     "--total_tokens",
     type=click.IntRange(min=1),
-    help="Decoded tokens for all questions together; the stack's votes get further samples where least settled.",
+    help="Decoded tokens for all questions together; the controller is a vote; --spending says who gets more samples.",
 )
-@click.option("--spending", type=click.Choice(["certaindex", "even"]), help="Who gets them.  [default: certaindex]")
+@click.option(
+    "--spending",
+    type=click.Choice(["certaindex", "even"]),
+    help="Which questions get the --total_tokens: the least settled ones, or all in turn.  [default: certaindex]",
+)
 @click.option("--seed", type=int, help="Seed of the run instead of the stack file's; 0 where neither gives one.")
 @click.option("--max_parallel_requests", type=click.IntRange(min=1), help="Requests that run at once.")
 @click.option("--request_timeout", type=Finite(min=0, min_open=True), help="Seconds after which a request fails.")
 @click.option(
     "--output_path",
     type=OutputPath(is_folder=True),
-    help="Folder for samples.jsonl, summary.json and config.yaml.",
+    help="Folder for samples.jsonl, summary.json and config.yaml; without it nothing is kept.",
 )
-@click.option("--resume", is_flag=True, help="Go on with the run in --output_path: only what it lacks is run.")
+@click.option("--resume", is_flag=True, help="Go on with the run in --output_path: only the missing samples are run.")
 @click.option(
     "--fail_on_error",
     type=Finite(0, 1),
-    help="Share of the samples that may fail; if more do, the exit code is 1.  [default: 0]",
+    help="Share of the samples that may fail; if more fail, the exit code is 1.  [default: 0]",
 )
 @click.option(
     "--price", metavar="KIND=PRICE,...", help="Price of a million decoded, prefilled, reused tokens; shows the cost."
@@ -58,12 +62,12 @@ from scaffolding_ext.cli.options import (
 @click.option(
     "--against",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of another run; while this one goes on, the decoded tokens saved against it are shown.",
+    help="Folder of another run; the progress shows the decoded tokens saved against it.",
 )
 @click.option("--engine", type=click.Choice(["local", "ray"]), help="Where stacks run.  [default: local]")
 @click.option("--num_actors", type=click.IntRange(min=1), help="Actors of --engine ray, each with a stack of its own.")
 @click.option(
-    "--gpus_per_actor", type=Finite(min=0), help="GPUs that Ray assigns to an actor; without it all, evenly shared."
+    "--gpus_per_actor", type=Finite(min=0), help="GPUs that Ray assigns to an actor.  [default: an even share of all]"
 )
 @click.option("--dry_run", is_flag=True, help="Check the stack and the dataset; load no model and run nothing.")
 @json_option

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @set_option
 @click.option("--name", help="Model name of the stack of --config; its file's name where none is given.")
 @click.option("--stack", "stacks", multiple=True, metavar="NAME=FILE", help="A further stack; may be repeated.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port to listen on.")
 @click.option(
     "--allow", multiple=True, metavar="KNOB[<=MOST]", help="Controller argument that clients may set; may be repeated."
@@ -28,21 +28,49 @@ if TYPE_CHECKING:
     "--effort", "efforts", multiple=True, metavar="NAME=TOKENS", help="Thinking tokens of a reasoning_effort."
 )
 @click.option("--keys_file", type=click.Path(path_type=Path), help="File with the keys that may ask, one a line.")
-@click.option("--keys_env", help="Environment variable with them instead, separated by commas.")
+@click.option("--keys_env", help="Environment variable with such keys, separated by commas.")
 @click.option(
     "--share_prefixes", is_flag=True, help="Let requests of different keys reuse the KV of each other's prompts."
 )
-@click.option("--tokens_per_minute", type=click.IntRange(1), help="Prompt and decoded tokens a key and minute.")
-@click.option("--max_queue", type=click.IntRange(0), default=256, show_default=True, help="Choices that wait, a stack.")
-@click.option("--max_body_bytes", type=click.IntRange(1), default=1 << 20, show_default=True, help="Of a request.")
-@click.option("--max_prompt_tokens", type=click.IntRange(1), default=32768, show_default=True, help="Of a prompt.")
-@click.option("--max_samples", type=click.IntRange(1), default=16, show_default=True, help="Choices of a request.")
 @click.option(
-    "--max_request_tokens", type=click.IntRange(1), default=65536, show_default=True, help="Decoded for a choice."
+    "--tokens_per_minute", type=click.IntRange(1), help="Prompt and decoded tokens that a key may use in a minute."
 )
-@click.option("--max_seconds", type=Finite(0, min_open=True), default=600, show_default=True, help="Of a request.")
-@click.option("--keep_alive_seconds", type=Finite(0, min_open=True), default=10, show_default=True, help="In streams.")
-@click.option("--drain_seconds", type=Finite(0, min_open=True), default=30, show_default=True, help="After SIGTERM.")
+@click.option(
+    "--max_queue", type=click.IntRange(0), default=256, show_default=True, help="Choices that may wait for a stack."
+)
+@click.option(
+    "--max_body_bytes", type=click.IntRange(1), default=1 << 20, show_default=True, help="Largest body of a request."
+)
+@click.option("--max_prompt_tokens", type=click.IntRange(1), default=32768, show_default=True, help="Longest prompt.")
+@click.option("--max_samples", type=click.IntRange(1), default=16, show_default=True, help="Most choices of a request.")
+@click.option(
+    "--max_request_tokens",
+    type=click.IntRange(1),
+    default=65536,
+    show_default=True,
+    help="Most tokens decoded for a choice.",
+)
+@click.option(
+    "--max_seconds",
+    type=Finite(0, min_open=True),
+    default=600,
+    show_default=True,
+    help="Seconds that a request may take.",
+)
+@click.option(
+    "--keep_alive_seconds",
+    type=Finite(0, min_open=True),
+    default=10,
+    show_default=True,
+    help="Seconds between comments that keep a stream open.",
+)
+@click.option(
+    "--drain_seconds",
+    type=Finite(0, min_open=True),
+    default=30,
+    show_default=True,
+    help="Seconds that running requests get after SIGTERM.",
+)
 @click.option("--log_content", is_flag=True, help="Write prompts and answers to the log.")
 def serve(
     source: str,

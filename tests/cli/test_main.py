@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -339,3 +341,24 @@ def test_other_errors_keep_their_traceback(folder: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("scaffolding_ext.stack.build.load_stack", broken)
     assert isinstance(CliRunner().invoke(main, ["run", "x", "--config", "stack.yaml"]).exception, ZeroDivisionError)
+
+
+def commands_of(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands_of(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}", command
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands_of(main)), ids=str)
+def test_the_help_of_an_option_can_be_read_alone(name: str, command: click.Command) -> None:
+    assert command.get_short_help_str(80)
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name != "source":  # the stack files, which are listed
+            text = (option.help or "").partition("[")[0]
+            assert len(text.split()) >= 2, f"{name} --{option.name}"
+            first = text.split()[0]
+            assert first not in {"Of", "In", "After", "To", "Who", "With", "Likewise."} or ":" in text, (
+                f"{name} --{option.name}"
+            )
