@@ -49,7 +49,15 @@ addEventListener("load", () => {
     const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
     if (wide > 1.5 && high > 4) over.push([a.text, b.text]);
   }
+  const fills = (where) => {
+    const marks = [...document.querySelectorAll(`${where} circle`)];
+    return [...new Set(marks.map((mark) => mark.getAttribute("fill")))].sort();
+  };
+  const cards = [...document.querySelectorAll(".charts section")].map((card) => card.getBoundingClientRect().bottom);
+  const below = document.querySelector("#filters").closest("section").getBoundingClientRect().top;
   const found = {
+    marks: fills(".timeline"), legend: fills(".looks"), gap: below - Math.max(...cards),
+    cues: [...document.querySelectorAll(".scroll")].map((box) => getComputedStyle(box).backgroundAttachment),
     width: innerWidth, scrolls: document.documentElement.scrollWidth, boxes: boxes.length, over,
     asked: performance.getEntriesByType("resource").map((entry) => entry.name),
   };
@@ -74,7 +82,8 @@ def report(write_run: Callable[..., Path], tmp_path: Path) -> Path:
                 "branch": [b],
                 "seconds": 0.1 * k + 0.01 * b,
                 "position": 64 * k,
-                "answer": str(number * k),
+                "answer": str(number + k // 3),
+                "answer_class": k // 3,
             }
             for k in range(1, 12)
             for b in range(3)
@@ -111,4 +120,9 @@ def test_nothing_overlaps_and_nothing_is_asked_for(report: Path, width: int, pla
     assert found["scrolls"] <= width  # tables scroll in frames of their own
     assert found["boxes"] > 30
     assert found["over"] == []
+    assert found["marks"] == found["legend"]  # each colour of a mark is explained
+    assert len(found["marks"]) == (4 if place else 0)
+    if not place:
+        assert found["gap"] >= 10
+    assert set(found["cues"]) <= {"local, local, scroll, scroll"}  # a table that goes on behind an edge casts a shadow
     assert found["asked"] == []

@@ -90,11 +90,24 @@ const looks = {
 const lookOf = (name) => looks[name] ?? ["#888", "tick"];
 const classColors = ["#e8a33d", "#4878a8", "#6aa56e", "#c95d4f", "#9a7bb5", "#8a6d00", "#56b4e9"];
 
-function markOf(step, x, y, current) {
-  let [color, shape] = lookOf(step.event);
-  if (step.event === "probe" && step.figures.answer_class >= 0) {
-    color = classColors[step.figures.answer_class % classColors.length];
+const hasClass = (step) => step.event === "probe" && step.figures.answer_class >= 0;
+
+// Equal answers of probes have one colour. Classes are numbered lane by lane, so a class goes by its first answer.
+function nameAnswers(steps) {
+  const first = new Map();
+  const numbers = new Map();
+  for (const step of steps.filter(hasClass)) {
+    const place = `${step.lane} ${step.figures.answer_class}`;
+    if (!first.has(place)) first.set(place, String(step.figures.answer));
+    step.means = first.get(place);
+    if (!numbers.has(step.means)) numbers.set(step.means, numbers.size);
+    step.color = classColors[numbers.get(step.means) % classColors.length];
   }
+}
+
+function markOf(step, x, y, current) {
+  const [ownColor, shape] = lookOf(step.event);
+  const color = step.color ?? ownColor;
   const r = current ? 7 : 5;
   const line = `fill="${color}" stroke="${current ? "#000" : "#fff"}" stroke-width="${current ? 2 : 1}"`;
   if (shape === "circle") return `<circle cx="${x}" cy="${y}" r="${r}" ${line}/>`;
@@ -161,10 +174,20 @@ function describe(step) {
   return `<p class="facts"><b>${escaped(step.event)}</b><span>${escaped(step.lane)}</span><span>${spent}</span></p><p class="facts">${facts}</p>${table}`;
 }
 
+// Each mark once, with its name; of probes one for each answer.
+function legendOf(steps) {
+  const shown = new Map();
+  for (const step of steps) {
+    const name = step.means === undefined ? step.event : `${step.event}: ${step.means.slice(0, 24)}`;
+    if (!shown.has(name)) shown.set(name, `<span><svg viewBox="0 0 14 14">${markOf(step, 7, 7, false)}</svg>${escaped(name)}</span>`);
+  }
+  return [...shown.values()].join("");
+}
+
 function showRun(section, run) {
   run.steps = run.steps.map(([lane, start, end, event, figures]) => ({ lane, start, end, event, figures }));
-  const seen = [...new Set(run.steps.map((step) => step.event))];
-  section.querySelector(".looks").innerHTML = seen.map((name) => `<span><i class="dot" style="background:${lookOf(name)[0]}"></i>${escaped(name)}</span>`).join("");
+  nameAnswers(run.steps);
+  section.querySelector(".looks").innerHTML = legendOf(run.steps);
   const box = section.querySelector(".timeline");
   const slider = section.querySelector("input");
   let current = run.steps.length - 1;
