@@ -50,6 +50,14 @@ def has_surrogate(text: str) -> bool:
     return _SURROGATE.search(text) is not None
 
 
+def as_json(value: Any) -> Any:
+    """For `json.dumps(default=...)`: numpy's numbers and arrays, and sets, as what JSON has; all else as its text."""
+    for method in ("tolist", "item"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    return sorted(value, key=str) if isinstance(value, set | frozenset) else str(value)
+
+
 def parse_json(text: str) -> Any:
     """What a JSON text says.
 

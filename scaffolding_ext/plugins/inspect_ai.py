@@ -74,8 +74,7 @@ class ScaffoldingExtAPI(ModelAPI):  # type: ignore[misc]
                 f"a stack answers one question, and was given messages of {roles}; a system prompt belongs in the "
                 "stack file's `prompt` section"
             )
-        result = self.llm.generate_async(input[0].text, timeout=config.timeout)
-        await result
+        result = await _ended(self.llm.generate_async(input[0].text, timeout=config.timeout))
         return _output(self.model_name, result)
 
     def max_connections(self) -> int:
@@ -103,14 +102,22 @@ def stack(config: str, overrides: Sequence[str] = ()) -> Solver:
         if not hosts:
             hosts.append(load_stack(config, overrides))
         sample_id = str(state.sample_id)
-        result = hosts[0].generate_async(state.input_text, sample_id=sample_id, epoch=state.epoch - 1)
-        await result
+        result = await _ended(hosts[0].generate_async(state.input_text, sample_id=sample_id, epoch=state.epoch - 1))
         state.output = _output(config, result)
         state.messages.append(state.output.message)
         state.store.set(STORE, told(result))
         return state
 
     return solve
+
+
+async def _ended(result: ScaffoldingResult) -> ScaffoldingResult:
+    """Wait for a request; if the sample is cancelled (a limit, an error of another one), so is the request."""
+    try:
+        return await result
+    except BaseException:
+        result.cancel()
+        raise
 
 
 def _output(name: str, result: ScaffoldingResult) -> ModelOutput:

@@ -11,6 +11,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.plugins.stacks import behind_thinking, told
 from scaffolding_ext.protocol.stop_strings import StopStrings
@@ -66,19 +67,25 @@ class ScaffoldingExtLM(LM):  # type: ignore[misc]
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """The stack's answers to requests of (context, generation arguments); all run at once, as far as it lets them.
 
+        Answers that are there when one request fails are kept: in the ledger file, and in the harness's cache
+        (`--use_cache`), so that a run with it asks only the others again.
+
         Raises:
             Exception: The first failure, once all have ended; no empty text stands for it.
         """
         results = [self.llm.generate_async(request.args[0]) for request in requests]
-        for result in results:
-            result.exception()
+        failures = [error for result in results if (error := result.exception()) is not None]
         texts = []
         for request, result in zip(requests, results, strict=True):
-            result.result()
+            if result.exception() is not None:
+                continue
             text = self._stops(request.args[1]).cut(behind_thinking(result.outputs[0].text or ""))
             self._keep(request, result.outputs[0].text, told(result))
             self.cache_hook.add_partial("generate_until", request.args, text)
             texts.append(text)
+        if failures:
+            _log.error("%d of %d requests failed; the other answers are kept", len(failures), len(requests))
+            raise failures[0]
         return texts
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
@@ -102,7 +109,7 @@ class ScaffoldingExtLM(LM):  # type: ignore[misc]
             self.ledger_path.parent.mkdir(parents=True, exist_ok=True)
             row = {"task": request.task_name, "doc_id": request.doc_id, "text": text, **fields}
             with self.ledger_path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps(row, default=as_json) + "\n")
 
 
 if __name__ == "__main__":

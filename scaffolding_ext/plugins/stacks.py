@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+from scaffolding_ext.documents import as_json
 from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, family_named
 
 if TYPE_CHECKING:
@@ -22,5 +24,5 @@ def told(result: ScaffoldingResult) -> dict[str, Any]:
         "exit_reason": result.exit_reason,
         "ledger": result.program.ledger.to_json(),
         "seed": result.program.seed,
-        "trace": result.program.trace,
+        "trace": json.loads(json.dumps(result.program.trace, default=as_json)),
     }

@@ -85,7 +85,8 @@ def take_prompting(controller: Any, workers: Mapping[Any, Worker]) -> None:
         )
     else:
         try:
-            controller.prompting = Prompting.for_model(served.model)
+            trusts = bool(getattr(served.worker, "trust_remote_code", False))
+            controller.prompting = Prompting.for_model(served.model, trust_remote_code=trusts)
         except ConfigError as error:
             raise ConfigError(
                 f"{name} serves {served.model!r}, but {error.message}; or set controller.prompting (in a stack file "

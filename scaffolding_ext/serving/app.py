@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.serving.access import ANYBODY, Keys, TokenBudgets
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody, read_body
@@ -115,7 +116,7 @@ class Front:
                 await exchange.stream(events)
             else:
                 await asyncio.wait([job.settled])
-                await exchange.answer(to_json(job.document(), inf_nan_mode="null"))
+                await exchange.answer(to_json(job.document(), inf_nan_mode="null", fallback=as_json))
         except ApiError as error:
             await self._refuse(exchange, error, model)
         except Exception as error:
@@ -240,4 +241,4 @@ async def _shut_down(stack: ServedStack) -> Exception | None:
 
 
 def _json(document: dict[str, Any], status: int = 200) -> Response:
-    return Response(to_json(document, inf_nan_mode="null"), status, media_type=_JSON)
+    return Response(to_json(document, inf_nan_mode="null", fallback=as_json), status, media_type=_JSON)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from scaffolding_ext.documents import as_json
 from scaffolding_ext.serving.jobs import Job
 from scaffolding_ext.serving.refusals import ApiError
 from scaffolding_ext.serving.texts import Shown
@@ -133,7 +134,11 @@ class Events:
 
     def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         kind = "chat.completion.chunk" if self._job.is_chat else "text_completion"
-        return b"data: " + to_json(self._job.head(kind) | {"choices": choices} | more, inf_nan_mode="null") + b"\n\n"
+        return (
+            b"data: "
+            + to_json(self._job.head(kind) | {"choices": choices} | more, inf_nan_mode="null", fallback=as_json)
+            + b"\n\n"
+        )
 
 
 def _choice(index: int, delta: dict[str, Any]) -> dict[str, Any]:

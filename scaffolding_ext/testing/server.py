@@ -22,7 +22,7 @@ from scaffolding_ext.testing.http import HttpAnswer
 from scaffolding_ext.testing.releases import Release
 from scaffolding_ext.testing.shapes import Shape, Told, num_logprobs, usage
 
-FAULTS = ("429", "500", "503", "401", "reset", "reset_mid_stream", "slow", "garbage", "early", "late")
+FAULTS = ("429", "500", "503", "401", "reset", "reset_mid_stream", "slow", "garbage", "filter", "early", "late")
 _WAIT_SECONDS = 30.0
 _VOCABULARY = 512  # tokens
 _SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "min_tokens", "ignore_eos")
@@ -55,7 +55,8 @@ class OpenAIServer:
             text, on request), `"llama_cpp"` (log-probabilities in the shape of chat completions, no scores),
             `"llama_cpp_python"` (no token ids): these two with what the real ones get wrong.
         fault: Gets the number of the request (from 0) and the request, and says how it is to be answered wrongly: one
-            of `FAULTS`, or None. `"early"` and `"late"` shift the scores of a prompt by one token.
+            of `FAULTS`, or None. `"early"` and `"late"` shift the scores of a prompt by one token; `"filter"` ends an
+            answer with `content_filter`.
         allowed: Fields that a request may have; others are refused with status 400. None allows all.
         encode: Token ids of a text, where the server must know them.
         decode: Text of token ids, for answers in the llama.cpp shapes.
@@ -238,6 +239,7 @@ class OpenAIServer:
             task = GenerationTask(**prompt, **fields, num_logprobs=wanted)
             await self._worker.run_task(task)
             choice, _ = self._shape.choice(task, body, Told())
+            _filter(choice, fault)
             return await answer.json({"choices": [choice], "usage": usage(token_counts_of(task))})
         stream = StreamGenerationTask(**prompt, **fields, num_logprobs=wanted, streaming_step=4)
         told = Told()
@@ -245,6 +247,7 @@ class OpenAIServer:
             while not stream.end_flag:
                 await self._worker.run_task(stream)
                 choice, told = self._shape.choice(stream, body, told)
+                _filter(choice, fault)
                 await answer.event({"choices": [choice], "usage": None})
                 if fault == "reset_mid_stream":
                     return False  # closes behind what was sent: a reset here might overtake it
@@ -254,3 +257,8 @@ class OpenAIServer:
                 await self._worker.run_task(stream)
         await answer.event({"choices": [], "usage": usage(token_counts_of(stream))})
         return await answer.end_events()
+
+
+def _filter(choice: dict[str, Any], fault: str | None) -> None:
+    if fault == "filter" and choice["finish_reason"] is not None:
+        choice["finish_reason"] = "content_filter"

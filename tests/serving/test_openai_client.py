@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
@@ -12,6 +13,7 @@ from scaffolding_ext.controllers.native_generation import NativeGenerationContro
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.request.program import record
 from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.testing import Gate
 
@@ -185,3 +187,16 @@ def test_thinking_stands_apart_and_turns_are_rendered(serve: Any, thinking: Prom
     rendered = served.worker.tasks[0].input_str
     assert rendered == "<|user|>Be brief.<|user|>1+1?<|assistant|>2<|end|><|user|>2+2?<|assistant|><think>\n"
     assert answer.usage.prompt_tokens == len(served.worker.tasks[0].input_tokens)
+
+
+def test_a_trace_may_hold_numbers_of_numpy(serve: Any) -> None:
+    class Records(NativeGenerationController):
+        def process(self, tasks: list[Any], **kwargs: Any) -> Any:
+            record("stop", confidence=np.float32(0.5))
+            yield from super().process(tasks, **kwargs)
+
+    with serve(controller=Records()).client() as client:
+        for stream in (False, True):
+            answer = client.chat.completions.create(**ASK, stream=stream, extra_body={"scaffolding": {"trace": True}})
+            choice = list(answer)[-1].choices[0] if stream else answer.choices[0]
+            assert [event["confidence"] for event in choice.scaffolding["trace"]] == [0.5]

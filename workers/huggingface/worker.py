@@ -119,6 +119,7 @@ class HuggingFaceWorker(ChatWorker):
             enable_block_reuse=enable_block_reuse,
             probes_sharing=probes_sharing,
         )
+        self.trust_remote_code = trust_remote_code
         network, tokenizer, chat_template, end_ids, attends_to_blocks = load_model(
             model, dtype, device, attn_implementation, trust_remote_code
         )
@@ -204,7 +205,7 @@ class HuggingFaceWorker(ChatWorker):
 
     def chat_tokenizer(self) -> Any:
         """The model's own."""
-        return load_tokenizer(self.model)
+        return load_tokenizer(self.model, self.trust_remote_code)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         return await self._generate_with(task)

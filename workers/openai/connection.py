@@ -222,7 +222,10 @@ class Connection:
             self._circuit.check()
             try:
                 yield
-            except (InvalidTaskError, UnreadableAnswerError, asyncio.CancelledError):
+            except (InvalidTaskError, asyncio.CancelledError):
+                raise
+            except UnreadableAnswerError:  # the server has answered
+                self._circuit.succeeded()
                 raise
             except Exception as error:  # of any type: the library's, its transport's, those of a body that is no JSON
                 told = self._failures.told(error)

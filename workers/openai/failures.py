@@ -12,7 +12,7 @@ _REFUSALS = range(400, 500)  # the request's fault, or the key's; of these, 408,
 
 
 class UnreadableAnswerError(EngineError):
-    """One answer cannot be read, for what the model wrote: that says nothing against the server."""
+    """One answer cannot be read, or was filtered, for what the model wrote: this says nothing against the server."""
 
 
 class Failures(NamedTuple):

@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.workers.openai.failures import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.task_fields import TokenLogprob
 
 _ID = "token_id:"  # how a token is written that stands for its id
 _THINK_CLOSE = "</think>"  # a reasoning parser keeps it for itself
 _THINKING = ("reasoning", "reasoning_content")  # vLLM renamed it; SGLang and trtllm-serve have the older name
-_FAILED = ("abort", "error", "content_filter")
+_FAILED = ("abort", "error")
+_FILTERED = "content_filter"
 Steps = list[dict[int, TokenLogprob]]
 
 
@@ -57,6 +59,7 @@ def read_piece(choice: Any, flavor: Flavor) -> Piece:
     """Read a choice of a completion or of a chat completion, whole or of a stream.
 
     Raises:
+        UnreadableAnswerError: The server's filter kept the answer back.
         EngineError: The server gave up, or left out what it was asked for.
     """
     message = getattr(choice, "message", None) or getattr(choice, "delta", None)
@@ -68,6 +71,8 @@ def read_piece(choice: Any, flavor: Flavor) -> Piece:
         ids = _reported_ids(reported)
     ids = None if ids is None else [int(token) for token in ids]
     reason = getattr(choice, "finish_reason", None)
+    if reason == _FILTERED:
+        raise UnreadableAnswerError(f"the server's filter kept the answer back (finish_reason {reason!r})")
     if reason in _FAILED:
         raise EngineError(f"the server ended the request with finish_reason {reason!r}")
     steps = [] if ids is None or reported is None else _steps(reported, ids)

@@ -132,7 +132,9 @@ def _saving(baseline: Run, runs: Sequence[Run], seed: int, num_resamples: int) -
 
 def _shape(config: Mapping[str, Any]) -> str:
     """What runs of one sweep have in common."""
-    kinds = sorted((path, value) for path, value in _flattened(config["controller"]) if path.endswith("type"))
+    kinds = sorted(
+        (path, value) for path, value in _flattened(config["controller"]) if path.rpartition(".")[2] == "type"
+    )
     return repr((kinds, config.get("workers"), config.get("prompt") or None))
 
 

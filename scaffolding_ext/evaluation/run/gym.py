@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scaffolding_ext.answers.pool import KillablePool, OverrunError
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
 from scaffolding_ext.evaluation.run.rows import Sample
 from scaffolding_ext.evaluation.run.scoring import Score
@@ -15,25 +18,60 @@ _FULL_SCORE = 1.0  # less is for a part of the answer, or for its form
 
 @dataclass(frozen=True)
 class Verifier:
-    """Scores answers to one problem.
+    """Scores answers to one problem, in a process that is killed when it takes too long.
 
     Attributes:
-        task: The reasoning-gym task.
-        entry: The problem.
+        task: Name of the reasoning-gym task.
+        num_samples: Problems of the task that were drawn.
+        seed: Which were drawn.
+        args: The task's own configuration, as JSON.
+        number: Which of these is the problem.
+        deadline_seconds: Most that the verifier may take.
     """
 
-    task: Any
-    entry: dict[str, Any]
+    task: str
+    num_samples: int
+    seed: int
+    args: str
+    number: int
+    deadline_seconds: float = 5.0
 
     def __call__(self, answer: str | None) -> Score:
-        """Right is what gets the full score; an answer on which the verifier fails is undetermined."""
+        """Only the full score is right; an answer that the verifier fails on, or takes too long for, is undetermined.
+
+        Raises:
+            EngineError: No process could be started.
+        """
         if answer is None:
             return Score(False, None)
+        problem = (self.task, self.num_samples, self.seed, self.args, self.number)
         try:
-            correct = self.task.score_answer(answer, self.entry) >= _FULL_SCORE
-        except Exception:  # of any type: some verifiers parse the answer, and raise what their parsers raise
-            return Score(False, "undetermined")
-        return Score(correct, "equal" if correct else "different")
+            correct = _pool().submit(self.deadline_seconds, *problem, answer).result()
+        except OverrunError:
+            correct = None
+        verdict = "undetermined" if correct is None else "equal" if correct else "different"
+        return Score(correct is True, verdict)
+
+
+@functools.cache
+def _pool() -> KillablePool:
+    return KillablePool(f"{__name__}:is_right")
+
+
+def is_right(task: str, num_samples: int, seed: int, args: str, number: int, answer: str) -> bool | None:
+    """Whether an answer gets the full score; None where the verifier fails. For the processes of the pool."""
+    drawn = _drawn(task, num_samples, seed, args)
+    try:
+        return bool(drawn.score_answer(answer, drawn[number]) >= _FULL_SCORE)
+    except Exception:  # of any type: some verifiers parse the answer, and raise what their parsers raise
+        return None
+
+
+@functools.lru_cache(maxsize=8)
+def _drawn(task: str, num_samples: int, seed: int, args: str) -> Any:
+    import reasoning_gym
+
+    return reasoning_gym.create_dataset(task, size=num_samples, seed=seed, **json.loads(args))
 
 
 def gym_problems(task: str, num_samples: int, seed: int, args: Mapping[str, Any]) -> list[Sample]:
@@ -50,15 +88,17 @@ def gym_problems(task: str, num_samples: int, seed: int, args: Mapping[str, Any]
         MissingDependencyError: `reasoning-gym` is not installed.
     """
     try:
-        import reasoning_gym
+        import reasoning_gym  # noqa: F401 - named here where it is missing
     except ImportError as error:
         raise MissingDependencyError("reasoning-gym", "problems") from error
     try:
-        drawn = reasoning_gym.create_dataset(task, size=num_samples, seed=seed, **args)
+        given = json.dumps(dict(args))
+        drawn = _drawn(task, num_samples, seed, given)
         entries = [drawn[number] for number in range(num_samples)]
     except Exception as error:  # of any type: what a task's configuration raises
         raise DatasetError(f"cannot draw problems of reasoning_gym:{task}: {type(error).__name__}: {error}") from error
+    verifiers = [Verifier(task, num_samples, seed, given, number) for number in range(num_samples)]
     return [
-        Sample(f"{task}-{seed}-{number}", entry["question"], str(entry["answer"]), task, Verifier(drawn, entry))
+        Sample(f"{task}-{seed}-{number}", entry["question"], str(entry["answer"]), task, verifiers[number])
         for number, entry in enumerate(entries)
     ]

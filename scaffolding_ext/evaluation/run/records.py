@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import DatasetError, OutputError
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 
@@ -108,7 +109,7 @@ def record_writer(
 
         def write(record: Record) -> None:
             nonlocal synced
-            line = memoryview((json.dumps(record.to_json()) + "\n").encode())
+            line = memoryview((json.dumps(record.to_json(), default=as_json) + "\n").encode())
             end = file.tell()
             try:
                 while line:

@@ -63,3 +63,17 @@ def test_an_accuracy_that_is_not_reached_saves_nothing(sweeps: Callable[..., lis
 
 def test_other_models_are_no_sweep(sweeps: Callable[..., list[Sweep]]) -> None:
     assert sweeps((70, 80, 5, "m"), (50, 40, 2, "other")) == []
+
+
+def test_an_argument_whose_name_ends_in_type_is_a_knob(write_run: Callable[..., Path]) -> None:
+    stack = """
+controller: {{type: NativeGenerationController, args: {{task_type: {kind}}}}}
+workers: {{generation: {{type: HuggingFaceWorker, args: {{model: m}}}}}}
+"""
+    rows = [(f"q{n}", n < 60, 100) for n in range(100)]
+    folders = [write_run("plain", rows), *(write_run(kind, rows, stack.format(kind=kind)) for kind in ("sum", "max"))]
+    runs = [read_run(folder) for folder in folders]
+    others = [compare(runs[0], run, num_resamples=50) for run in runs[1:]]
+    points = [others[0].baseline_point, *(one.run_point for one in others)]
+    (sweep,) = sweeps_of(runs, points, num_resamples=50)
+    assert [run.values for run in sweep.runs] == [{"task_type": "sum"}, {"task_type": "max"}]

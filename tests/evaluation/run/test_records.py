@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from scaffolding_ext.errors import DatasetError
@@ -164,3 +165,11 @@ def test_the_schema_has_the_records_fields(validator: Any) -> None:
 )
 def test_the_schema_refuses_what_is_no_record(validator: Any, changes: dict[str, Any]) -> None:
     assert not validator.is_valid(make(**changes).to_json())
+
+
+def test_a_trace_may_hold_numbers_and_arrays_of_numpy(tmp_path: Path) -> None:
+    trace = [{"event": "stop", "confidence": np.float32(0.5), "scores": np.arange(3), "seen": {"a"}, "path": Path("x")}]
+    with record_writer(tmp_path / "samples.jsonl") as write:
+        write(make(trace=trace))
+    (record,) = read_records(tmp_path / "samples.jsonl")
+    assert record.trace == [{"event": "stop", "confidence": 0.5, "scores": [0, 1, 2], "seen": ["a"], "path": "x"}]

@@ -18,7 +18,9 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from scaffolding_ext.controllers.native_generation import NativeGenerationController  # noqa: E402
 from scaffolding_ext.errors import ConfigError  # noqa: E402
+from scaffolding_ext.host.llm import ScaffoldingLlm  # noqa: E402
 from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer, model_folder  # noqa: E402
 from scaffolding_ext.stack.build import check_stack  # noqa: E402
 from scaffolding_ext.stack.load import load_config  # noqa: E402
@@ -116,8 +118,16 @@ def test_a_model_with_code_of_its_own_is_served_to_who_trusts_it(folder: Path) -
         "class OwnConfig(LlamaConfig):\n    model_type = 'own_llama'\n"
         "class OwnModel(LlamaForCausalLM):\n    config_class = OwnConfig\n"
     )
-    HuggingFaceWorker(str(folder), trust_remote_code=True).shutdown()
+    (folder / "own_tokenizer.py").write_text(
+        "from transformers import PreTrainedTokenizerFast\nclass OwnTokenizer(PreTrainedTokenizerFast):\n    pass\n"
+    )
+    names = [None, "own_tokenizer.OwnTokenizer"]
+    edit(folder / "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map={"AutoTokenizer": names})
     assert Prompting.for_model(str(folder), trust_remote_code=True).encode("5")
+    with HuggingFaceWorker(str(folder), trust_remote_code=True) as worker:
+        assert type(worker.chat_tokenizer()).__name__ == "OwnTokenizer"
+        with ScaffoldingLlm(NativeGenerationController({"max_tokens": 1}), {"generation": worker}) as llm:
+            assert llm.prototype_controller.prompting.encode("5")
 
 
 @pytest.mark.parametrize(

@@ -512,3 +512,13 @@ def test_a_server_without_priorities_is_told_of_none():
     with pytest.raises(ConfigError, match="'llama_cpp' take no priority") as caught:
         OpenAIWorker("http://127.0.0.1:1/v1", "m", flavor="llama_cpp", prioritize=True)
     assert caught.value.key == "prioritize"
+
+
+@pytest.mark.parametrize("make", [generation, stream])
+def test_answers_that_a_filter_keeps_back_do_not_open_the_circuit(make):
+    with serving(lambda number, request: "filter" if number < 12 else None, max_retries=0) as (_, worker):
+        for _ in range(12):
+            assert "content_filter" in fails(worker, make(streaming_step=99) if make is stream else make())
+        task = generation()
+        assert run(worker, task) == [TaskStatus.SUCCESS]
+        assert task.output_str == TEXT
