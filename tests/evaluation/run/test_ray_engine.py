@@ -87,7 +87,7 @@ def test_a_sample_that_kills_its_actors_has_a_record() -> None:
 
 def test_ray_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingDependencyError, match=r"scaffolding-ext\[ray\]"), ray_engine(lambda: None, 1):  # type: ignore[arg-type, return-value]
+    with pytest.raises(MissingDependencyError, match=r"\[ray\]"), ray_engine(lambda: None, 1):  # type: ignore[arg-type, return-value]
         pass
 
 
