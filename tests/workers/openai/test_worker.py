@@ -306,7 +306,7 @@ def test_a_model_that_is_not_served():
 
 def test_without_the_library(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "openai", None)
-    with pytest.raises(MissingDependencyError, match=r"scaffolding-ext\[openai\]"):
+    with pytest.raises(MissingDependencyError, match=r"\[openai\]"):
         OpenAIWorker("http://localhost:1/v1", "m", flavor="vllm")
 
 
