@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks._lib.recorded_programs import RecordedProgram
 from scaffolding_ext import require
-from scaffolding_ext.controllers.budgets.queueing.batching import NEVER, BatchingEngine
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER, BatchingEngine
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
 from scaffolding_ext.request.progress import Progress
 from scaffolding_ext.scheduling.base import Policy

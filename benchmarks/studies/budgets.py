@@ -31,8 +31,8 @@ from scaffolding_ext import (
 )
 from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
-from scaffolding_ext.controllers.budgets.queueing.events import serve_in_batch, summarized
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch, summarized
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
 from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept, read_sweep
 from scaffolding_ext.evaluation.run.datasets import Sample

@@ -3,11 +3,11 @@
     python -m benchmarks.studies.queueing --seed 0 --plot_path queueing.png
     python -m benchmarks.studies.queueing --tasks types.json --arrival_rate 0.1 --alpha 30
 
-Without a file the types are made up: six, two of which thinking helps much and the others less.
-A million queries scatter by about 2 % at a load of 0.9, so more are simulated there.
+Without a file the types are those of Table I of arXiv 2601.10274, and the figures are held against the paper's. A
+million queries scatter by about 2 % at a load of 0.9, so more are simulated there.
 
 The picture has accuracy against time over alpha, and the objective against one budget while the others are at the
-optimum.
+optimum; a second one (`..._table_1`) has the paper's figures 3 and 4.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size
+from benchmarks._lib.drawing import drawing
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.budgets.queueing import TaskType, solve
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
-from scaffolding_ext.controllers.budgets.queueing.fixed_point import fixed_point
 from scaffolding_ext.controllers.budgets.queueing.grid import best_by_coordinates
-from scaffolding_ext.controllers.budgets.queueing.lindley import simulate_fifo
 from scaffolding_ext.controllers.budgets.queueing.model import Moments, kkt_residual, objective, pollaczek_khinchine
-from scaffolding_ext.controllers.budgets.queueing.projected_gradient import constant_step, projected_gradient
-from scaffolding_ext.controllers.budgets.queueing.projected_newton import projected_newton
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
-from scaffolding_ext.controllers.budgets.queueing.rounding import coordinate_search, enumerated, nearest
+from scaffolding_ext.controllers.budgets.queueing.rounding import best, coordinate_search, lower_bound, nearest
+from scaffolding_ext.controllers.budgets.queueing.simulation import simulate_fifo
+from scaffolding_ext.controllers.budgets.queueing.solvers import SOLVERS, constant_step
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix, UnstableLoadError
 from scaffolding_ext.controllers.budgets.types_file import read_tasks
 from scaffolding_ext.evaluation.calibrate.budget_report import plot_demand
@@ -43,14 +43,11 @@ BATCH, SLOWDOWN = 16, 0.1
 ENGINE_LOAD = 0.3  # before anybody thinks
 AROUND = (0.0, 0.25, 0.5, 0.75, 1.25, 1.5, 2.0)  # times the single server's budget, or 100 tokens if that is less
 LOADS = {0.3: 0.04, 0.6: 0.1, 0.9: 1.0}  # and the share of the queries that it takes
-MADE_UP = (
-    TaskType("rare gain", 1 / 6, A=0.30, b=1e-4, D=0.02, t0=0.5, c=0.010),
-    TaskType("school", 1 / 6, A=0.60, b=7e-3, D=0.30, t0=0.3, c=0.012),
-    TaskType("choice", 1 / 6, A=0.10, b=8e-4, D=0.35, t0=0.3, c=0.010),
-    TaskType("code", 1 / 6, A=0.15, b=9e-4, D=0.45, t0=0.4, c=0.011),
-    TaskType("logic", 1 / 6, A=0.55, b=6e-3, D=0.35, t0=0.4, c=0.011),
-    TaskType("facts", 1 / 6, A=0.12, b=1e-2, D=0.80, t0=0.2, c=0.010),
-)
+TABLE_1 = "configs:queueing_table_1.json"
+PRINTED = (0, 340.5, 0, 0, 345.0, 30.1)  # its optimum
+PRINTED_OBJECTIVES = {0: 5.832, 100: 8.239, 500: 1.794}  # figure 3: of so many tokens for all
+SLICED, LONGEST = 1, 1000  # figure 4: the budget of GSM8K, up to so many tokens
+NUM_ROUNDINGS = 20_000
 
 
 def study_plan(report: Report, tasks: list[TaskType], arrival_rate: float, alpha: float) -> None:
@@ -67,19 +64,49 @@ def study_plan(report: Report, tasks: list[TaskType], arrival_rate: float, alpha
             f"objective of {tokens} tokens for all", float(objective(mix, np.full(len(tasks), float(tokens))))
         )
     even = np.arange(0.0, 4000)[:, None] * np.ones(len(tasks))
-    best = float(objective(mix, even).max())
-    report.bar("plan above the best budget for all", plan.objective - best, ">=", 0)
+    report.bar("plan above the best budget for all", plan.objective - float(objective(mix, even).max()), ">=", 0)
     budgets = np.asarray(plan.budgets)
-    for rounding in (nearest, enumerated, coordinate_search):
-        lost = plan.objective - float(objective(mix, rounding(mix, budgets)))
-        report.figure(f"lost by rounding, {rounding.__name__}", lost)
-    for solver in (fixed_point, projected_newton, projected_gradient):
-        report.figure(f"residual of {solver.__name__}", kkt_residual(mix, solver(mix, np.zeros(len(tasks)))))
+    for name, rounding in (("best, eq. 39", best), ("nearest, eq. 40", nearest), ("coordinates", coordinate_search)):
+        lost = plan.objective - float(objective(mix, rounding(partial(objective, mix), budgets, MAX_TOKENS)))
+        report.figure(f"lost by rounding, {name}", lost)
+    report.figure("lost by rounding, at most, eq. 41", plan.objective - float(lower_bound(mix, budgets)))
+    for name, solver in SOLVERS.items():
+        report.figure(f"residual of {name}", kkt_residual(mix, solver(mix, np.zeros(len(tasks)))))
     report.closing.append(
         f"constant step of the gradient: {constant_step(mix) or 'none, the largest budgets are unstable'}"
     )
     shares = mix.pi * mix.c
     report.figure("contraction constant of the paper's condition, lower bound", float(shares.sum() / mix.c.min()))
+
+
+def study_table_1(report: Report, plot_path: Path | None) -> None:
+    """The paper's printed optimum, its figures 3 and 4, and the bound of eq. 41 under random roundings."""
+    mix = Mix.of(read_tasks(TABLE_1), 0.1, 30, MAX_TOKENS)
+    optimum = np.array(solve(mix.tasks, 0.1, 30, MAX_TOKENS).budgets)
+    report.bar("Table I: farthest from the printed optimum, tokens", float(np.abs(optimum - PRINTED).max()), "<=", 1.5)
+    alike = {tokens: float(objective(mix, np.full(6, float(tokens)))) for tokens in PRINTED_OBJECTIVES}
+    off = max(abs(alike[tokens] - printed) for tokens, printed in PRINTED_OBJECTIVES.items())
+    report.bar("Table I, figure 3: farthest from the printed objectives", off, "<=", 0.001)
+    slices = np.tile(optimum, (LONGEST + 1, 1))
+    slices[:, SLICED] = np.arange(LONGEST + 1)
+    values, bounds = objective(mix, slices), lower_bound(mix, slices)
+    report.figure("Table I, figure 4: tokens of GSM8K with the largest objective", int(values.argmax()))
+    report.figure("Table I: bound of eq. 41 at the optimum", float(lower_bound(mix, optimum)))
+    budgets = report.rng.uniform(0, 400, (NUM_ROUNDINGS, 6))
+    rounded = np.floor(budgets) + report.rng.integers(0, 2, budgets.shape)
+    broken = int((objective(mix, rounded) < lower_bound(mix, budgets)).sum())
+    report.bar(f"Table I: random roundings below eq. 41, of {NUM_ROUNDINGS:,}", broken, "<=", 0)
+    if plot_path is None:
+        return
+    with drawing(plot_path.with_stem(f"{plot_path.stem}_table_1"), 1, 2, figsize=(11, 4.5)) as (_, (bars, curves)):
+        named = {f"{tokens} for all": value for tokens, value in alike.items()}
+        named["optimum"] = float(objective(mix, optimum))
+        bars.bar(list(named), list(named.values()))
+        bars.set(ylabel="objective", title="figure 3: uniform budgets and the optimum")
+        curves.plot(slices[:, SLICED], values, label="objective")
+        curves.plot(slices[:, SLICED], bounds, "--", label="no rounding falls below (eq. 41)")
+        curves.set(xlabel="tokens of GSM8K, the others at the optimum", title="figure 4: one budget")
+        curves.legend()
 
 
 def study_simulation(report: Report, num_queries: int) -> None:
@@ -167,7 +194,7 @@ def study_times(report: Report, repetitions: int) -> None:
         return generator.standard_exponential(number)
 
     for name, work, bar in (
-        ("ms to solve, 6 types", lambda: solve(MADE_UP, 0.1, 30, MAX_TOKENS), 5),
+        ("ms to solve, 6 types", lambda: solve(read_tasks(TABLE_1), 0.1, 30, MAX_TOKENS), 5),
         ("ms to solve, 1,000 types", lambda: solve(many, 0.5, 30, MAX_TOKENS), 100),
         ("ms to simulate a million queries", lambda: simulate_fifo(exponential, 0.5, 1_000_000, rng), 200),
     ):
@@ -181,7 +208,7 @@ def _ms(work: Callable[[], object]) -> float:
 
 
 @benchmark("studies.queueing --seed 0")
-@click.option("--tasks", type=DATA, help="JSON file of types, such as a paper's table; made up if left out.")
+@click.option("--tasks", type=DATA, help="JSON file of types; Table I of the paper if left out.")
 @click.option("--arrival_rate", default=0.1, show_default=True, help="Arrivals a second.")
 @click.option("--alpha", default=30.0, show_default=True, help="Seconds that a right answer is worth.")
 @size("--num_queries", 50_000_000, quick=200_000, help="Queries simulated at a load of 0.9.")
@@ -201,8 +228,9 @@ def main(
     plot_path: Path | None,
 ) -> None:
     """Budgets for types of questions, against uniform ones; simulated queues against the formula; how long it takes."""
-    types = list(MADE_UP) if tasks is None else read_tasks(tasks)
+    types = read_tasks(TABLE_1 if tasks is None else tasks)
     study_plan(report, types, arrival_rate, alpha)
+    study_table_1(report, plot_path)
     study_simulation(report, num_queries)
     study_engine(report, types, alpha, num_engine_queries)
     study_times(report, repetitions)

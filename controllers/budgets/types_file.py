@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.budgets.queueing import TaskType
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
-from scaffolding_ext.documents import decoded, parse_json, write_text
+from scaffolding_ext.documents import decoded, located, parse_json, write_text
 from scaffolding_ext.errors import ConfigError
 
 FIELDS = ("name", "probability", "A", "b", "D", "t0", "c")
@@ -20,7 +19,8 @@ FIELDS = ("name", "probability", "A", "b", "D", "t0", "c")
 def read_tasks(path: str | os.PathLike[str]) -> list[TaskType]:
     """The types in a JSON file: `{"tasks": [{"name": ..., "probability": ..., "A": ..., ...}, ...]}`.
 
-    Keys beside `tasks`, and keys of a type that begin with `_`, are notes.
+    Keys beside `tasks`, and keys of a type that begin with `_`, are notes. `configs:NAME` is a file that ships with the
+    package, such as `configs:queueing_table_1.json`.
 
     Raises:
         ConfigError: The file cannot be read, or a type is wrong.
@@ -55,7 +55,7 @@ def read_model(path: str | os.PathLike[str]) -> str | None:
 def _content(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The object in a JSON file; an empty one where it holds something else."""
     try:
-        content = parse_json(decoded(Path(path).read_bytes()))
+        content = parse_json(decoded(located(path).read_bytes()))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{os.fspath(path)} {error}") from error
     return content if isinstance(content, dict) else {}

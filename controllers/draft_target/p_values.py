@@ -1,4 +1,4 @@
-"""Conformal p-values and thresholds: how strange a score is among calibration scores.
+"""Conformal p-values: how strange a score is among calibration scores.
 
 Scores are nonconformity scores: the higher, the stranger. A decision that fires where `p <= alpha` fires with
 probability at most `alpha` if the new score is exchangeable with the calibration scores. Which scores are given makes
@@ -8,8 +8,6 @@ conditional one, within that question. It is a guarantee for one decision, never
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import floor, inf
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -107,42 +105,6 @@ def leave_one_out_p_values(
     num_at_most = np.searchsorted(ordered, values, side="right")
     num_below = np.searchsorted(ordered, values, side="left")
     return Ranks(len(values) - num_at_most, num_at_most - num_below - 1, len(values) - 1).p_values(ties, rng)
-
-
-def threshold(calibration: npt.ArrayLike, alpha: float) -> float:
-    """The score above which, strictly, the conservative p-value is at most `alpha`.
-
-    It is the k-th largest calibration score, `k = floor(alpha * (num_calibration + 1))`: infinity where k is 0 (too few
-    scores for that level), minus infinity where k exceeds their number.
-
-    Args:
-        calibration: As in `p_values`.
-        alpha: Level, in [0, 1].
-
-    Returns:
-        The threshold, in the unit of the scores.
-
-    Raises:
-        ValueError: If scores are malformed or `alpha` is out of range.
-
-    Deviation:
-        From quantile routines, which round `alpha * (num_calibration + 1)` and at 99 scores and 0.1 land one rank off.
-    """
-    ordered = np.sort(checked_values("calibration", calibration))
-    rank = threshold_rank(len(ordered), alpha)
-    if rank == 0:
-        return inf
-    return -inf if rank > len(ordered) else float(ordered[-rank])
-
-
-def threshold_rank(num_calibration: int, alpha: float) -> int:
-    """`floor(alpha * (num_calibration + 1))`, with alpha read as the decimal number that it is written as.
-
-    Raises:
-        ValueError: `alpha` is not in [0, 1].
-    """
-    require.number("alpha", alpha, least=0, most=1)
-    return floor(Fraction(repr(float(alpha))) * (num_calibration + 1))
 
 
 def check_ties(ties: Ties, rng: np.random.Generator | None) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import inf, isfinite
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
 from sortedcontainers import SortedList
 
-from scaffolding_ext.controllers.draft_target.p_values import Ranks, Ties, threshold_rank
+from scaffolding_ext.controllers.draft_target.p_values import Ranks, Ties
 
 
 class ScorePool:
@@ -44,34 +44,22 @@ class ScorePool:
         score: float,
         ties: Ties = "conservative",
         rng: np.random.Generator | None = None,
-        *,
-        holds_score: bool = False,
     ) -> float:
-        """The p-value of a score among the pool's, as `conformal.p_values` gives it.
+        """The p-value of a score among the pool's, as `p_values` gives it.
 
         Args:
             score: The new score, finite.
-            ties: As in `conformal.p_values`.
-            rng: As in `conformal.p_values`.
-            holds_score: Whether the score is in the pool already; it is then ranked among the others.
+            ties: As in `p_values`.
+            rng: As in `p_values`.
 
         Raises:
-            ValueError: If the score is not finite, is said to be in the pool and is not, or random ties have no `rng`.
+            ValueError: The score is not finite, or random ties have no `rng`.
                 An empty pool is no error: the p-value is 1, or uniform with random ties.
         """
         num_at_most = self._ordered.bisect_right(_checked(score))
         num_equal = num_at_most - self._ordered.bisect_left(score)
-        if holds_score and not num_equal:
-            raise ValueError(f"score {score} is not in the pool; add it first, or leave holds_score out.")
-        ranks = Ranks(np.array([len(self) - num_at_most]), np.array([num_equal - holds_score]), len(self) - holds_score)
+        ranks = Ranks(np.array([len(self) - num_at_most]), np.array([num_equal]), len(self))
         return float(ranks.p_values(ties, rng)[0])
-
-    def threshold(self, alpha: float) -> float:
-        """The score above which, strictly, the conservative p-value is at most `alpha`; see `conformal.threshold`."""
-        rank = threshold_rank(len(self), alpha)
-        if rank == 0:
-            return inf
-        return -inf if rank > len(self) else float(self._ordered[-rank])
 
 
 class PoolKey(NamedTuple):

@@ -1,4 +1,4 @@
-"""Whether conformal p-values keep their promise: uniformity, and the realised rate with its intervals."""
+"""Whether take-over rules keep their promise: the realised rate with its intervals."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
-from scaffolding_ext import require
-from scaffolding_ext.controllers.draft_target.p_values import Ties, threshold_rank
 from scaffolding_ext.stats.intervals import Estimate, Interval, paired_bootstrap, wilson_interval
-from scaffolding_ext.stats.resampling import checked_values, critical_value
+from scaffolding_ext.stats.resampling import checked_values
 
 
 class Rate(NamedTuple):
@@ -65,54 +62,3 @@ def realised_rate(
         )
         clustered = Interval(estimate.low, estimate.high)
     return Rate(float(values.mean()), len(values), binomial, clustered)
-
-
-def uniformity_p_value(p_values: npt.ArrayLike, ties: Ties) -> float:
-    """Kolmogorov-Smirnov test that p-values are what they claim: uniform with random ties, else not below uniform.
-
-    Args:
-        p_values: Independent p-values, each with a calibration set of its own, shape [num_p_values]. P-values that
-            share one are dependent, and the test would reject too often: see `rate_interval`.
-        ties: How they were computed. Random ties are tested on both sides, conservative ones on the side that matters:
-            whether small p-values are too frequent.
-
-    Returns:
-        The test's own p-value; a small one is evidence against the claim.
-
-    Raises:
-        ValueError: If `p_values` are malformed or outside [0, 1].
-    """
-    values = checked_values("p_values", p_values)
-    if values.min() < 0 or values.max() > 1:
-        raise ValueError(f"p_values reach from {values.min()} to {values.max()}; they must lie in [0, 1].")
-    return float(stats.kstest(values, "uniform", alternative="two-sided" if ties == "random" else "greater").pvalue)
-
-
-def rate_interval(num_calibration: int, num_decisions: int, alpha: float, confidence: float = 0.95) -> Interval:
-    """Where the rate of many decisions on one calibration set lies, if scores are exchangeable and never tie.
-
-    One calibration set is drawn once, so its luck stays: the rate follows a beta-binomial law, wider than the binomial.
-    Where scores of one question are alike it is wider still.
-
-    Args:
-        num_calibration: Calibration scores, at least 1.
-        num_decisions: Decisions, at least 1.
-        alpha: Level, in [0, 1].
-        confidence: Probability of the interval, in (0, 1).
-
-    Raises:
-        ValueError: If a setting is out of range.
-
-    Reference:
-        Vovk, "Conditional validity of inductive conformal predictors", ACML 2012, proposition 2.
-    """
-    critical_value(confidence)  # checks it
-    num_calibration = require.whole("num_calibration", num_calibration, 1)
-    num_decisions = require.whole("num_decisions", num_decisions, 1)
-    rank = threshold_rank(num_calibration, alpha)
-    if rank == 0 or rank > num_calibration:
-        certain = float(rank > 0)
-        return Interval(certain, certain)
-    law = stats.betabinom(num_decisions, rank, num_calibration + 1 - rank)
-    low, high = law.ppf([(1 - confidence) / 2, (1 + confidence) / 2]) / num_decisions
-    return Interval(float(low), float(high))

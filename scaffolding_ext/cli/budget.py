@@ -16,7 +16,7 @@ from scaffolding_ext.cli.options import Finite, Group, OutputPath, json_option
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 
-tasks_argument = click.argument("tasks", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+tasks_argument = click.argument("tasks")
 rate_option = click.option(
     "--arrival_rate", type=Finite(0, min_open=True), required=True, help="Questions that arrive in a second."
 )
@@ -47,24 +47,42 @@ def budget() -> None:
 @alpha_option
 @most_option
 @measured_option
+@click.option(
+    "--solver",
+    type=click.Choice(("lbfgs", "fixed_point", "projected_gradient")),
+    default="lbfgs",
+    show_default=True,
+    help="scipy's L-BFGS-B, or a method of the paper: its fixed point (eq. 24) or its projected gradient (eq. 38).",
+)
+@click.option(
+    "--rounding",
+    type=click.Choice(("best", "nearest")),
+    default="best",
+    show_default=True,
+    help="The best of all roundings up and down (eq. 39), or the nearest whole budgets (eq. 40).",
+)
 @plot_option
 @json_option
 def solve_command(
-    tasks: Path,
+    tasks: str,
     arrival_rate: float,
     alpha: float,
     max_tokens: int,
     measured: bool,
+    solver: str,
+    rounding: str,
     plot_path: Path | None,
     as_json: bool,
 ) -> None:
     """The budgets that maximise --alpha times accuracy less the mean seconds in the system, for the types in TASKS.
 
-    TASKS is a JSON file of types of questions, as `budget fit` writes it.
+    TASKS is a JSON file of types of questions, as `budget fit` writes it, or `configs:NAME` of the package. With
+    --measured, --solver and --rounding have nothing to do.
 
     \b
     Example:
       scaffolding-ext budget solve types.json --arrival_rate 0.3 --alpha 30 --max_tokens 4096
+      scaffolding-ext budget solve configs:queueing_table_1.json --arrival_rate 0.1 --alpha 30 --max_tokens 32768
     """
     import dataclasses
 
@@ -80,12 +98,13 @@ def solve_command(
         _solve_measured(demand, as_json)
         return
     with require.under():
-        plan = solve(demand.fitted, arrival_rate, alpha, max_tokens)
+        plan = solve(demand.fitted, arrival_rate, alpha, max_tokens, solver=solver, rounding=rounding)
     if as_json:
         click.echo(json.dumps({**dataclasses.asdict(plan), "rounding_loss": plan.rounding_loss}))
         return
     console().print(budgets_table(demand, plan.integer_budgets, plan.budgets))
-    click.echo(f"objective    {plan.objective:.4f}; whole budgets lose {plan.rounding_loss:.2g}")
+    bound = "" if plan.rounding_bound is None else f", at most {plan.objective - plan.rounding_bound:.2g} by eq. 41"
+    click.echo(f"objective    {plan.objective:.4f}; whole budgets lose {plan.rounding_loss:.2g}{bound}")
     click.echo(f"accuracy     {plan.accuracy:.1%}")
     click.echo(f"system time  {plan.system_time:.4g} s at load {plan.load:.3f}")
     click.echo(f"residual     {plan.kkt_residual:.1g}")
@@ -103,7 +122,7 @@ def solve_command(
 @plot_option
 @json_option
 def plan_command(
-    tasks: Path,
+    tasks: str,
     arrival_rate: float,
     alpha: float,
     max_tokens: int,
@@ -126,13 +145,14 @@ def plan_command(
     from scaffolding_ext import require
     from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
     from scaffolding_ext.controllers.budgets.types_file import read_model
+    from scaffolding_ext.documents import located
     from scaffolding_ext.evaluation.calibrate.budget_report import budgets_table, frontier_table, plot_demand
     from scaffolding_ext.evaluation.calibrate.samples import fingerprint
     from scaffolding_ext.evaluation.tables import console
 
     demand = _demand(tasks, arrival_rate, alpha, max_tokens, measured, batch, slowdown)
     with require.under():
-        plan = PlannedBudgets.of(demand, fingerprint(tasks), read_model(tasks))
+        plan = PlannedBudgets.of(demand, fingerprint(located(tasks)), read_model(tasks))
     plan.save(output_path)
     if plot_path is not None:
         plot_demand(demand, plot_path)
@@ -168,7 +188,7 @@ def plan_command(
 )
 @json_option
 def simulate_command(
-    tasks: Path,
+    tasks: str,
     arrival_rate: float,
     budgets: str,
     num_queries: int,
@@ -255,7 +275,7 @@ def fit_command(
 
 
 def _demand(
-    tasks: Path,
+    tasks: str,
     arrival_rate: float,
     alpha: float,
     max_tokens: int,

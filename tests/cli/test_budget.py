@@ -47,6 +47,23 @@ def test_solve_prints_the_plan(types: Path, tmp_path: Path) -> None:
     assert found["kkt_residual"] <= 1e-8
 
 
+def test_solve_by_the_paper_s_methods_on_the_paper_s_table() -> None:
+    arguments = ("solve", "configs:queueing_table_1.json", "--arrival_rate", 0.1, "--alpha", 30, "--max_tokens", 32768)
+    for solver in ("fixed_point", "projected_gradient"):
+        found = json.loads(budget(*arguments, "--solver", solver, "--rounding", "nearest", "--json").stdout)
+        assert found["integer_budgets"] == [0, 341, 0, 0, 346, 30]
+        assert found["objective"] - found["rounding_bound"] == pytest.approx(9.7542 - 9.7241, abs=2e-4)
+    assert "at most 0.03 by eq. 41" in budget(*arguments).stdout
+    assert "lbfgs" in budget(*arguments, "--solver", "newton").stderr
+
+
+def test_a_file_of_types_that_is_not_there() -> None:
+    for name in ("none.json", "configs:none.json"):
+        result = budget("solve", name, *SOLVE)
+        assert result.exit_code == 2
+        assert name in result.stderr
+
+
 def test_solve_draws(types: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert budget("solve", types, *SOLVE, "--plot_path", tmp_path / "plan.png").exit_code == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -14,10 +14,11 @@ from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, solv
 from scaffolding_ext.controllers.budgets.queueing.model import Moments
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType, shares_of
+from scaffolding_ext.controllers.budgets.queueing.rounding import best
+from scaffolding_ext.controllers.budgets.queueing.solvers import maximised
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType, check_served, shares_of
 from scaffolding_ext.errors import ConfigError
 
-_NUM_TRIED = 65  # budgets of a fitted curve that are tried where no solver for curves applies
 _FLAT = 8.0  # times 1 / b: beyond, a curve has nothing left to give
 
 
@@ -62,7 +63,9 @@ class Demand:
         require.number("arrival_rate", self.arrival_rate, above=0)
         require.number("alpha", self.alpha, least=0)
         require.whole("max_tokens", self.max_tokens, 0)
-        shares_of(self.types)
+        shares = shares_of(self.types)
+        scaled = tuple(replace(each, probability=float(share)) for each, share in zip(self.types, shares, strict=True))
+        object.__setattr__(self, "types", scaled)
         if len({type(each) for each in self.types}) > 1:
             raise ConfigError("are fitted and measured ones; give one sort", "types")
 
@@ -112,23 +115,24 @@ class Demand:
     def best(self) -> tuple[int, ...]:
         """The budgets of the largest objective: the optimum of fitted curves, or of all measured combinations.
 
-        Fitted curves before a queue of several places are tried at 65 budgets each, and at as many around the best.
+        Fitted curves before a queue of several places are climbed from the best single budget, and rounded.
 
         Raises:
             UnstableLoadError: Not even the quickest budgets can be served.
         """
         if self.measured:
-            return self._on_grid(self.measured)
+            return solve_on_grid(self.measured, self.arrival_rate, self.alpha, self.queue).budgets
         if self.queue.places == 1:
             return solve(self.fitted, self.arrival_rate, self.alpha, self.max_tokens).integer_budgets
-        tops = [min(float(self.max_tokens), _FLAT / task.b) for task in self.fitted]
-        coarse = self._on_grid([_tried(task, 0, top) for task, top in zip(self.fitted, tops, strict=True)])
-        places = zip(self.fitted, coarse, tops, strict=True)
-        gaps = [(task, at, top, top / (_NUM_TRIED - 1)) for task, at, top in places]
-        return self._on_grid([_tried(task, max(0, at - gap), min(top, at + gap)) for task, at, top, gap in gaps])
+        shortest = float(sum(task.probability * task.t0 for task in self.fitted))
+        check_served(self.arrival_rate, shortest, self.queue.capacity, "even without thinking")
+        start = np.full(len(self.types), float(self.best_uniform()))
+        scale = np.array([1 / task.b for task in self.fitted])
+        budgets = maximised(lambda tried: float(self._worth(tried)), None, start, self.max_tokens, scale)
+        return tuple(int(tokens) for tokens in best(self._worth, budgets, self.max_tokens))
 
-    def _on_grid(self, types: Sequence[MeasuredType]) -> tuple[int, ...]:
-        return solve_on_grid(types, self.arrival_rate, self.alpha, self.queue).budgets
+    def _worth(self, budgets: Floats) -> Floats:
+        return self.forecast(budgets).objective
 
     def best_uniform(self) -> int:
         """The one budget for all types of the largest objective, of whole numbers or of those that were measured."""
@@ -141,11 +145,3 @@ class Demand:
             return np.array(sorted({n for each in self.measured for n in each.budgets if n <= self.max_tokens}))
         most = max(_FLAT / each.b for each in self.fitted)
         return np.arange(int(min(self.max_tokens, most)) + 1)
-
-
-def _tried(task: TaskType, low: float, high: float) -> MeasuredType:
-    """A fitted curve as if it had been measured at budgets between two."""
-    budgets = np.unique(np.linspace(low, high, _NUM_TRIED).astype(int))
-    found = task.given(budgets)
-    columns: Sequence[Floats] = (found.accuracy, found.seconds)
-    return MeasuredType(task.name, task.probability, tuple(budgets.tolist()), *(tuple(c.tolist()) for c in columns))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scaffolding_ext import require
 from scaffolding_ext.controllers.budgets.queueing.model import Moments
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Given, UnstableLoadError
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Given, check_served
 from scaffolding_ext.errors import ConfigError
 
 MAX_COMBINATIONS = 4_000_000
@@ -98,9 +98,7 @@ def solve_on_grid(
         raise ConfigError("are none; give at least one", "types")
     queue = queue or Queue()
     shortest = math.fsum(each.probability * min(each.seconds) for each in types)
-    if arrival_rate * shortest >= queue.capacity:
-        what = f"serving takes {shortest:.6g} s on average even at the quickest budgets"
-        raise UnstableLoadError(arrival_rate, queue.capacity / shortest, what)
+    check_served(arrival_rate, shortest, queue.capacity, "even at the quickest budgets")
     terms = [
         np.array(
             [each.probability * np.asarray(values) for values in (each.accuracies, each.seconds, each.second_moments)]

@@ -53,10 +53,6 @@ class Curvature(NamedTuple):
         small = np.eye(2) + self.inner @ (self.U.T @ scaled)
         return plain - scaled @ np.linalg.solve(small, self.inner @ (self.U.T @ plain))
 
-    def dense(self) -> Floats:
-        """As a matrix, shape [num_types, num_types]."""
-        return np.asarray(np.diag(self.diagonal) + self.U @ self.inner @ self.U.T)
-
 
 def accuracies(mix: Mix, budgets: Floats) -> Floats:
     """Chance of a right answer of each type; shape of the budgets. Reference: eq. 2."""
@@ -114,11 +110,6 @@ def curvature(mix: Mix, budgets: Floats) -> Curvature:
     diagonal = mix.pi * (mix.b * marginal_gain(mix, budgets) + slope * mix.c**2)
     U = np.stack([weighted, weighted * service_times(mix, budgets)], axis=1)
     return Curvature(diagonal, U, np.array([[square, cross], [cross, 0.0]]))
-
-
-def hessian(mix: Mix, budgets: Floats) -> Floats:
-    """Second derivatives of J inside the stable region, shape [num_types, num_types]."""
-    return -curvature(mix, budgets).dense()
 
 
 def kkt_residual(mix: Mix, budgets: Floats) -> float:

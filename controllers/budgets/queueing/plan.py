@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from scaffolding_ext.controllers.budgets.queueing.fixed_point import fixed_point
+from scaffolding_ext import require
 from scaffolding_ext.controllers.budgets.queueing.model import (
     accuracies,
     kkt_residual,
@@ -16,17 +16,12 @@ from scaffolding_ext.controllers.budgets.queueing.model import (
     objective,
     pollaczek_khinchine,
 )
-from scaffolding_ext.controllers.budgets.queueing.projected_gradient import projected_gradient
-from scaffolding_ext.controllers.budgets.queueing.projected_newton import projected_newton
-from scaffolding_ext.controllers.budgets.queueing.rounding import rounded
-from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix, TaskType
+from scaffolding_ext.controllers.budgets.queueing.rounding import ROUNDINGS, lower_bound
+from scaffolding_ext.controllers.budgets.queueing.solvers import SOLVERS
+from scaffolding_ext.controllers.budgets.queueing.tasks import Mix, TaskType
+from scaffolding_ext.errors import ConfigError
 
 MAX_RESIDUAL = 1e-8
-SOLVERS: tuple[Callable[[Mix, Floats], Floats], ...] = (
-    partial(fixed_point, max_steps=6),  # where it contracts well it needs no more
-    projected_newton,
-    projected_gradient,
-)
 
 
 @dataclass(frozen=True)
@@ -42,6 +37,8 @@ class BudgetPlan:
         integer_budgets: Tokens of each type, whole.
         objective: alpha times accuracy less mean seconds in the system, at `budgets`.
         integer_objective: The same at `integer_budgets`.
+        rounding_bound: No rounding of `budgets` has a lower objective (eq. 41); None where rounding up might not be
+            served.
         kkt_residual: How far `budgets` are from the optimum, at most 1e-8.
         accuracy: Mean over arrivals, at `integer_budgets`.
         system_time: Mean seconds of waiting and service, at `integer_budgets`.
@@ -56,6 +53,7 @@ class BudgetPlan:
     integer_budgets: tuple[int, ...]
     objective: float
     integer_objective: float
+    rounding_bound: float | None
     kkt_residual: float
     accuracy: float
     system_time: float
@@ -67,38 +65,45 @@ class BudgetPlan:
         return self.objective - self.integer_objective
 
 
-def solve(tasks: Sequence[TaskType], arrival_rate: float, alpha: float, max_tokens: float) -> BudgetPlan:
+def solve(
+    tasks: Sequence[TaskType],
+    arrival_rate: float,
+    alpha: float,
+    max_tokens: float,
+    *,
+    solver: str = "lbfgs",
+    rounding: str = "best",
+) -> BudgetPlan:
     """The budgets that maximise alpha times accuracy less the mean time in the queue.
 
-    The fixed point goes first; where it ends too early, Newton and then the gradient go on from there.
-
     Args:
-        tasks: The types; their probabilities sum to 1.
+        tasks: The types; their probabilities sum to 1, up to 1 % that rounding may have cost.
         arrival_rate: Arrivals a second, of all types, above 0.
         alpha: Seconds that an accuracy of 1 is worth, at least 0.
         max_tokens: No budget is larger.
+        solver: `"lbfgs"`, or one of the paper's two: `"fixed_point"` (eq. 24) and `"projected_gradient"` (eq. 38).
+        rounding: `"best"` of all roundings up and down (eq. 39), or the `"nearest"` whole budgets (eq. 40).
 
     Raises:
-        ConfigError: A number is outside its range, names repeat, or probabilities do not sum to 1.
+        ConfigError: A number is outside its range, names repeat, or probabilities do not sum to 1; or the solver does
+            not come to the optimum, and the message has its residual.
         UnstableLoadError: Not even budgets of 0 can be served; it has the largest rate that can.
-        ArithmeticError: No solver came to the optimum; the message has the residual.
 
     Reference: arXiv 2601.10274.
     """
+    find, whole_of = SOLVERS[require.one_of("solver", solver, SOLVERS)], require.one_of("rounding", rounding, ROUNDINGS)
     mix = Mix.of(tasks, arrival_rate, alpha, max_tokens)
-    budgets = np.zeros(len(mix.pi))
-    for solver in SOLVERS:
-        budgets = solver(mix, budgets)
-        residual = kkt_residual(mix, budgets)
-        if residual <= MAX_RESIDUAL:
-            break
-    else:
-        raise ArithmeticError(
-            f"the KKT residual is {residual:.2g} after every solver, above {MAX_RESIDUAL:g}; the numbers of the types "
-            "may be too far apart: look at b, t0 and c"
+    budgets = find(mix, np.zeros(len(mix.pi)))
+    residual = kkt_residual(mix, budgets)
+    if residual > MAX_RESIDUAL:
+        others = ", ".join(name for name in SOLVERS if name != solver)
+        raise ConfigError(
+            f"{solver!r} ends at a KKT residual of {residual:.2g}, above {MAX_RESIDUAL:g}; take {others}, or look at "
+            "b, t0 and c: the numbers of the types may be too far apart",
+            "solver",
         )
-    whole = rounded(mix, budgets)
-    of = moments(mix, whole)
+    whole = ROUNDINGS[whole_of](partial(objective, mix), budgets, max_tokens)
+    of, bound = moments(mix, whole), float(lower_bound(mix, budgets))
     return BudgetPlan(
         mix.tasks,
         arrival_rate,
@@ -108,6 +113,7 @@ def solve(tasks: Sequence[TaskType], arrival_rate: float, alpha: float, max_toke
         tuple(int(budget) for budget in whole),
         float(objective(mix, budgets)),
         float(objective(mix, whole)),
+        bound if np.isfinite(bound) else None,
         residual,
         float(accuracies(mix, whole) @ mix.pi),
         float(pollaczek_khinchine(arrival_rate, of)),

@@ -9,10 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.budgets.queueing.events import serve_by_servers, serve_in_batch, summarized
-from scaffolding_ext.controllers.budgets.queueing.lindley import Simulated, simulate_fifo
 from scaffolding_ext.controllers.budgets.queueing.model import Moments
-from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType, UnstableLoadError, shares_of
+from scaffolding_ext.controllers.budgets.queueing.simulation import (
+    Simulated,
+    serve_by_servers,
+    serve_in_batch,
+    simulate_fifo,
+    summarized,
+)
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType, check_served, shares_of
 
 
 @dataclass(frozen=True)
@@ -107,10 +112,7 @@ def simulate(
     shares = shares_of(tasks)
     seconds = np.array([task.t0 + task.c * tokens for task, tokens in zip(tasks, budgets, strict=True)])
     of = Moments(seconds @ shares, seconds**2 @ shares)
-    most = queue.capacity / float(of.first)
-    if arrival_rate >= most:
-        what = f"serving takes {float(of.first):.6g} s on average under these budgets"
-        raise UnstableLoadError(arrival_rate, most, what)
+    check_served(arrival_rate, float(of.first), queue.capacity, "under these budgets")
     ends = np.cumsum(shares)[:-1]
 
     def drawn(generator: np.random.Generator, number: int) -> Floats:

@@ -1,69 +1,72 @@
-"""Whole budgets out of the optimum's fractions; each result can be served.
+"""Whole budgets out of the optimum's fractions, and what rounding can lose.
 
-Reference: arXiv 2601.10274, eq. 39 (the best of all roundings up and down); the nearest whole budgets are
-beside it to compare.
-Deviation: the paper's bound of the loss, eq. 41, mixes units; the loss is known exactly here, and reported. Stability
-is checked again, since rounding up can pass it.
+Reference: Ozbas and Bastopcu, arXiv 2601.10274, eq. 39 (`best`), 40 (`nearest`) and 41 (`lower_bound`).
+Deviation: The load is checked again, since rounding up can pass what can be served.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from scaffolding_ext.controllers.budgets.queueing.model import (
-    Moments,
-    accuracies,
-    moments,
-    objective,
-    pollaczek_khinchine,
-    service_times,
-)
+from scaffolding_ext.controllers.budgets.queueing.model import moments
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
-MAX_ENUMERATED = 16  # types with a fraction: 65,536 roundings
+MAX_ENUMERATED = 16  # budgets with a fraction: 65,536 roundings
+Worth = Callable[[Floats], Floats]  # of budgets of shape [..., num_types]; minus infinity where they cannot be served
 
 
-def nearest(mix: Mix, budgets: Floats) -> Floats:
-    """Each budget at the nearest whole number; all of them down where that cannot be served."""
-    rounded = np.clip(np.rint(budgets), 0, np.floor(mix.max_tokens))
-    return rounded if np.isfinite(objective(mix, rounded)) else np.floor(budgets)
+def nearest(worth: Worth, budgets: Floats, max_tokens: float) -> Floats:
+    """Each budget at the nearest whole number (eq. 40); all of them rounded down where these cannot be served."""
+    rounded = np.clip(np.rint(budgets), 0, np.floor(max_tokens))
+    return rounded if np.isfinite(worth(rounded)) else np.floor(budgets)
 
 
-def enumerated(mix: Mix, budgets: Floats) -> Floats:
-    """The best of all 2^N ways to round up or down; N counts the budgets that have a fraction."""
+def best(worth: Worth, budgets: Floats, max_tokens: float) -> Floats:
+    """The best of all ways to round up or down (eq. 39); beyond 16 budgets with a fraction, a coordinate search."""
     low = np.floor(budgets)
-    loose = np.flatnonzero((budgets > low) & (low + 1 <= mix.max_tokens))
+    loose = np.flatnonzero((budgets > low) & (low + 1 <= max_tokens))
+    if len(loose) > MAX_ENUMERATED:
+        return coordinate_search(worth, budgets, max_tokens)
     ways = (np.arange(2 ** len(loose))[:, None] >> np.arange(len(loose))) & 1
     tried = np.tile(low, (len(ways), 1))
     tried[:, loose] += ways
-    return np.asarray(tried[np.argmax(objective(mix, tried))])
+    return np.asarray(tried[np.argmax(worth(tried))])
 
 
-def coordinate_search(mix: Mix, budgets: Floats) -> Floats:
-    """From the nearest whole budgets, the one token more or less that gains most, as long as one gains.
-
-    A move changes one term of each sum, so that all moves are compared in time linear in the types.
-    """
-    whole = nearest(mix, budgets)
-    best = float(objective(mix, whole))
+def coordinate_search(worth: Worth, budgets: Floats, max_tokens: float) -> Floats:
+    """From the nearest whole budgets, the one token more or less that gains most, as long as one gains."""
+    whole = nearest(worth, budgets, max_tokens)
+    reached = float(worth(whole))
     while True:
-        right, seconds, of = accuracies(mix, whole), service_times(mix, whole), moments(mix, whole)
-        tried = whole + np.array([[1.0], [-1.0]])
-        others = service_times(mix, tried)
-        changed = Moments(of.first + mix.pi * (others - seconds), of.second + mix.pi * (others**2 - seconds**2))
-        gain = mix.alpha * (right @ mix.pi + mix.pi * (accuracies(mix, tried) - right))
-        values = gain - pollaczek_khinchine(mix.arrival_rate, changed)
-        values[(tried < 0) | (tried > mix.max_tokens)] = -np.inf
-        way, kind = np.unravel_index(int(np.argmax(values)), values.shape)
-        moved = whole.copy()
-        moved[kind] = tried[way, kind]
-        reached = float(objective(mix, moved))
-        if reached <= best:
+        tried = whole + np.concatenate([np.eye(len(whole)), -np.eye(len(whole))])
+        tried = tried[((tried >= 0) & (tried <= max_tokens)).all(axis=1)]
+        values = worth(tried)
+        if not len(values) or float(values.max()) <= reached:
             return whole
-        whole, best = moved, reached
+        whole, reached = tried[int(np.argmax(values))], float(values.max())
 
 
-def rounded(mix: Mix, budgets: Floats) -> Floats:
-    """Whole budgets: the best rounding of few types, a coordinate search with many."""
-    fractions = int(np.count_nonzero(budgets % 1))
-    return enumerated(mix, budgets) if fractions <= MAX_ENUMERATED else coordinate_search(mix, budgets)
+ROUNDINGS: dict[str, Callable[[Worth, Floats, float], Floats]] = {"best": best, "nearest": nearest}
+
+
+def lower_bound(mix: Mix, budgets: Floats) -> Floats:
+    """A value of J that no rounding of budgets falls below; not a number where rounding up might not be served.
+
+    Accuracy is that of one token less. With c the largest of the types' seconds a token, rounding up adds at most c to
+    E[S], and at most 2 c E[S] + c^2 to E[S^2]. The last term, -E[S], leaves out the c that rounding up adds to the
+    service itself. The 2 c in the numerator makes up for it: the bound's time in the system is longer than that of any
+    rounding, by at least lambda c^2 / (2 (1 - lambda (E[S] + c))).
+
+    Args:
+        mix: The types.
+        budgets: Shape [..., num_types].
+
+    Reference: arXiv 2601.10274, eq. 41. The paper does not say that, or why, the last term may leave out c.
+    """
+    of, rate, longest = moments(mix, budgets), mix.arrival_rate, float(np.max(mix.c))
+    less = mix.D - mix.A * np.expm1(-mix.b * (budgets - 1))
+    slack = 1 - rate * (of.first + longest)
+    waiting = (rate * of.second + 2 * longest) / (2 * np.where(slack > 0, slack, np.nan))
+    return np.asarray(mix.alpha * (less @ mix.pi) - waiting - of.first)

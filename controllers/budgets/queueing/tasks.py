@@ -14,6 +14,8 @@ from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
+_ROUNDED = 0.01  # what rounded probabilities may lack, or have too much
+_EXACT = 1e-9  # and those that were not rounded
 
 
 class Given(NamedTuple):
@@ -49,6 +51,22 @@ class UnstableLoadError(ConfigError):
 
     def __reduce__(self) -> tuple[type[UnstableLoadError], tuple[float, float, str]]:
         return type(self), (self.arrival_rate, self.largest_stable_rate, self.what)
+
+
+def check_served(arrival_rate: float, seconds: float, capacity: float, how: str) -> None:
+    """Refuse a load that cannot be served.
+
+    Args:
+        arrival_rate: Arrivals a second.
+        seconds: Mean time of service.
+        capacity: Seconds of work that are done in a second at most.
+        how: Under which budgets, for the message.
+
+    Raises:
+        UnstableLoadError: Work arrives as fast as it is done, or faster.
+    """
+    if arrival_rate * seconds >= capacity:
+        raise UnstableLoadError(arrival_rate, capacity / seconds, f"serving takes {seconds:.6g} s on average {how}")
 
 
 @dataclass(frozen=True)
@@ -105,18 +123,19 @@ class Arriving(Protocol):
 
 
 def shares_of(tasks: Sequence[Arriving]) -> Floats:
-    """The types' shares of the arrivals, which sum to 1.
+    """The types' shares of the arrivals, which sum to 1: probabilities that were rounded are scaled.
 
     Raises:
-        ConfigError: There is no type, names repeat, or probabilities do not sum to 1.
+        ConfigError: There is no type, names repeat, or probabilities sum to less than 0.99 or more than 1.01.
     """
     names = [task.name for task in tasks]
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"have the names {names}; give at least one, each a name of its own", "tasks")
     total = math.fsum(task.probability for task in tasks)
-    if abs(total - 1) > 1e-6:
-        raise ConfigError(f"have probabilities that sum to {total:g}; they must sum to 1", "tasks")
-    return np.array([task.probability / total for task in tasks])
+    if abs(total - 1) > _ROUNDED:
+        raise ConfigError(f"have probabilities that sum to {total:g}; they must sum to 1, up to {_ROUNDED:g}", "tasks")
+    scale = total if abs(total - 1) > _EXACT else 1.0
+    return np.array([task.probability / scale for task in tasks])
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +174,5 @@ class Mix:
         shares = shares_of(tasks)
         columns = np.array([[task.A, task.b, task.D, task.t0, task.c] for task in tasks]).T
         mix = cls(tuple(tasks), arrival_rate, alpha, max_tokens, shares, *columns)
-        shortest = float(mix.pi @ mix.t0)
-        if arrival_rate * shortest >= 1:
-            what = f"serving takes {shortest:.6g} s on average even without thinking"
-            raise UnstableLoadError(arrival_rate, 1 / shortest, what)
+        check_served(arrival_rate, float(mix.pi @ mix.t0), 1.0, "even without thinking")
         return mix

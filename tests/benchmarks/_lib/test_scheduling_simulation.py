@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks._lib.recorded_programs import RecordedProgram, Round, recorded_vote, replayed_vote
 from benchmarks._lib.scheduling_simulation import serve_programs
-from scaffolding_ext.controllers.budgets.queueing.events import serve_in_batch
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.replay import replay
 from scaffolding_ext.registry import policies

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.budgets.live_plan import LivePlan
 from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.queue_aware_budget import LivePlan
 from scaffolding_ext.controllers.budgets.queueing import TaskType
 from scaffolding_ext.controllers.budgets.queueing.arrivals import DriftBounds
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand

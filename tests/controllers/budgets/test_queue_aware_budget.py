@@ -28,6 +28,7 @@ from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
+from scaffolding_ext.tinylm.grammar import KINDS
 
 TYPES = (
     TaskType("sums", 0.7, A=0.55, b=0.2, D=0.30, t0=0.2, c=0.1),
@@ -172,15 +173,18 @@ def test_the_plan_may_be_a_file(tmp_path: Path) -> None:
     assert QueueAwareBudgetController(tmp_path / "plan.json").generation_controller.thinking_tokens == 400  # type: ignore[attr-defined]
 
 
-def test_the_packaged_stack_is_planned_for_its_model() -> None:
+def test_the_packaged_stack_is_planned_for_its_model_and_all_kinds_of_its_questions() -> None:
     config = load_config("configs:queue_aware_budget")
     asked = check_stack(config)
     model = config.workers["generation"].args["model"]
     assert asked.live.plan.model == model
     asked.bind({"generation": type("Named", (ScriptedWorker,), {"model": model})("x")})  # without a warning
-    budgets = asked.live.plan.budgets
-    assert budgets["maximum"] < asked.live.plan.mixture_budget < budgets["walk"]
-    assert asked.live.plan.demand.forecast(list(budgets.values())).load < 1
+    assert model == "tinylm/target"
+    budgets, demand = asked.live.plan.budgets, asked.live.plan.demand
+    assert set(budgets) == set(KINDS)
+    assert demand.measured
+    assert tuple(budgets.values()) == demand.best()
+    assert demand.forecast(list(budgets.values())).load < 1
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 
 from scaffolding_ext.controllers.budgets.queueing import TaskType, UnstableLoadError, solve
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
-from scaffolding_ext.controllers.budgets.queueing.events import serve_in_batch, summarized
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.model import Moments, objective, pollaczek_khinchine
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
+from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch, summarized
 from scaffolding_ext.controllers.budgets.queueing.tasks import Mix
 from scaffolding_ext.errors import ConfigError
 

@@ -7,9 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.budgets.queueing.events import serve_by_servers, serve_in_batch, summarized
-from scaffolding_ext.controllers.budgets.queueing.lindley import simulate_fifo, waiting_times
 from scaffolding_ext.controllers.budgets.queueing.model import Moments, pollaczek_khinchine
+from scaffolding_ext.controllers.budgets.queueing.simulation import (
+    serve_by_servers,
+    serve_in_batch,
+    simulate_fifo,
+    summarized,
+    waiting_times,
+)
 from scaffolding_ext.errors import ConfigError
 
 

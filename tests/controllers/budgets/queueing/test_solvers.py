@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,21 +14,28 @@ from scipy.optimize import brute
 from scipy.special import lambertw
 
 from scaffolding_ext.controllers.budgets.queueing import TaskType, UnstableLoadError, solve
-from scaffolding_ext.controllers.budgets.queueing.fixed_point import best_responses, fixed_point
+from scaffolding_ext.controllers.budgets.queueing.arrivals import DriftBounds, compare_arrivals
+from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.model import (
     Moments,
     curvature,
     gradient,
-    hessian,
     kkt_residual,
     moments,
     objective,
     pollaczek_khinchine,
+    prices,
 )
-from scaffolding_ext.controllers.budgets.queueing.projected_gradient import constant_step, projected_gradient
-from scaffolding_ext.controllers.budgets.queueing.projected_newton import projected_newton
-from scaffolding_ext.controllers.budgets.queueing.rounding import coordinate_search, enumerated, nearest
+from scaffolding_ext.controllers.budgets.queueing.rounding import best, coordinate_search, lower_bound, nearest
+from scaffolding_ext.controllers.budgets.queueing.solvers import (
+    SOLVERS,
+    best_responses,
+    constant_step,
+    lbfgs,
+    projected_gradient,
+)
 from scaffolding_ext.controllers.budgets.queueing.tasks import Mix
+from scaffolding_ext.controllers.budgets.types_file import read_tasks
 from scaffolding_ext.errors import ConfigError
 
 
@@ -53,6 +62,11 @@ def mix_of(seed: int, num_types: int, load: float = 0.3, alpha: float = 30.0, ma
 mixes = st.builds(
     mix_of, st.integers(0, 10**6), st.integers(1, 7), st.floats(0.02, 0.95), st.floats(1, 1000), st.floats(10, 30000)
 )
+
+
+def hessian(mix: Mix, budgets: np.ndarray) -> np.ndarray:
+    diagonal, U, inner = curvature(mix, budgets)
+    return -(np.diag(diagonal) + U @ inner @ U.T)
 
 
 def stable_budgets(mix: Mix, seed: int, part: float = 0.9) -> np.ndarray:
@@ -92,7 +106,7 @@ def test_derivatives_are_those_of_the_objective() -> None:
 @given(mixes)
 @settings(max_examples=40, deadline=None)
 def test_solvers_agree(mix: Mix) -> None:
-    ends = [solver(mix, np.zeros(len(mix.pi))) for solver in (projected_newton, fixed_point, projected_gradient)]
+    ends = [solver(mix, np.zeros(len(mix.pi))) for solver in SOLVERS.values()]
     for budgets in ends:
         assert kkt_residual(mix, budgets) <= 1e-8
         assert mix.b * budgets == pytest.approx(mix.b * ends[0], abs=1e-6)
@@ -157,23 +171,83 @@ def test_a_constant_step_where_the_largest_budgets_can_be_served() -> None:
     assert constant_step(mix_of(11, 3)) is None
 
 
+def test_a_constant_step_is_bounded_by_the_bend_of_accuracy_and_of_the_queue() -> None:
+    """By hand, where one type of two thinks and takes time: 1 / (bend of accuracy at 0 + both bends at the end)."""
+    A, b, c, t0, rate, alpha, most, share = 0.5, 0.1, 0.1, 1.0, 0.2, 20.0, 5.0, 0.25
+    nothing = TaskType("nothing", 1 - share, 0.0, b, 0.1, 0.0, 1e-12)
+    mix = Mix.of([TaskType("one", share, A, b, 0.1, t0, c), nothing], rate, alpha, most)
+    time = t0 + c * most
+    price = rate / (1 - rate * share * time)
+    of_queue = share**2 * c**2 * (price**3 * share * time**2 + 2 * price**2 * time)
+    bend = share * alpha * A * b**2
+    assert constant_step(mix) == pytest.approx(1 / (bend + bend * np.exp(-b * most) + share * c**2 * price + of_queue))
+
+
+@given(mixes, st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_no_rounding_falls_below_equation_41(mix: Mix, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    budgets = stable_budgets(mix, seed)
+    rounded = np.floor(budgets) + rng.integers(0, 2, (100, len(budgets)))
+    bound = lower_bound(mix, budgets)
+    values = objective(mix, np.concatenate([rounded, np.ceil(budgets)[None], np.floor(budgets)[None]]))
+    assert np.isnan(bound) or values.min() >= bound - 1e-9 * (1 + abs(bound))
+
+
+def test_equation_41_holds_though_its_last_term_leaves_out_a_token_s_seconds() -> None:
+    """Nothing but time counts here (alpha 0), and all is rounded up: the bound's slack is what its docstring says."""
+    mix = Mix.of([TaskType("one", 1.0, 0.5, 0.1, 0.1, 1.0, 0.1)], 0.2, 0.0, 100)
+    slack = 1 - 0.2 * (1.5 + 0.1)
+    lost = objective(mix, np.array([6.0])) - lower_bound(mix, np.array([5.0]))
+    assert lost == pytest.approx(0.2 * 0.1**2 / (2 * slack))
+
+
+@pytest.mark.parametrize("solver", list(SOLVERS))
+@pytest.mark.parametrize("rounding", ["best", "nearest"])
+def test_solvers_and_roundings_by_name(solver: str, rounding: str) -> None:
+    mix = mix_of(4, 5, load=0.5, alpha=100)
+    load = (mix.arrival_rate, mix.alpha, mix.max_tokens)
+    plan, default = solve(mix.tasks, *load, solver=solver, rounding=rounding), solve(mix.tasks, *load)
+    assert plan.objective == pytest.approx(default.objective)
+    assert plan.integer_objective <= default.integer_objective + 1e-9
+    if rounding == "nearest":
+        assert plan.integer_budgets == tuple(int(tokens) for tokens in np.rint(plan.budgets))
+    assert plan.rounding_bound is not None
+    assert plan.rounding_bound <= plan.integer_objective
+
+
+def test_a_name_of_no_solver_or_rounding() -> None:
+    mix = mix_of(4, 2)
+    with pytest.raises(ConfigError, match="choose one of lbfgs, fixed_point, projected_gradient"):
+        solve(mix.tasks, mix.arrival_rate, 30, 1000, solver="newton")
+    with pytest.raises(ConfigError, match="choose one of best, nearest"):
+        solve(mix.tasks, mix.arrival_rate, 30, 1000, rounding="up")
+
+
+def test_a_solver_that_does_not_arrive_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    mix = mix_of(4, 2)
+    monkeypatch.setitem(SOLVERS, "fixed_point", lambda mix, start: start)
+    with pytest.raises(ConfigError, match="take lbfgs, projected_gradient"):
+        solve(mix.tasks, mix.arrival_rate, 30, 1000, solver="fixed_point")
+
+
 def test_roundings_compared() -> None:
     for seed in range(20):
         mix = mix_of(seed, 6, load=0.5, alpha=100)
-        budgets = projected_newton(mix, np.zeros(6))
-        best = float(objective(mix, enumerated(mix, budgets)))
-        assert best >= float(objective(mix, nearest(mix, budgets)))
-        assert float(objective(mix, coordinate_search(mix, budgets))) >= best - 1e-9
-        assert np.abs(enumerated(mix, budgets) - budgets).max() < 1
+        budgets, worth = lbfgs(mix, np.zeros(6)), partial(objective, mix)
+        found = best(worth, budgets, mix.max_tokens)
+        assert worth(found) >= worth(nearest(worth, budgets, mix.max_tokens))
+        assert worth(coordinate_search(worth, budgets, mix.max_tokens)) >= worth(found) - 1e-9
+        assert np.abs(found - budgets).max() < 1
 
 
 def test_rounding_up_past_stability_is_undone() -> None:
     task = TaskType("long", 1.0, A=0.9, b=0.1, D=0.0, t0=0.0, c=0.5)
     mix = Mix.of([task], 1.0, 1e7, 10.0)
     budgets = np.array([1.99])  # 2 tokens would be a load of 1
-    assert nearest(mix, budgets) == [1.0]
-    assert enumerated(mix, budgets) == [1.0]
-    assert coordinate_search(mix, budgets) == [1.0]
+    for rounding in (nearest, best, coordinate_search):
+        assert rounding(partial(objective, mix), budgets, mix.max_tokens) == [1.0]
+    assert np.isnan(lower_bound(mix, budgets))
 
 
 def test_a_plan_of_many_types() -> None:
@@ -209,6 +283,69 @@ def test_what_cannot_be_served_says_what_can() -> None:
 def test_a_type_that_cannot_be(changed: dict[str, float], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         TaskType("a", 1.0, **{"A": 0.5, "b": 0.1, "D": 0.2, "t0": 1.0, "c": 0.1, **changed})
+
+
+def test_probabilities_that_were_rounded_are_scaled() -> None:
+    tasks = [TaskType(name, 0.1667, 0.5, 0.01, 0.1, 1.0, 0.01) for name in "abcdef"]  # they sum to 1.0002
+    exact = [replace(task, probability=1 / 6) for task in tasks]
+    assert solve(tasks, 0.1, 30, 1000).budgets == pytest.approx(solve(exact, 0.1, 30, 1000).budgets)
+    demand = Demand(tuple(tasks), 0.1, 30, 1000)
+    assert sum(demand.shares.values()) == pytest.approx(1, abs=1e-12)
+    assert compare_arrivals(10.0, {"a": 5}, 0, 0.1, demand.shares, DriftBounds()).shares["a"] > 1 / 6
+
+
+TABLE_1 = "configs:queueing_table_1.json"
+PRINTED = [0, 340.5, 0, 0, 345.0, 30.1]
+
+
+def test_table_1_of_the_paper() -> None:
+    """Its rounded parameters give its printed optimum within what rounding explains."""
+    tasks = read_tasks(TABLE_1)
+    plan = solve(tasks, 0.1, 30, 32768)
+    assert plan.budgets == pytest.approx([0, 340.9, 0, 0, 346.2, 30.1], abs=0.05)
+    assert plan.budgets == pytest.approx(PRINTED, abs=1.3)
+    assert plan.objective == pytest.approx(9.7542, abs=1e-4)
+    for number, c, expected in ((4, 0.01275, 344.3), (1, 0.01415, 339.8)):  # these are rounded to 0.0127 and 0.0141
+        other = [replace(task, c=c) if k == number else task for k, task in enumerate(tasks)]
+        assert solve(other, 0.1, 30, 32768).budgets[number] == pytest.approx(expected, abs=0.05)
+
+
+def test_figure_3_of_the_paper() -> None:
+    mix = Mix.of(read_tasks(TABLE_1), 0.1, 30, 32768)
+    found = [float(objective(mix, np.full(6, tokens))) for tokens in (0.0, 100.0, 500.0)]
+    assert found == pytest.approx([5.832, 8.239, 1.794], abs=5e-4)
+
+
+def test_figure_4_of_the_paper() -> None:
+    """J has one maximum in GSM8K's budget, near 340, and eq. 41's curve runs below it."""
+    mix = Mix.of(read_tasks(TABLE_1), 0.1, 30, 32768)
+    budgets = np.tile(lbfgs(mix, np.zeros(6)), (1001, 1))
+    budgets[:, 1] = np.arange(1001)
+    values, bounds = objective(mix, budgets), lower_bound(mix, budgets)
+    assert values.argmax() == 341
+    assert (np.diff(values)[:341] > 0).all()
+    assert (np.diff(values)[341:] < 0).all()
+    assert (bounds < values).all()
+    assert lower_bound(mix, lbfgs(mix, np.zeros(6))) == pytest.approx(9.7241, abs=1e-4)
+
+
+def test_equation_41_does_not_mix_units() -> None:
+    """In milliseconds it is a thousand times the value in seconds."""
+    tasks = read_tasks(TABLE_1)
+    slow = [replace(task, t0=1000 * task.t0, c=1000 * task.c) for task in tasks]
+    mixes = Mix.of(tasks, 0.1, 30, 32768), Mix.of(slow, 0.1 / 1000, 30_000, 32768)
+    in_seconds, in_milliseconds = (float(lower_bound(mix, np.array(PRINTED))) for mix in mixes)
+    assert in_milliseconds == pytest.approx(1000 * in_seconds)
+
+
+def test_the_fixed_point_converges_undamped_on_table_1() -> None:
+    """The paper's condition for it fails there, at any budget."""
+    mix = Mix.of(read_tasks(TABLE_1), 0.1, 30, 32768)
+    budgets = np.zeros(6)
+    for _ in range(13):
+        budgets = best_responses(mix, *prices(mix, budgets))
+    assert kkt_residual(mix, budgets) <= 1e-5
+    assert float(mix.pi @ mix.c) / mix.c.min() > 1
 
 
 def test_types_that_do_not_fit_together() -> None:

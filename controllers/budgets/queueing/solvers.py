@@ -1,0 +1,228 @@
+"""The budgets of the largest J: by scipy's L-BFGS-B, and by the paper's two methods.
+
+J is strictly concave where the load can be served, so it has one optimum there, and `model.kkt_residual` tells how far
+away it is. `lbfgs` is the default. The paper's two methods stand beside it to be compared: their conditions for
+convergence fail in the paper's own example, so each of their steps is halved until J gains.
+
+Reference: Ozbas and Bastopcu, arXiv 2601.10274.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import Bounds, minimize
+from scipy.special import wrightomega
+
+from scaffolding_ext.controllers.budgets.queueing.model import (
+    curvature,
+    gradient,
+    kkt_residual,
+    moments,
+    objective,
+    prices,
+)
+from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
+
+_TOLERANCE = 1e-10  # a KKT residual that is small enough
+_POLISH = 3
+_UNSERVED = 1e9  # stands for an infinite loss, with which no line search can reckon
+_GAIN = 1e-4  # share of the gain that the gradient promises
+_SHORTEST = 2.0**-60
+
+
+def maximised(
+    worth: Callable[[Floats], float],
+    slope: Callable[[Floats], Floats] | None,
+    start: Floats,
+    max_tokens: float,
+    scale: Floats,
+) -> Floats:
+    """The budgets of the largest worth between 0 and a bound, by L-BFGS-B.
+
+    Args:
+        worth: Of budgets; not finite where they cannot be served.
+        slope: Its derivatives where it is finite; None takes differences of `worth`.
+        start: Budgets that can be served, shape [num_types].
+        max_tokens: No budget is larger.
+        scale: Tokens by which each budget is measured, so that all bend alike, shape [num_types].
+    """
+
+    def loss(scaled: Floats) -> float | tuple[float, Floats]:
+        budgets = np.clip(scaled * scale, 0, max_tokens)
+        value = float(worth(budgets))
+        lost = -value if np.isfinite(value) else _UNSERVED
+        if slope is None:
+            return lost
+        return lost, np.zeros(len(scale)) if lost == _UNSERVED else -slope(budgets) * scale
+
+    found = minimize(
+        loss,
+        start / scale,
+        jac="3-point" if slope is None else True,
+        method="L-BFGS-B",
+        bounds=Bounds(np.zeros(len(scale)), max_tokens / scale),
+        options={"ftol": 0.0, "gtol": 1e-14, "maxiter": 3000, "maxcor": 20},
+    )
+    return np.asarray(np.clip(found.x * scale, 0, max_tokens))
+
+
+def lbfgs(mix: Mix, start: Floats, max_rounds: int = 20) -> Floats:
+    """scipy's L-BFGS-B, and one step of Newton's behind it, which brings the last digits.
+
+    Where the line search ends at the edge of what can be served, another round goes on from there, with budgets
+    measured anew.
+
+    Args:
+        mix: The types.
+        start: Budgets that can be served.
+        max_rounds: After so many rounds it ends where it is.
+    """
+    budgets = start
+    for _ in range(max_rounds):
+        scale = 1 / np.sqrt(curvature(mix, budgets).diagonal)
+        budgets = maximised(
+            lambda tried: float(objective(mix, tried)),
+            lambda tried: gradient(mix, tried),
+            budgets,
+            mix.max_tokens,
+            scale,
+        )
+        polished = _newton_step(mix, budgets)
+        if np.isfinite(objective(mix, polished)) and kkt_residual(mix, polished) < kkt_residual(mix, budgets):
+            budgets = polished
+        if kkt_residual(mix, budgets) <= _TOLERANCE:
+            break
+    return budgets
+
+
+def _newton_step(mix: Mix, budgets: Floats) -> Floats:
+    """Newton's step among the budgets that no bound holds."""
+    near = np.minimum(1e-6 / mix.b, mix.max_tokens / 4)
+    rise, curve = gradient(mix, budgets), curvature(mix, budgets)
+    held = ((budgets <= near) & (rise < 0)) | ((budgets >= mix.max_tokens - near) & (rise > 0))
+    step = np.where(held, rise / curve.diagonal, curve.solve(rise, ~held))
+    return np.asarray(np.clip(budgets + step, 0, mix.max_tokens))
+
+
+def best_responses(mix: Mix, base: float, slope: float) -> Floats:
+    """The budgets within bounds at which gain meets cost, if a second costs a type `base + slope t`.
+
+    At y = b l the equation alpha A b exp(-y) = c (base + slope (t0 + c l)) is y + log(1 + y / q) = r, with
+    q = b (base + slope t0) / (slope c) and r the logarithm of gain by cost at l = 0. In w = q + y it is
+    w + log w = q + log q + r: w is Lambert's W of the exponential of that, which is Wright's omega. Where q is large
+    the difference w - q has few digits left; Newton's steps on y, which only underestimate, restore them.
+
+    Reference: arXiv 2601.10274, eq. 24.
+    Deviation: W is taken in the log domain; its argument overflows at the budgets of reasoning models.
+    """
+    at_zero = base + slope * mix.t0
+    q = mix.b * at_zero / (slope * mix.c)
+    with np.errstate(divide="ignore"):
+        r = np.log(mix.alpha * mix.A * mix.b) - np.log(mix.c * at_zero)
+    positive = r > 0
+    q, r = np.where(positive, q, 1.0), np.where(positive, r, 0.0)
+    y = np.clip(np.real(wrightomega(q + np.log(q) + r)) - q, 0, r)
+    for _ in range(_POLISH):
+        y = np.maximum(y - (y + np.log1p(y / q) - r) / (1 + 1 / (q + y)), 0)
+    return np.where(positive, np.minimum(y / mix.b, mix.max_tokens), 0.0)
+
+
+def fixed_point(mix: Mix, start: Floats, max_steps: int = 200) -> Floats:
+    """The paper's coupled projected fixed point: best responses to the prices of service, and prices to these.
+
+    Args:
+        mix: The types.
+        start: Budgets that can be served.
+        max_steps: After so many steps it ends where it is.
+
+    Reference: arXiv 2601.10274, eq. 24.
+    Deviation: Steps are damped. The paper's condition for contraction never holds (its constant is at least 1); a step
+        towards the best responses leads uphill all the same, since these maximise a concave function with J's gradient.
+    """
+    budgets, size = start, 1.0
+    for _ in range(max_steps):
+        if kkt_residual(mix, budgets) <= _TOLERANCE:
+            break
+        before = budgets
+        budgets = _uphill(mix, budgets, best_responses(mix, *prices(mix, budgets)) - budgets, size)
+        if budgets is before:
+            break
+        size = _next_size(mix, before, budgets)
+    return budgets
+
+
+def constant_step(mix: Mix) -> float | None:
+    """A step with which plain projected gradient ascent converges; None where the largest budgets cannot be served.
+
+    It is 1 / L. L bounds the Hessian's largest eigenvalue over all budgets: each term grows with the budgets, except
+    that of accuracy, which is largest at 0.
+    """
+    largest = np.full(len(mix.pi), float(mix.max_tokens))
+    if mix.arrival_rate * float(moments(mix, largest).first) >= 1:
+        return None
+    curve = curvature(mix, largest)
+    of_queue = np.max(curve.diagonal) + np.linalg.norm(curve.U @ curve.inner @ curve.U.T, 2)
+    return float(1 / (np.max(mix.pi * mix.alpha * mix.A * mix.b**2) + of_queue))
+
+
+def projected_gradient(mix: Mix, start: Floats, max_steps: int = 20_000, step: float | None = None) -> Floats:
+    """The paper's projected gradient: steps along the gradient, cut at the bounds.
+
+    Args:
+        mix: The types.
+        start: Budgets that can be served.
+        max_steps: After so many steps it ends where it is.
+        step: The same for every type and turn, such as `constant_step`; None scales and backtracks.
+
+    Reference: arXiv 2601.10274, eq. 38.
+    Deviation: `constant_step` is our own bound. Like the paper's, it needs that even the largest budgets can be served,
+        which the paper's example does not meet (its load there is 41). Without `step`, the diagonal curvature scales a
+        step, the last step sizes it, and it is halved until J gains.
+    """
+    budgets, size = start, 1.0
+    for _ in range(max_steps):
+        if kkt_residual(mix, budgets) <= _TOLERANCE:
+            break
+        slope, before = gradient(mix, budgets), budgets
+        if step is not None:
+            budgets = np.clip(budgets + step * slope, 0, mix.max_tokens)
+            continue
+        budgets = _uphill(mix, budgets, slope / curvature(mix, budgets).diagonal, size)
+        if budgets is before:
+            break
+        size = _next_size(mix, before, budgets)
+    return budgets
+
+
+SOLVERS: dict[str, Callable[[Mix, Floats], Floats]] = {
+    "lbfgs": lbfgs,
+    "fixed_point": fixed_point,
+    "projected_gradient": projected_gradient,
+}
+
+
+def _uphill(mix: Mix, budgets: Floats, direction: Floats, step: float) -> Floats:
+    """The budgets after a step, cut at the bounds and halved until J gains; the same ones where no step gains."""
+    value, slope = float(objective(mix, budgets)), gradient(mix, budgets)
+    rounding = 8 * np.finfo(float).eps * (abs(value) + mix.alpha)  # a smaller gain cannot be seen
+    while step > _SHORTEST:
+        tried = np.clip(budgets + step * direction, 0, mix.max_tokens)
+        promised = float(slope @ (tried - budgets))
+        unseen = rounding if promised < rounding else 0.0
+        if promised > 0 and float(objective(mix, tried)) >= value + _GAIN * promised - unseen:
+            return tried
+        step /= 2
+    return budgets
+
+
+def _next_size(mix: Mix, before: Floats, after: Floats) -> float:
+    """The size of the next step, by the bend along the last one.
+
+    Reference: Barzilai and Borwein, "Two-point step size gradient methods", 1988.
+    """
+    moved = after - before
+    bent = float(moved @ (gradient(mix, before) - gradient(mix, after)))
+    scaled = float(moved @ (curvature(mix, before).diagonal * moved))
+    return min(max(scaled / bent, 1e-8), 1e8) if bent > 0 else 1.0
