@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
 from scaffolding_ext.protocol import (
+    ChatTask,
     ExecutionScope,
     GenerationTask,
     ParallelProcess,
@@ -115,6 +116,8 @@ class Dispatcher:
                 raise InvalidYieldError(
                     f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task"
                 )
+            if task.__class__ is ChatTask:
+                task.enable_token_counting = True  # the ledger counts by it what upstream's workers serve
             if task.streaming_output_flag and not isinstance(task.streaming_output_list, _ToCaller):
                 to_caller: Any = _ToCaller(result)
                 to_caller.extend(task.streaming_output_list)  # a controller may have put some there itself

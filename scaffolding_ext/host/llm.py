@@ -174,7 +174,8 @@ class ScaffoldingLlm:
     def shutdown(self, shutdown_workers: bool | None = None) -> None:
         """Stop: every request that has not ended fails with ShutdownError. May be called again, and from any thread.
 
-        On the host's own thread, where it cannot wait, it returns at once, and all of this happens after it.
+        What workers hold on the host's loop (`async_shutdown`: connections to tools) is freed in any case. On the
+        host's own thread, where it cannot wait, it returns at once, and all of this happens after it.
 
         Args:
             shutdown_workers: Also shut the workers down, in their order; None means whether the host owns them.
@@ -188,12 +189,14 @@ class ScaffoldingLlm:
             first, self._closed = not self._closed, True
         if first:
             self._finishes_workers = with_workers and on_own_thread
-            self.loop.call_soon_threadsafe(self._start_closing, with_workers)
+            self.loop.call_soon_threadsafe(self._start_closing)
         if on_own_thread:
             return
         self._thread.join()
-        if with_workers:
-            self._worker_shutdown.finish()
+        self._worker_shutdown.finish(with_workers)
+
+    def enable_output_task_collection(self) -> None:
+        """Does nothing: a result has its `task_collections` in any case. Programs for upstream's host call it."""
 
     def __enter__(self) -> ScaffoldingLlm:
         return self
@@ -226,10 +229,10 @@ class ScaffoldingLlm:
                 request.fail(ShutdownError("the host's event loop has stopped"))
             self.loop.close()
         if self._finishes_workers:
-            self._worker_shutdown.finish()
+            self._worker_shutdown.finish(with_workers=True)
 
-    def _start_closing(self, with_workers: bool) -> None:
-        self._closer = self.loop.create_task(self._close(with_workers))  # the loop itself keeps only a weak reference
+    def _start_closing(self) -> None:
+        self._closer = self.loop.create_task(self._close())  # the loop itself keeps only a weak reference
 
     def _take_inbox(self) -> None:
         with self._close_lock:
@@ -272,7 +275,7 @@ class ScaffoldingLlm:
         timeouts.let_go(request)
         self._start_waiting()
 
-    async def _close(self, with_workers: bool) -> None:
+    async def _close(self) -> None:
         self._take_inbox()
         error = ShutdownError("the host was shut down before the request ended")
         requests = [*self._waiting, *self._running]
@@ -285,7 +288,6 @@ class ScaffoldingLlm:
         for request in requests:
             request.fail(error)
         try:
-            if with_workers:
-                await self._worker_shutdown.on_loop()
+            await self._worker_shutdown.on_loop()
         finally:
             self.loop.stop()

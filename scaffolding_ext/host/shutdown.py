@@ -21,7 +21,7 @@ class WorkerShutdown:
     def __init__(self, workers: Mapping[Any, Worker]) -> None:
         self._workers = each_once(workers)
         self._errors: list[Exception] = []
-        self._has_begun = False
+        self._is_done = False
         self._lock = threading.Lock()
 
     async def on_loop(self) -> None:
@@ -35,22 +35,22 @@ class WorkerShutdown:
             except Exception as error:
                 self._errors.append(error)
 
-    def finish(self) -> None:
-        """Free the rest; called again, it does nothing.
+    def finish(self, with_workers: bool) -> None:
+        """Say what failed on the loop, and shut the workers down where that is asked for; each happens once.
 
         Raises:
             WorkerShutdownError: Workers failed, here or on the loop.
         """
         with self._lock:
-            first, self._has_begun = not self._has_begun, True
-        if not first:
-            return
-        for worker in self._workers:
+            errors, self._errors = self._errors, []
+            first = with_workers and not self._is_done
+            self._is_done = self._is_done or with_workers
+        for worker in self._workers if first else ():
             try:
                 worker.shutdown()
             except Exception as error:
-                self._errors.append(error)
-        if self._errors:
-            reasons = "; ".join(f"{type(error).__name__}: {error}" for error in self._errors)
+                errors.append(error)
+        if errors:
+            reasons = "; ".join(f"{type(error).__name__}: {error}" for error in errors)
             message = f"not every worker could be shut down as it should ({reasons}); the others have been"
-            raise WorkerShutdownError(message, self._errors) from self._errors[0]
+            raise WorkerShutdownError(message, errors) from errors[0]

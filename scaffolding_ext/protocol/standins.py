@@ -122,6 +122,7 @@ class GenerationTask(Task):
     usage_completion_tokens: int | None = None
     request_id: str | None = None
     llm_request_params: dict[str, Any] | None = None
+    result: ClassVar[Any] = None  # no field: controllers of upstream's blog and contrib read and set it
 
     @staticmethod
     def create_from_prompt(prompt: str) -> GenerationTask:

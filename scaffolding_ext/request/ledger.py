@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from scaffolding_ext.protocol import ControllerGenerator, Task
+from scaffolding_ext.protocol import ChatTask, ControllerGenerator, Task
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, default_purpose_of, estimated_counts_of, notes_of
 from scaffolding_ext.protocol.relay import Watch, relay
 from scaffolding_ext.protocol.task_results import num_reused_of_output
@@ -167,7 +167,9 @@ class Meter(Watch):
             decoded, prefilled, reused = counts
             copied = num_reused_of_output(task, counts) if reused else 0
             reused -= copied
-            if hasattr(task, "end_flag"):  # a stream comes back with cumulative counts: count what is new
+            if (
+                hasattr(task, "end_flag") and task.__class__ is not ChatTask
+            ):  # a stream comes back with cumulative counts: count what is new
                 _, before = self._counted.get(id(task), (task, (0, 0, 0, 0)))
                 self._counted[id(task)] = task, (decoded, prefilled, reused, copied)
                 decoded, prefilled, reused, copied = (

@@ -137,15 +137,30 @@ def test_shutdown_of_workers_is_the_owners_choice(host):
     owned, lent, told = (ClosingWorker(name, closed) for name in ("owned", "lent", "told"))
     with host(worker=owned, owns_workers=True), host(worker=lent):
         pass
-    assert closed == ["owned async", "owned sync"]
+    assert closed == ["lent async", "owned async", "owned sync"]  # what a worker holds on the loop ends with the loop
     host(worker=told).shutdown(shutdown_workers=True)
-    assert closed[2:] == ["told async", "told sync"]
+    assert closed[3:] == ["told async", "told sync"]
     llm = host(worker=lent, owns_workers=True)
     llm.shutdown(shutdown_workers=False)
-    assert closed[4:] == []
+    assert closed[5:] == ["lent async"]
     llm.shutdown()
     llm.shutdown()
-    assert closed[4:] == ["lent sync"]  # once; the loop is gone
+    assert closed[6:] == ["lent sync"]  # once; the loop is gone
+
+
+def test_a_lent_worker_that_fails_on_the_loop_is_told_of_and_left_running(host):
+    closed = []
+    llm = host(worker=ClosingWorker("lent", closed, failing=("async",)))
+    with pytest.raises(WorkerShutdownError, match="lent is stuck in async"):
+        llm.shutdown()
+    llm.shutdown()
+    assert closed == ["lent async"]
+
+
+def test_a_program_for_upstreams_host_may_ask_for_task_collections(host):
+    with host() as llm:
+        llm.enable_output_task_collection()
+        assert llm.generate("x").task_collections == {}
 
 
 def test_workers_are_shut_down_in_their_order_and_once_whatever_their_number_of_tags():

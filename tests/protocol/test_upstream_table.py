@@ -19,7 +19,8 @@ from scaffolding_ext.request.execution_trace import TraceEvent
 ROOT = Path(__file__).parents[2]
 FAKE = Path(__file__).parents[1] / "fake_upstream"
 RELEASES = ("1.2", "1.2.1", "1.3.0rc", "newest")
-OURS = {"GenerationTask": {"reasoning_effort"}}  # of the stand-ins alone: servers take it
+# Of the stand-ins alone: servers take an effort, and controllers of upstream's older releases set a result.
+OURS = {"GenerationTask": {"reasoning_effort", "result"}}
 WAIT = 120.0  # seconds until a hanging process fails its test
 # Functions, variables, and settings of the engine, whose tests are in `workers/trtllm`.
 NO_CLASSES = {"with_task_collection", "current_scope", "LLM", "KvCacheConfig", "KvCacheRetentionConfig", "llm_args"}
