@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaffolding_ext.answers import compare
-from scaffolding_ext.answers.classes import Grouping, grouping
+from scaffolding_ext.answers.classes import AnswerClasses, Grouping, Pair
 from scaffolding_ext.answers.verdict import Verdict
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import NoOutputError
@@ -15,7 +14,9 @@ from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.program import record
 
 
-def classify(controller: BaseController, answers: Sequence[str | None]) -> ControllerGenerator:
+def classify(
+    controller: BaseController, answers: Sequence[str | None], known: AnswerClasses | None = None
+) -> ControllerGenerator:
     """Which answers are equal; use it as `classes = yield from classify(self, answers)`.
 
     Where the answers' text leaves something open, a worker `compare` decides it, if the stack has one; else what is
@@ -24,19 +25,34 @@ def classify(controller: BaseController, answers: Sequence[str | None]) -> Contr
     Args:
         controller: Knows what its workers can do.
         answers: The answers; None stands for "no answer" and equals nothing.
+        known: What is known of earlier answers of the request. A controller that asks again and again gives one
+            `AnswerClasses` of its own each time, so that new answers alone are compared.
 
     Returns:
         A class number for each answer, in order of first appearance, -1 for None.
 
     Raises:
-        NoOutputError: The worker left no classes.
+        NoOutputError: The worker left no verdicts, or no classes.
     """
     if controller.can_serve(WorkerTag.COMPARE, MeaningTask):
-        return (yield from _asked(MeaningTask(worker_tag=WorkerTag.COMPARE, answers=list(answers))))
-    grouped = _by_text(answers)
-    if grouped.num_undetermined == 0:
-        return grouped.classes
-    if not controller.can_serve(WorkerTag.COMPARE, CompareTask):
+        task = MeaningTask(worker_tag=WorkerTag.COMPARE, answers=list(answers))
+        yield [task]
+        return _left(task, task.classes, "classes")
+    can_compare = controller.can_serve(WorkerTag.COMPARE, CompareTask)
+    steps = (AnswerClasses() if known is None else known).group(answers)
+    try:
+        pairs = next(steps)
+        while True:
+            if can_compare:
+                verdicts = yield from _compared(answers, pairs)
+            else:
+                verdicts = [Verdict.UNDETERMINED] * len(pairs)
+            pairs = steps.send(verdicts)
+    except StopIteration as stop:
+        grouped: Grouping = stop.value
+    if grouped.num_undetermined and can_compare:
+        record("undetermined", num_undetermined=grouped.num_undetermined)
+    elif grouped.num_undetermined:
         record(
             "lowered",
             task="CompareTask",
@@ -44,27 +60,24 @@ def classify(controller: BaseController, answers: Sequence[str | None]) -> Contr
             num_undetermined=grouped.num_undetermined,
             reason="no worker compares answers",
         )
-        return grouped.classes
-    return (yield from _asked(CompareTask(worker_tag=WorkerTag.COMPARE, answers=list(answers))))
+    return grouped.classes
 
 
-def _asked(task: CompareTask) -> ControllerGenerator:
+def _compared(answers: Sequence[str | None], pairs: Sequence[Pair]) -> ControllerGenerator:
+    """The verdicts of the worker `compare` on pairs of the answers."""
+    index = {answer: number for number, answer in enumerate(answers) if answer is not None}
+    numbers = [(index[left], index[right]) for left, right in pairs]
+    task = CompareTask(worker_tag=WorkerTag.COMPARE, answers=list(answers), pairs=numbers)
     yield [task]
-    if task.classes is None:
+    if task.verdicts is not None:
+        return task.verdicts
+    classes = _left(task, task.classes, "verdicts")  # of a worker that groups all answers
+    return [Verdict.EQUAL if classes[i] == classes[j] else Verdict.DIFFERENT for i, j in numbers]
+
+
+def _left(task: CompareTask, result: list[int] | None, what: str) -> list[int]:
+    if result is None:
         raise NoOutputError(
-            f"the worker 'compare' left no classes in a {type(task).__name__}; it failed silently: read its log"
+            f"the worker 'compare' left no {what} in a {type(task).__name__}; it failed silently: read its log"
         )
-    if task.num_undetermined:
-        record("undetermined", num_undetermined=task.num_undetermined)
-    return task.classes
-
-
-def _by_text(answers: Sequence[str | None]) -> Grouping:
-    steps = grouping(answers, compare)
-    try:
-        pairs = next(steps)
-        while True:
-            pairs = steps.send([Verdict.UNDETERMINED] * len(pairs))
-    except StopIteration as stop:
-        grouped: Grouping = stop.value
-        return grouped
+    return result

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from scaffolding_ext import require
-from scaffolding_ext.answers.classes import Pair, grouping
+from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.answers.equality import Equality
 from scaffolding_ext.answers.semantic import Embed, group_by_meaning, sentence_embedder
 from scaffolding_ext.answers.verdict import Verdict
@@ -69,7 +69,10 @@ class CompareWorker(BaseWorker):
         self._equality.close()
 
     async def _compare(self, task: CompareTask) -> TaskStatus:
-        steps = grouping(task.answers, self._equality.fast)
+        if task.pairs is not None:
+            task.verdicts = await self._verdicts([(task.answers[i], task.answers[j]) for i, j in task.pairs])
+            return TaskStatus.SUCCESS
+        steps = AnswerClasses(self._equality.units_implied).group(task.answers)
         try:
             pairs = next(steps)
             while True:
@@ -84,8 +87,8 @@ class CompareWorker(BaseWorker):
         task.num_undetermined = 0
         return TaskStatus.SUCCESS
 
-    async def _verdicts(self, pairs: list[Pair]) -> list[Verdict]:
-        futures = [self._equality.submit(*pair) for pair in pairs]
+    async def _verdicts(self, pairs: list[tuple[str | None, str | None]]) -> list[Verdict]:
+        futures = [self._equality.submit(a, b) for a, b in pairs if a is not None and b is not None]
         return [future.result() if future.done() else await _shared(future) for future in futures]
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {CompareTask: _compare}

@@ -13,6 +13,7 @@ import warnings
 from typing import Any, ClassVar, Literal
 
 from scaffolding_ext import require
+from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish, show
 from scaffolding_ext.controllers.chain import (
@@ -165,6 +166,7 @@ class DynasorCoTController(BaseController):
             max_lead=self.max_lead,
         )
         probes: list[Probe] = []
+        known = AnswerClasses()
         gaps = self.schedule.gaps()
         gap = next(gaps)
         self._publish(chain, 0, gap, probes)
@@ -186,7 +188,7 @@ class DynasorCoTController(BaseController):
                 yield from chain.grow(next_position, beside=asked.tasks)
             elif asked.tasks:
                 yield asked.tasks
-            probes = yield from self._sorted([*probes, self.looker.read(prefix, asked, family)], asked)
+            probes = yield from self._sorted([*probes, self.looker.read(prefix, asked, family)], asked, known)
             if chain.ended and chain.finish_reason != "length":
                 break  # its own answer is there, and paid for
             self._publish(chain, prefix.num_tokens, gap, probes)
@@ -216,12 +218,12 @@ class DynasorCoTController(BaseController):
         num_left = math.ceil((chain.max_tokens - position) / gap)
         publish(Steps(type(self).__name__, len(probes), num_left, certaindex_of(self.rule, probes)))
 
-    def _sorted(self, probes: list[Probe], asked: Asked) -> ControllerGenerator:
-        """The probes, their answers sorted into classes anew."""
+    def _sorted(self, probes: list[Probe], asked: Asked, known: AnswerClasses) -> ControllerGenerator:
+        """The probes, with the class of the newest answer; a shorter form of an answer may renumber the others."""
         if not asked.tasks:
             return probes
         if asked.answer is not None:
-            classes = yield from classify(self, [probe.answer for probe in probes])
+            classes = yield from classify(self, [probe.answer for probe in probes], known)
             probes = [probe._replace(answer_class=number) for probe, number in zip(probes, classes, strict=True)]
         record("probe", position=probes[-1].prefix.num_tokens, **probes[-1].figures(), **asked.figures())
         return probes

@@ -1,13 +1,18 @@
-"""Numbers the classes of equal answers."""
+"""Classes of equal answers, kept while answers come in: a new one is compared with the heads of the classes alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import bisect
+import heapq
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
+from scaffolding_ext.answers.comparison import Comparison
+from scaffolding_ext.answers.forms import Read, read
 from scaffolding_ext.answers.verdict import Verdict
 
 Pair = tuple[str, str]
+_Place = tuple[int, str]  # of a distinct answer: shorter ones come first
 
 
 class Grouping(NamedTuple):
@@ -22,40 +27,134 @@ class Grouping(NamedTuple):
     num_undetermined: int
 
 
-def grouping(
-    answers: Sequence[str | None], fast: Callable[[str, str], Verdict]
-) -> Generator[list[Pair], list[Verdict], Grouping]:
-    """Group answers into classes, by verdicts that the caller sends for the pairs asked.
+class AnswerClasses:
+    """Groups answers into classes, and keeps what it found for the answers that come later.
 
-    The distinct answers are taken in an order of their own, shorter ones first. Each joins the first class whose
-    shortest answer it equals by the fast path, else the first whose shortest answer it equals by the verdicts sent;
-    undetermined counts as different. So the classes do not depend on the order of the answers, also where equality is
-    not transitive, and n answers with m classes take at most n·m comparisons.
+    The distinct answers have an order of their own, shorter ones first, and the first answer of a class is its head.
+    Each answer joins the first head before it that it equals by its text, else the first one that it equals by a
+    verdict that the caller sends; undetermined counts as different. So the classes depend neither on the order of the
+    answers nor on how they are portioned, also where equality is not transitive. A new answer is compared with the
+    heads alone, so that n distinct answers with m classes take about n·m comparisons; one that becomes a head itself is
+    compared with the longer answers, too. No pair of answers is compared twice, unless a class loses its head.
 
     Args:
-        answers: The answers; None equals nothing.
-        fast: The verdict of the text alone.
+        units_implied: Whether a number says the same with and without its unit (see `compare`).
 
-    Yields:
-        For each distinct answer the pairs that the fast path leaves open, or none; none is asked twice.
+    Attributes:
+        num_comparisons: Pairs that were compared by their text.
     """
-    num_undetermined = 0
-    class_of: dict[str, int] = {}
-    representatives: list[str] = []
-    distinct = {answer for answer in answers if answer is not None}
-    for answer in sorted(distinct, key=lambda answer: (len(answer), answer)):
-        verdicts = [fast(answer, representative) for representative in representatives]
-        if Verdict.EQUAL not in verdicts:
-            is_open = [verdict is Verdict.UNDETERMINED for verdict in verdicts]
-            sent = iter((yield [(answer, representatives[i]) for i, asked in enumerate(is_open) if asked]))
-            verdicts = [next(sent) if asked else Verdict.DIFFERENT for asked in is_open]
-        else:
-            yield []
-        joined = verdicts.index(Verdict.EQUAL) if Verdict.EQUAL in verdicts else len(representatives)
-        if joined == len(representatives):
-            representatives.append(answer)
-            num_undetermined += Verdict.UNDETERMINED in verdicts
-        class_of[answer] = joined
-    numbers: dict[int, int] = {}
-    classes = [-1 if answer is None else numbers.setdefault(class_of[answer], len(numbers)) for answer in answers]
-    return Grouping(classes, num_undetermined)
+
+    def __init__(self, units_implied: bool = False) -> None:
+        self.num_comparisons = 0
+        self._compare = Comparison(units_implied).verdict
+        self._reads: dict[str, Read | None] = {}
+        self._order: list[_Place] = []  # of the distinct answers
+        self._heads: list[_Place] = []
+        self._head_of: dict[str, _Place] = {}
+        self._joined_by_text: set[str] = set()
+        self._left_open: dict[str, set[_Place]] = {}  # by head: the heads that nobody could tell it from
+
+    def group(self, answers: Sequence[str | None]) -> Generator[list[Pair], list[Verdict], Grouping]:
+        """Group all answers so far.
+
+        Args:
+            answers: The answers, those of earlier calls among them; None equals nothing.
+
+        Yields:
+            Pairs that their text leaves open; send a verdict for each. None is asked twice, unless a class lost its
+            head to a shorter answer.
+
+        Returns:
+            The classes of these answers.
+        """
+        new = sorted(
+            {(len(answer), answer) for answer in answers if answer is not None and answer not in self._head_of}
+        )
+        for place in new:
+            if place[1] not in self._reads:
+                bisect.insort(self._order, place)
+                self._reads[place[1]] = read(place[1])
+        waiting = new  # a sorted list is a heap
+        while waiting:
+            place = heapq.heappop(waiting)
+            if (yield from self._place_one(place)):
+                for lost in (yield from self._make_room(place)):
+                    heapq.heappush(waiting, lost)
+        numbers: dict[_Place, int] = {}
+        classes = [
+            -1 if answer is None else numbers.setdefault(self._head_of[answer], len(numbers)) for answer in answers
+        ]
+        heads = set(self._heads)
+        return Grouping(classes, sum(not heads.isdisjoint(others) for others in self._left_open.values()))
+
+    def _place_one(self, place: _Place) -> Generator[list[Pair], list[Verdict], bool]:
+        """Have an answer join a head before it; whether it found none, and is a head itself."""
+        reads, compare, own = self._reads, self._compare, self._reads[place[1]]
+        undecided = []
+        for head in self._heads[: bisect.bisect_left(self._heads, place)]:
+            verdict = compare(own, reads[head[1]])
+            self.num_comparisons += 1
+            if verdict is Verdict.EQUAL:
+                self._join(place, head, by_text=True)
+                return False
+            if verdict is Verdict.UNDETERMINED:
+                undecided.append(head)
+        verdicts = (yield [(place[1], head[1]) for head in undecided]) if undecided else []
+        if Verdict.EQUAL in verdicts:
+            self._join(place, undecided[verdicts.index(Verdict.EQUAL)], by_text=False)
+            return False
+        self._join(place, place, by_text=True)
+        bisect.insort(self._heads, place)
+        self._left_open[place[1]] = _open_among(undecided, verdicts)
+        return True
+
+    def _make_room(self, head: _Place) -> Generator[list[Pair], list[Verdict], list[_Place]]:
+        """Have the answers behind a new head join it, where they belong to it.
+
+        Returns:
+            The answers whose head has become one of its members: they need another.
+        """
+        reads, compare, of_head = self._reads, self._compare, self._reads[head[1]]
+        undecided: list[_Place] = []
+        lost: list[_Place] = []
+        for place in self._order[bisect.bisect_right(self._order, head) :]:
+            own = self._head_of.get(place[1])
+            by_text = place[1] in self._joined_by_text
+            if own is None or (by_text and own < head):
+                continue
+            verdict = compare(reads[place[1]], of_head)
+            self.num_comparisons += 1
+            if verdict is Verdict.EQUAL:
+                lost += self._move(place, head, by_text=True)
+            elif verdict is Verdict.UNDETERMINED and head < own and (own == place or not by_text):
+                undecided.append(place)
+        verdicts = (yield [(place[1], head[1]) for place in undecided]) if undecided else []
+        for place, verdict in zip(undecided, verdicts, strict=True):
+            if place[1] not in self._head_of:
+                continue  # its own head moved just now
+            if verdict is Verdict.EQUAL:
+                lost += self._move(place, head, by_text=False)
+            elif verdict is Verdict.UNDETERMINED and self._head_of[place[1]] == place:
+                self._left_open[place[1]].add(head)
+        return lost
+
+    def _move(self, place: _Place, head: _Place, by_text: bool) -> list[_Place]:
+        """Have an answer join another head than its own; the members that it leaves behind, where it was a head."""
+        was_head = self._head_of[place[1]] == place
+        self._join(place, head, by_text)
+        if not was_head:
+            return []
+        self._heads.remove(place)
+        del self._left_open[place[1]]
+        lost = [other for other in self._order if self._head_of.get(other[1]) == place]
+        for _, answer in lost:
+            del self._head_of[answer]
+        return lost
+
+    def _join(self, place: _Place, head: _Place, by_text: bool) -> None:
+        self._head_of[place[1]] = head
+        (self._joined_by_text.add if by_text else self._joined_by_text.discard)(place[1])
+
+
+def _open_among(places: Sequence[_Place], verdicts: Sequence[Verdict]) -> set[_Place]:
+    return {place for place, verdict in zip(places, verdicts, strict=True) if verdict is Verdict.UNDETERMINED}

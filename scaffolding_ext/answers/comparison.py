@@ -13,6 +13,7 @@ from scaffolding_ext.answers.forms import (
     Form,
     Number,
     Quantity,
+    Read,
     Text,
     latex,
     read,
@@ -20,15 +21,11 @@ from scaffolding_ext.answers.forms import (
 from scaffolding_ext.answers.verdict import Verdict, all_of, any_of
 
 Oracle = Callable[[str, str], Verdict]
+_MOST_PAIRS = 32  # of parts of two sets, compared without an oracle: this bounds the time
 
 
-def undecided(left: str, right: str) -> Verdict:
-    """The oracle of the fast path: it decides nothing."""
-    return Verdict.UNDETERMINED
-
-
-def compare(a: str, b: str, *, units_implied: bool = False, oracle: Oracle = undecided) -> Verdict:
-    """Decide equality by what is written, without symbolic algebra, in time linear in the length.
+def compare(a: str, b: str, *, units_implied: bool = False, oracle: Oracle | None = None) -> Verdict:
+    """Decide equality by what is written, without symbolic algebra.
 
     Numbers are compared exactly; tuples and intervals part by part, with their brackets; sets and bare lists in any
     order; words without regard to case, single letters only where they can be options (A to E).
@@ -38,76 +35,84 @@ def compare(a: str, b: str, *, units_implied: bool = False, oracle: Oracle = und
         b: Another.
         units_implied: Whether a number says the same with and without its unit: 5 and 5 cm, 50 and 50 %. Never 0.5
             and 50 %.
-        oracle: Decides about two expressions (as LaTeX) whose equality is not seen from their text.
+        oracle: Decides about two expressions (as LaTeX) whose equality is not seen from their text. None leaves them
+            undetermined, and long sets that hold such expressions, too.
     """
-    if len(a) > LONGEST or len(b) > LONGEST:
-        return Verdict.EQUAL if a == b else Verdict.UNDETERMINED
-    left, right = read(a), read(b)
-    if left is None or right is None:
-        return Verdict.UNDETERMINED
-    if left.normalized == right.normalized:
+    if a == b and len(a) > LONGEST:
         return Verdict.EQUAL
-    verdict = _Comparison(units_implied, oracle).decide(left.form, right.form)
-    if verdict is Verdict.DIFFERENT and _digits(left.normalized) == _digits(right.normalized):
-        return Verdict.UNDETERMINED  # "1,23" and "123": a list, or a separator misplaced
-    return verdict
+    return Comparison(units_implied, oracle).verdict(read(a), read(b))
 
 
-def _digits(normalized: str) -> str:
-    return normalized.replace(",", "").replace(" ", "").lstrip("0") if normalized[0].isdigit() else normalized
+class Comparison:
+    """Compares answers that were read: `compare`, for who compares one answer with many.
 
+    Args:
+        units_implied: As there.
+        oracle: As there.
+    """
 
-class _Comparison:
-    def __init__(self, units_implied: bool, oracle: Oracle) -> None:
+    def __init__(self, units_implied: bool = False, oracle: Oracle | None = None) -> None:
         self._units_implied = units_implied
         self._oracle = oracle
 
-    def decide(self, a: Form, b: Form) -> Verdict:
-        """Whether two forms are equal; symmetric."""
-        if a == b:
+    def verdict(self, left: Read | None, right: Read | None) -> Verdict:
+        """Whether two different answers are equal; None stands for one that could not be read."""
+        if left is None or right is None:
+            return Verdict.UNDETERMINED
+        if left.normalized == right.normalized:
             return Verdict.EQUAL
-        for left, right in ((a, b), (b, a)):
-            if isinstance(left, Assignment):
-                return self._assignment(left, right)
-        for left, right in ((a, b), (b, a)):
-            if isinstance(left, Quantity):
-                return self._quantity(left, right)
-        if isinstance(a, Collection) and isinstance(b, Collection):
-            return self._collections(a, b)
-        for left, right in ((a, b), (b, a)):
-            if isinstance(left, Text):
-                return _text(left, right)
-        for left, right in ((a, b), (b, a)):
-            if isinstance(left, Collection):
-                return self._collection_and_other(left, right)
-            if isinstance(left, Based):
-                return (
-                    Verdict.DIFFERENT if isinstance(right, Based) and left.base == right.base else Verdict.UNDETERMINED
-                )
-        return self._leaves(a, b)
+        verdict = self._decide(left.form, right.form)
+        if verdict is Verdict.DIFFERENT and left.digits == right.digits:
+            return Verdict.UNDETERMINED  # "1,23" and "123": a list, or a separator misplaced
+        return verdict
+
+    def _decide(self, a: Form, b: Form) -> Verdict:
+        """Whether two forms are equal; symmetric."""
+        if isinstance(a, Number) and isinstance(b, Number):
+            same = a.value.as_integer_ratio() == b.value.as_integer_ratio()
+            return Verdict.EQUAL if same else Verdict.DIFFERENT
+        if type(a) is type(b) and a == b:
+            return Verdict.EQUAL
+        if _PLACES[type(a)] > _PLACES[type(b)]:
+            a, b = b, a
+        if isinstance(a, (Number, Expression)):
+            return self._leaves(a, b)
+        if isinstance(a, Text):
+            return _text(a, b)
+        if isinstance(a, Collection):
+            return self._collections(a, b) if isinstance(b, Collection) else self._collection_and_other(a, b)
+        if isinstance(a, Quantity):
+            return self._quantity(a, b)
+        if isinstance(a, Assignment):
+            return self._assignment(a, b)
+        return Verdict.DIFFERENT if isinstance(b, Based) and a.base == b.base else Verdict.UNDETERMINED
+
+    def _asked(self, a: Form, b: Form) -> Verdict:
+        """The oracle's verdict; words are nothing that it could read."""
+        if self._oracle is None:
+            return Verdict.UNDETERMINED
+        written = latex(a), latex(b)
+        return Verdict.UNDETERMINED if any("\x02" in side for side in written) else self._oracle(*written)
 
     def _leaves(self, a: Form, b: Form) -> Verdict:
-        if isinstance(a, Number) and isinstance(b, Number):
+        if _is_atom(a) and _is_atom(b):
             return Verdict.DIFFERENT
-        opaque = any(isinstance(side, Expression) and side.opaque for side in (a, b))
-        names = [isinstance(side, Expression) and len(side.latex) == 1 and side.latex.isalpha() for side in (a, b)]
-        if all(name or isinstance(side, Number) for name, side in zip(names, (a, b), strict=True)):
-            return Verdict.DIFFERENT
-        return Verdict.UNDETERMINED if opaque else self._oracle(latex(a), latex(b))
+        is_opaque = any(isinstance(side, Expression) and side.opaque for side in (a, b))
+        return Verdict.UNDETERMINED if is_opaque else self._asked(a, b)
 
     def _assignment(self, a: Assignment, b: Form) -> Verdict:
         if not isinstance(b, Assignment):
             if isinstance(b, Expression) and not b.opaque and any(sign in b.latex for sign in "=<>"):
-                return self._oracle(latex(a), latex(b))
-            return self.decide(a.value, b)
-        verdict = self.decide(a.value, b.value)
+                return self._asked(a, b)
+            return self._decide(a.value, b)
+        verdict = self._decide(a.value, b.value)
         return verdict if a.name == b.name else Verdict.UNDETERMINED
 
     def _quantity(self, a: Quantity, b: Form) -> Verdict:
         if isinstance(b, Text):
             return Verdict.UNDETERMINED
         other = b.value if isinstance(b, Quantity) else b
-        verdict = self.decide(a.value, other)
+        verdict = self._decide(a.value, other)
         same = isinstance(b, Quantity) and a.unit == b.unit
         if same or (self._units_implied and not isinstance(b, Quantity)):
             return verdict
@@ -124,17 +129,22 @@ class _Comparison:
     def _ordered(self, a: tuple[Form, ...], b: tuple[Form, ...]) -> Verdict:
         if len(a) != len(b):
             return Verdict.DIFFERENT
-        return all_of(self.decide(left, right) for left, right in zip(a, b, strict=True))
+        return all_of(map(self._decide, a, b))
 
     def _unordered(self, a: Collection, b: Collection) -> Verdict:
         """Each part of one equals a part of the other, both ways."""
-        written = latex(a), latex(b)
-        if any("\\pm" in side for side in written):  # one part that stands for two
-            return Verdict.UNDETERMINED if any("\x02" in side for side in written) else self._oracle(*written)
+        if a.numbers is not None and b.numbers is not None:
+            return Verdict.EQUAL if a.numbers == b.numbers else Verdict.DIFFERENT
+        if a.has_two_signs or b.has_two_signs:
+            return self._asked(a, b)
+        left, right = a.parts - b.parts, b.parts - a.parts
+        if self._oracle is None and len(left) * len(b.items) + len(right) * len(a.items) > _MOST_PAIRS:
+            return Verdict.UNDETERMINED
         return all_of(
-            any_of(self.decide(left, right) for right in others.items)
-            for parts, others in ((a, b), (b, a))
-            for left in parts.items
+            any_of(self._decide(part, other) for other in others.items)
+            for parts, own, others in ((a.items, left, b), (b.items, right, a))
+            for part in parts
+            if part in own
         )
 
     def _collection_and_other(self, a: Collection, b: Form) -> Verdict:
@@ -142,8 +152,16 @@ class _Comparison:
             return Verdict.DIFFERENT if len(a.items) > 1 else Verdict.UNDETERMINED
         if isinstance(b, Expression) and b.opaque:
             return Verdict.UNDETERMINED
-        written = latex(a)
-        return Verdict.UNDETERMINED if "\x02" in written else self._oracle(written, latex(b))
+        return self._asked(a, b)
+
+
+# Of two forms the one with the lower place says how they are compared.
+_PLACES = {Assignment: 0, Quantity: 1, Text: 2, Collection: 3, Based: 4, Number: 5, Expression: 6}
+
+
+def _is_atom(form: Form) -> bool:
+    """Whether it is a number, or the name of a single variable."""
+    return isinstance(form, Number) or (isinstance(form, Expression) and len(form.latex) == 1 and form.latex.isalpha())
 
 
 def _text(a: Text, b: Form) -> Verdict:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any, Protocol
 
-from scaffolding_ext.answers.classes import grouping
+from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.answers.comparison import compare
 from scaffolding_ext.answers.pool import KillablePool, OverrunError
 from scaffolding_ext.answers.verdict import Verdict
@@ -63,37 +63,29 @@ class Equality:
         self._remembered: OrderedDict[tuple[str, ...], Future[Any]] = OrderedDict()
         self._lock = threading.RLock()
 
-    def fast(self, a: str, b: str) -> Verdict:
-        """The verdict of the text alone."""
-        return compare(a, b, units_implied=self.units_implied)
-
     def submit(self, a: str, b: str) -> Future[Verdict]:
         """The verdict on a pair, to come. Others may wait for the same future: do not cancel it.
 
         It raises EngineError where no process could be started.
         """
-        asked = False
-
-        def note(left: str, right: str) -> Verdict:
-            nonlocal asked
-            asked = True
-            return Verdict.UNDETERMINED
-
-        verdict = compare(a, b, units_implied=self.units_implied, oracle=note)
-        if verdict is not Verdict.UNDETERMINED or not asked:
-            future: Future[Verdict] = Future()
-            future.set_result(verdict)
-            return future
-        first, second = sorted((a, b))
-        return self._remember((first, second), self._compared)
+        verdict = compare(a, b, units_implied=self.units_implied)
+        if verdict is Verdict.UNDETERMINED:
+            try:
+                compare(a, b, units_implied=self.units_implied, oracle=_needs_a_process)
+            except _AskedError:
+                first, second = sorted((a, b))
+                return self._remember((first, second), self._compared)
+        future: Future[Verdict] = Future()
+        future.set_result(verdict)
+        return future
 
     def equal(self, a: str, b: str) -> Verdict:
         """The verdict on a pair; may block for the deadline."""
         return self.submit(a, b).result()
 
     def group(self, answers: Sequence[str | None]) -> list[int]:
-        """A class number for each answer, in order of first appearance, -1 for None (see `grouping`); may block."""
-        steps = grouping(answers, self.fast)
+        """A class number for each answer, in order of first appearance, -1 for None; may block."""
+        steps = AnswerClasses(self.units_implied).group(answers)
         try:
             pairs = next(steps)
             while True:
@@ -153,6 +145,14 @@ class Equality:
     def _looked_at(self, answer: str) -> Future[None]:
         """An answer alone: fails where the algebra system does not get done with it."""
         return self._pool.submit(self.deadline_seconds / 2, self.units_implied, answer)
+
+
+class _AskedError(Exception):
+    """Comparing two answers needs more than their text."""
+
+
+def _needs_a_process(left: str, right: str) -> Verdict:
+    raise _AskedError
 
 
 def _overran(future: Future[Any] | None) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from scaffolding_ext.answers.notation import WORDS, normalize, to_number
@@ -83,6 +83,22 @@ class Collection:
     brackets: str
     items: tuple[Form, ...]
 
+    @cached_property
+    def numbers(self) -> frozenset[Fraction] | None:
+        """The values of its parts; None where one is no number."""
+        values = [item.value for item in self.items if isinstance(item, Number)]
+        return frozenset(values) if len(values) == len(self.items) else None
+
+    @cached_property
+    def parts(self) -> frozenset[Form]:
+        """Its parts, each once."""
+        return frozenset(self.items)
+
+    @cached_property
+    def has_two_signs(self) -> bool:
+        """Whether one of its parts stands for two: it holds a plus-minus sign."""
+        return "\\pm" in latex(self)
+
 
 @dataclass(frozen=True)
 class Expression:
@@ -96,17 +112,31 @@ Form = Number | Based | Text | Quantity | Assignment | Collection | Expression
 
 
 class Read(NamedTuple):
-    """An answer as it was read: its normal form as a string, and its parts."""
+    """An answer as it was read.
+
+    Attributes:
+        normalized: Its normal form as a string.
+        form: Its parts.
+        digits: The normal form without commas, spaces and leading zeros, where it begins with a digit.
+    """
 
     normalized: str
     form: Form
+    digits: str
+
+
+def read(answer: str) -> Read | None:
+    """The parts of an answer; None where it says nothing, or has more than `LONGEST` characters."""
+    return _read_short(answer) if len(answer) <= LONGEST else None
 
 
 @lru_cache(maxsize=4096)
-def read(answer: str) -> Read | None:
-    """The parts of an answer of at most `LONGEST` characters; None where it says nothing."""
+def _read_short(answer: str) -> Read | None:
     normalized = normalize(answer)
-    return Read(normalized, _read(normalized, _MAX_DEPTH)) if normalized else None
+    if not normalized:
+        return None
+    digits = normalized.replace(",", "").replace(" ", "").lstrip("0") if normalized[0].isdigit() else normalized
+    return Read(normalized, _read(normalized, _MAX_DEPTH), digits)
 
 
 def _read(text: str, depth: int) -> Form:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from scaffolding_ext.answers.verdict import Verdict
 from scaffolding_ext.protocol import Task
 
 REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask
@@ -37,11 +38,15 @@ class CompareTask(Task):
 
     Attributes:
         answers: The answers; None stands for "no answer" and equals nothing.
+        pairs: Indices of the answers that are to be compared with each other; None groups all answers.
+        verdicts: Result, where there are pairs: one for each. A worker may leave `classes` instead.
         classes: Result: a class number for each answer in order of first appearance, -1 for None.
         num_undetermined: Result: distinct answers that count as different from others because nothing could decide.
     """
 
     answers: list[str | None] = field(default_factory=list)
+    pairs: list[tuple[int, int]] | None = None
+    verdicts: list[Verdict] | None = None
     classes: list[int] | None = None
     num_undetermined: int | None = None
 

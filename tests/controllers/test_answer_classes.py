@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from scaffolding_ext.answers import Verdict
+from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import NoOutputError
@@ -48,16 +50,43 @@ def test_the_rest_goes_to_the_worker(program: Program) -> None:
     generator = classify(Bound(), OPEN)
     (task,) = next(generator)
     assert isinstance(task, CompareTask)
-    assert (task.worker_tag, task.answers) == (WorkerTag.COMPARE, OPEN)
-    task.classes, task.num_undetermined = [0, 0, -1, 0], 1
+    assert (task.worker_tag, task.answers, task.pairs) == (WorkerTag.COMPARE, OPEN, [(3, 1)])
+    task.verdicts = [Verdict.EQUAL]
     assert returned(generator) == [0, 0, -1, 0]
+    assert program.trace == []
+
+
+def test_what_the_worker_cannot_tell_counts_as_different_and_the_trace_says_so(program: Program) -> None:
+    generator = classify(Bound(), OPEN)
+    (task,) = next(generator)
+    task.verdicts = [Verdict.UNDETERMINED]
+    assert returned(generator) == [0, 1, -1, 0]
     assert [(entry["event"], entry["num_undetermined"]) for entry in program.trace] == [("undetermined", 1)]
+
+
+@pytest.mark.parametrize(("classes", "expected"), [([0, 0, -1, 0], [0, 0, -1, 0]), ([0, 1, -1, 0], [0, 1, -1, 0])])
+def test_a_worker_may_group_all_answers_instead(program: Program, classes: list[int], expected: list[int]) -> None:
+    generator = classify(Bound(), OPEN)
+    (task,) = next(generator)
+    task.classes = classes
+    assert returned(generator) == expected
+
+
+def test_what_a_request_knows_of_its_answers_asks_nobody_again(program: Program) -> None:
+    known = AnswerClasses()
+    generator = classify(Bound(), OPEN, known)
+    next(generator)[0].verdicts = [Verdict.EQUAL]
+    returned(generator)
+    assert returned(classify(Bound(), [*OPEN, "1+x", None], known)) == [0, 0, -1, 0, 0, -1]
+    generator = classify(Bound(), [*OPEN, "x*1+1"], known)
+    (task,) = next(generator)
+    assert [tuple(task.answers[i] for i in pair) for pair in task.pairs] == [("x*1+1", "1+x")]
 
 
 def test_a_worker_that_left_nothing_is_an_error(program: Program) -> None:
     generator = classify(Bound(), OPEN)
     next(generator)
-    with pytest.raises(NoOutputError, match="left no classes"):
+    with pytest.raises(NoOutputError, match="left no verdicts"):
         next(generator)
 
 

@@ -154,6 +154,8 @@ def test_a_compare_task_holds_answers_and_gets_classes():
     assert task.classes is None
     assert {field.name for field in dataclasses.fields(CompareTask)} - {f.name for f in dataclasses.fields(Task)} == {
         "answers",
+        "pairs",
+        "verdicts",
         "classes",
         "num_undetermined",
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from scaffolding_ext.answers import Verdict
 from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.protocol import TaskStatus
 from scaffolding_ext.protocol.tasks import CompareTask
@@ -36,6 +37,14 @@ async def classes_of(worker: CompareWorker, *answers: str | None) -> list[int] |
 
 def test_four_ways_to_write_a_half_are_one_class_and_need_no_process(worker: CompareWorker) -> None:
     assert asyncio.run(classes_of(worker, "0.5", r"\frac12", "1/2", r"\frac{2}{4}")) == [0, 0, 0, 0]
+
+
+def test_pairs_get_a_verdict_each_and_nothing_else_is_compared(worker: CompareWorker) -> None:
+    task = compare_task("(x+1)^2", None, "x^2+2x+1", "7", r"\sqrt{49}", ENDLESS)
+    task.pairs = [(2, 0), (3, 0), (4, 3)]
+    assert asyncio.run(worker.run_task(task)) is TaskStatus.SUCCESS
+    assert task.verdicts == [Verdict.EQUAL, Verdict.DIFFERENT, Verdict.EQUAL]
+    assert task.classes is None
 
 
 def test_classes_are_numbered_by_first_appearance_and_none_is_in_none(worker: CompareWorker) -> None:
