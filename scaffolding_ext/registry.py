@@ -102,6 +102,18 @@ class Registry:
             raise ConfigError(f"{name!r} needs {', '.join(needed)}; give {{type: {name}, args: {{...}}}}, or an object")
         return factory(**arguments)
 
+    def build(self, document: Mapping[str, Any]) -> Any:
+        """What a `{type, args}` stands for. Those in its arguments are of this registry, or of the one that it names.
+
+        Raises:
+            UnknownNameError: Nobody registered a type.
+            ConfigError: A type cannot be imported, or lacks arguments.
+        """
+        known = getattr(self.resolve(document["type"]), "registries", {})
+        args = document.get("args", {}).items()
+        made = {name: components_made(value, known.get(name, self), _built) for name, value in args}
+        return self.make(document["type"], **made)
+
     def name_of(self, kind: type[Any]) -> str:
         """The name under which `resolve` finds a class."""
         path = f"{kind.__module__}:{kind.__qualname__}"
@@ -134,6 +146,33 @@ class Registry:
             if self._targets.setdefault(entry.name, entry.value) != entry.value:
                 message = f"the entry point {entry.name!r} = {entry.value!r} is ignored: the {self.kind} exists already"
                 warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+Make = Callable[[Mapping[str, Any], Registry, str], Any]
+
+
+def components_made(value: Any, known: Registry, make: Make, path: str = "") -> Any:
+    """A value of a stack file or a calibration, with each `{type, args}` or `{$ref: name}` in it replaced.
+
+    Args:
+        value: Plain data.
+        known: What the types in it are names of.
+        make: Gives what takes the place of one, from the mapping, its registry and its dotted path.
+        path: Where the value stands.
+    """
+    if isinstance(value, list):
+        return [components_made(item, known, make, f"{path}.{index}") for index, item in enumerate(value)]
+    if not isinstance(value, Mapping):
+        return value
+    name = value.get("type")
+    is_component = isinstance(name, str) and (value.keys() <= {"type", "args"} or name in known.names())
+    if is_component or "$ref" in value:
+        return make(value, known, path)
+    return {key: components_made(item, known, make, f"{path}.{key}") for key, item in value.items()}
+
+
+def _built(value: Mapping[str, Any], known: Registry, path: str) -> Any:
+    return known.build(value)
 
 
 def unknown_name(what: str, name: str, known: tuple[str, ...]) -> str:

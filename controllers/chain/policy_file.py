@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaffolding_ext import registry
 from scaffolding_ext.controllers.calibration_file import (
     CalibrationWarning,
     check_model,
@@ -103,20 +102,3 @@ def load_chain_policy(path: str | os.PathLike[str]) -> ChainPolicy:
             stacklevel=2,
         )
     return policy
-
-
-def component(document: Mapping[str, Any], known: registry.Registry) -> Any:
-    """What `{type, args}` stands for, where nested ones are of the same registry.
-
-    Raises:
-        UnknownNameError: Nobody registered a type.
-        ConfigError: A type cannot be imported, or refuses its arguments.
-    """
-
-    def built(value: Any) -> Any:
-        if isinstance(value, list):
-            return [built(item) for item in value]
-        is_component = isinstance(value, Mapping) and "type" in value
-        return component(value, known) if is_component else value
-
-    return known.make(document["type"], **{name: built(value) for name, value in document.get("args", {}).items()})

@@ -94,7 +94,7 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
             date=document["date"],
             data=document["data"],
             max_loss=document["max_loss"],
-            rule=allocation_rules.resolve(document["policy"]["type"])(**document["policy"]["args"]),
+            rule=allocation_rules.build(document["policy"]),
             figures=document["figures"],
             knob=document["knob"],
             certaindex=document["certaindex"],

@@ -15,7 +15,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params
 from scaffolding_ext.prompts.served_model import served_model
-from scaffolding_ext.registry import Factory, Registry, unknown_name
+from scaffolding_ext.registry import Factory, Registry, components_made, unknown_name
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig, validated
 from scaffolding_ext.stack.load import Source, load_config
 from scaffolding_ext.stack.placement import PlannedWorker, check_placement
@@ -161,7 +161,7 @@ class _Builder:
         num_before = self._num_components
         registries = getattr(factory, "registries", {})
         args = {
-            name: self._value(value, registries.get(name, known), f"{path}.args.{name}")
+            name: components_made(value, registries.get(name, known), self._made, f"{path}.args.{name}")
             for name, value in component.args.items()
         }
         innermost = self._num_components == num_before
@@ -187,19 +187,9 @@ class _Builder:
         """The policy of the host, if there is one."""
         return None if component is None else self.component(component, registry.policies, "scheduling")
 
-    def _value(self, value: Any, known: Registry, path: str) -> Any:
-        if isinstance(value, list):
-            return [self._value(item, known, f"{path}.{index}") for index, item in enumerate(value)]
-        if not isinstance(value, Mapping):
-            return value
-        if "$ref" in value:
-            return self._referenced(value, path)
-        name = value.get("type")
-        if isinstance(name, str) and (value.keys() <= {"type", "args"} or name in known.names()):
+    def _made(self, value: Mapping[str, Any], known: Registry, path: str) -> Any:
+        if "$ref" not in value:
             return self.component(validated(ComponentConfig, value, path), known, path)
-        return {key: self._value(item, known, f"{path}.{key}") for key, item in value.items()}
-
-    def _referenced(self, value: Mapping[str, Any], path: str) -> Any:
         name = value["$ref"]
         if len(value) > 1:
             raise ConfigError(f"has keys beside $ref ({', '.join(map(str, value))}); a reference stands alone", path)

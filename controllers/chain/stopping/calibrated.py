@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from scaffolding_ext import require
 from scaffolding_ext.controllers.calibration_file import RecentRequests
 from scaffolding_ext.controllers.chain.looking import Needs
-from scaffolding_ext.controllers.chain.policy_file import component, load_chain_policy
+from scaffolding_ext.controllers.chain.policy_file import load_chain_policy
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.schedule import ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
@@ -44,8 +44,8 @@ class Calibrated(StoppingRule):
         self.needs = Needs(answer=False)
         if self.policy.policy is not None:
             with require.under(path):
-                self._rule = component(self.policy.policy["rule"], stopping_rules)
-                self.schedule = component(self.policy.policy["schedule"], probe_schedules)
+                self._rule = stopping_rules.build(self.policy.policy["rule"])
+                self.schedule = probe_schedules.build(self.policy.policy["schedule"])
             self.needs = needs_of(self._rule)
 
     def __call__(self, probes: Sequence[Probe]) -> bool:

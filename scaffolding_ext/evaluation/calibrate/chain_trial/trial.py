@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain import ProbeSchedule
-from scaffolding_ext.controllers.chain.policy_file import component
 from scaffolding_ext.controllers.chain.stopping import Rule, StoppingRule, needs_of
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import COSTS, Outcome, cut_at, fixed_cuts, lacking, play
@@ -38,7 +37,7 @@ class Setting(NamedTuple):
 
     def build(self) -> tuple[Rule, ProbeSchedule]:
         """Both as objects."""
-        return component(self.rule, stopping_rules), component(self.schedule, probe_schedules)
+        return stopping_rules.build(self.rule), probe_schedules.build(self.schedule)
 
 
 class Trial(NamedTuple):
@@ -107,7 +106,7 @@ def settings_to_try(chains: Sequence[RecordedChain], spacing: int) -> Iterator[S
             continue
         for args in kind.settings_to_try():
             rule = {"type": name, "args": dict(args)}
-            needs = needs_of(component(rule, stopping_rules))
+            needs = needs_of(stopping_rules.build(rule))
             if lacking(chains, needs) is not None:
                 continue
             schedules = schedules_to_try(spacing)
