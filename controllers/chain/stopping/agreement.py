@@ -10,7 +10,8 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.certaindex import window_consistency
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
-from scaffolding_ext.controllers.chain.stopping.total_variation import has_stabilised
+
+_ROUNDING = 1e-12
 
 
 class Consecutive(StoppingRule):
@@ -67,11 +68,10 @@ class Window(StoppingRule):
 
 
 class TotalVariation(StoppingRule):
-    """The answers of the last `window` probes are distributed like those of every window up to as many probes before.
+    """The answers of the last probes are distributed like those before them, in total variation (`has_stabilised`).
 
-    Hedged answers are left out, and answers that go round in a circle have not settled. The newest answer, which the
-    chain is left with, must be among the most frequent of its window. What guarantee that gives, and why practice
-    cannot pay for it: docs/certaindex.md.
+    Hedged answers are left out. The chain is left with its newest answer, so that answer must be among the most
+    frequent of the last `window`. docs/certaindex.md says what guarantee that gives, and what it would cost.
 
     Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), appendix E.
 
@@ -95,6 +95,44 @@ class TotalVariation(StoppingRule):
             return False
         classes = [probe.answer_class for probe in probes if not probe.hedged]
         counts = Counter(classes[-self.window :])
-        return counts[newest.answer_class] == max(counts.values()) and has_stabilised(
-            classes, self.window, self.tolerance
-        )
+        is_most_frequent = counts[newest.answer_class] == max(counts.values())
+        return is_most_frequent and has_stabilised(classes, self.window, self.tolerance)
+
+
+def has_stabilised(classes: Sequence[int], window: int, tolerance: float) -> bool:
+    """Whether the mixtures of the last k and of the last k - 1 probes are close to those before them.
+
+    A mixture of `size` probes is compared with those that end 1 to `size` probes earlier, for both sizes. Mixtures of k
+    probes alone could not tell a settled chain from one whose answers go round (A B C A B C has one mixture of three).
+
+    Args:
+        classes: Class of each probe's answer in order, shape [num_probes]; -1 (no answer) is a class like others.
+        window: k, probes in a mixture, at least 1; twice as many are needed.
+        tolerance: Largest total-variation distance that counts as no movement, in [0, 1).
+
+    Raises:
+        ValueError: A setting is out of range.
+
+    Reference:
+        Certaindex, arXiv 2412.20993, appendix E, definition 2.
+    """
+    require.whole("window", window)
+    require.number("tolerance", tolerance, least=0, below=1)
+    end = len(classes)
+    return end >= 2 * window and all(
+        total_variation(classes[end - size :], classes[end - shift - size : end - shift]) <= tolerance + _ROUNDING
+        for size in {window, max(1, window - 1)}
+        for shift in range(1, size + 1)
+    )
+
+
+def total_variation(first: Sequence[int], second: Sequence[int]) -> float:
+    """Total-variation distance of the empirical distributions of two lists of classes, in [0, 1].
+
+    Raises:
+        ValueError: A list is empty.
+    """
+    if not first or not second:
+        raise ValueError(f"the lists hold {len(first)} and {len(second)} classes; each needs at least one")
+    left, right = Counter(first), Counter(second)
+    return sum(abs(left[c] / len(first) - right[c] / len(second)) for c in left.keys() | right.keys()) / 2

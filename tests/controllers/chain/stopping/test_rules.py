@@ -83,9 +83,10 @@ def request(rule, mode, chain=CHAIN, answers=("4}",), **arguments):
         (TotalVariation(2), probes(0, 0, 0, 0), True),
         (TotalVariation(2), probes(1, 0, 0, 0, 0), True),
         (TotalVariation(2), probes(0, 1, 0, 1), False),  # goes round
-        (TotalVariation(3, 0.5), probes(0, 1, 2, 0, 1, 2), False),
+        (TotalVariation(3, 0.49), probes(0, 1, 2, 0, 1, 2), False),
         (TotalVariation(2), probes(0, 0, 0, 1), False),
-        (TotalVariation(2, 0.5), probes(0, 0, 0, 1), True),
+        (TotalVariation(2, 0.5), probes(0, 0, 0, 1), False),  # one probe alone has moved all the way
+        (TotalVariation(4, 0.34), probes(1, 0, 0, 0, 1, 0, 0, 0), True),
         (TotalVariation(3), probes(0, 1, 1, 1, 1, 0), False),  # settled, but not on the newest
         (TotalVariation(1), probes(-1, -1), False),
         (TotalVariation(1), probes(0, 0, hedged=[1]), False),

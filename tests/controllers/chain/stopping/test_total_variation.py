@@ -1,14 +1,19 @@
-"""The total-variation criterion against brute force, and its sample size against seeded simulations."""
+"""The total-variation criterion against brute force, and the sample size that the page gives for it."""
 
 from __future__ import annotations
 
 import itertools
+import math
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.chain.stopping.total_variation import has_stabilised, total_variation
+from scaffolding_ext.controllers.chain.stopping.agreement import has_stabilised, total_variation
 
 some_classes = st.lists(st.integers(-1, 4), min_size=1, max_size=12)
 
@@ -28,12 +33,12 @@ def test_distance_is_the_largest_difference_over_events(first: list[int], second
     [
         ([1, 1, 1, 1, 1], 0.0, False),  # six probes are needed
         ([1, 1, 1, 1, 1, 1], 0.0, True),
-        ([1, 2, 1, 1, 1, 2], 1 / 3, True),  # settled on a mixture
-        ([1, 2, 1, 1, 1, 2], 0.3, False),  # its ends are alike, but the mixture between them is another
-        ([1, 2, 3, 1, 2, 3], 0.9, False),  # goes round
+        ([1, 2, 1, 1, 1, 1], 1 / 3, True),
+        ([1, 2, 1, 1, 1, 2], 1 / 3, False),  # of two probes, the last mixture is 1/2 away from the one before
+        ([1, 2, 3, 1, 2, 3], 0.34, False),  # goes round
         ([5, 4, 1, 1, 1, 1, 1, 1], 0.0, True),  # what came before does not count
-        ([1, 1, 1, 1, 1, 2], 0.3, False),
-        ([1, 1, 1, 1, 1, 2], 1 / 3, True),
+        ([1, 1, 1, 1, 1, 2], 0.49, False),
+        ([1, 1, 1, 1, 1, 2], 0.5, True),
         ([-1, -1, -1, 1, 1, 1], 0.9, False),
     ],
 )
@@ -41,18 +46,33 @@ def test_two_windows_of_three(classes: list[int], tolerance: float, stable: bool
     assert has_stabilised(classes, 3, tolerance) is stable
 
 
+def by_definition(seen: Sequence[int], k: int, tolerance: Fraction) -> bool:
+    """Definition 2 word by word, in exact arithmetic."""
+
+    def share(answer: int, end: int, size: int) -> Fraction:
+        return Fraction(sum(seen[i] == answer for i in range(end - size, end)), size)
+
+    n = len(seen)
+    for size in (k, k - 1):
+        for shift in range(1, size + 1):
+            distance = sum(abs(share(a, n, size) - share(a, n - shift, size)) for a in set(seen)) / 2
+            if distance > tolerance:
+                return False
+    return True
+
+
 @pytest.mark.parametrize("window", [1, 2, 3, 4])
-@pytest.mark.parametrize("tolerance", [0.0, 0.26, 0.5, 0.99])
-def test_of_all_short_chains_no_circle_has_settled_and_every_constant_one_has(window: int, tolerance: float) -> None:
+@pytest.mark.parametrize("tolerance", [Fraction(0), Fraction(1, 4), Fraction(1, 3), Fraction(1, 2), Fraction(9, 10)])
+def test_of_all_short_chains_those_of_the_definition_have_settled(window: int, tolerance: Fraction) -> None:
     for seen in itertools.product(range(3 if window < 4 else 2), repeat=2 * window):
-        if len(set(seen)) == 1:
-            assert has_stabilised(seen, window, tolerance)
-        elif any(seen == (seen[:period] * 2 * window)[: 2 * window] for period in range(2, window + 1)):
-            assert not has_stabilised(seen, window, tolerance)
-        else:
-            windows = [seen[start : start + window] for start in range(window + 1)]
-            furthest = max(total_variation(windows[-1], each) for each in windows)
-            assert has_stabilised(seen, window, tolerance) == (furthest <= tolerance + 1e-9)
+        assert has_stabilised(seen, window, float(tolerance)) == by_definition(seen, window, tolerance)
+
+
+def test_mixtures_of_one_probe_less_tell_what_moves() -> None:
+    chains = list(itertools.product(range(3), repeat=8))
+    assert len(chains) == 6561
+    assert sum(has_stabilised(seen, 4, 0.25) for seen in chains) == 135  # without them, 2,817
+    assert not has_stabilised([0, 1, 0, 2, 0, 1, 0, 3], 4, 0.25)
 
 
 @pytest.mark.parametrize("window", [2, 3, 4])
@@ -71,3 +91,17 @@ def test_settings_out_of_range_are_refused() -> None:
         has_stabilised([1], 1, 1)
     with pytest.raises(ValueError, match="each needs at least one"):
         total_variation([], [1])
+
+
+def test_the_page_says_what_the_guarantee_would_need() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "certaindex.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| m = (\d+) \|(.+)\|$", page, re.MULTILINE)
+    assert len(rows) == 3
+    for num_classes, cells in rows:
+        for epsilon, cell in zip((0.05, 0.1, 0.2, 0.3), cells.split("|"), strict=True):
+            k = int(cell.replace(",", ""))
+            chances = [
+                2 * 2 ** int(num_classes) * (2 * n + 1) * math.exp(-2 * (n - 1) * (epsilon / 6) ** 2)
+                for n in (k, k - 1)
+            ]
+            assert chances[0] <= 0.05 < chances[1]
