@@ -255,6 +255,14 @@ class Prompting:
         """The text of token ids, special tokens left out."""
         return str(self._tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=True))
 
+    def text_of(self, token_ids: list[int]) -> str | None:
+        """The text that `apply(raw=True)` reads as these tokens; None where no text is read so."""
+        backend = self._tokenizer.backend_tokenizer
+        added = backend.encode("", add_special_tokens=True).ids
+        rest = token_ids[len(added) :] if token_ids[: len(added)] == added else token_ids
+        text = str(backend.decode(rest, skip_special_tokens=False))
+        return text if backend.encode(text, add_special_tokens=True).ids == token_ids else None
+
     def _encode_uncached(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
 

@@ -16,6 +16,8 @@ _Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _Count = Annotated[int, Field(ge=1, lt=2**31)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 _Stop = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
+_TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+_TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
 _ANYTHING = None
 # Further fields of OpenAI's interface, with the values that ask for nothing; None stands for any: they change no text.
 _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
@@ -157,7 +159,7 @@ class ChatBody(Body):
 class CompletionBody(Body):
     """`POST /v1/completions`."""
 
-    prompt: str | Annotated[list[Any], Field(min_length=1)]
+    prompt: str | Annotated[list[_TokenId] | list[str] | list[_TokenIds], Field(min_length=1)]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @property
@@ -166,16 +168,10 @@ class CompletionBody(Body):
         return self.logprobs
 
     @property
-    def prompts(self) -> list[str]:
-        """The prompts, each of which is answered by itself.
-
-        Raises:
-            ApiError: They are given as token ids.
-        """
-        found = [self.prompt] if isinstance(self.prompt, str) else self.prompt
-        if not all(isinstance(prompt, str) for prompt in found):
-            raise unsupported("prompt", "holds token ids or worse; give a text, or a list of texts")
-        return found
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, as texts or as token ids; each is answered by itself."""
+        one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return [self.prompt] if one else list(self.prompt)  # type: ignore[list-item, arg-type]
 
 
 def read_body(kind: type[B], content: bytes) -> B:

@@ -124,7 +124,11 @@ class ServedStack:
             raise _no_deadline()
         controller = self.variants.of(given)
         is_raw = isinstance(body, CompletionBody)
-        prompts = [(text, []) for text in body.prompts] if isinstance(body, CompletionBody) else [self._turns(body)]
+        prompts: list[tuple[str, list[Turn]]] = (
+            [(self._text(prompt), []) for prompt in body.prompts]
+            if isinstance(body, CompletionBody)
+            else [self._turns(body)]
+        )
         if len(prompts) * body.num_samples > self._limits.max_samples:
             message = (
                 f"asks for {len(prompts) * body.num_samples} choices; at most {self._limits.max_samples} are given"
@@ -196,6 +200,17 @@ class ServedStack:
         if history and self.prompting is None:
             raise unsupported("messages", f"has several turns, and {self.name!r} has no chat template for them")
         return last.text, history
+
+    def _text(self, prompt: str | list[int]) -> str:
+        """A prompt as text; one of token ids is refused where its text would be read as others."""
+        if isinstance(prompt, str):
+            return prompt
+        if self.prompting is None:
+            raise unsupported("prompt", f"holds token ids, and {self.name!r} has no tokenizer for them; give a text")
+        text = self.prompting.text_of(prompt)
+        if text is None:
+            raise unsupported("prompt", f"holds {len(prompt)} token ids that no text is read as; give the text")
+        return text
 
     def _reading(self, body: Body, is_raw: bool) -> Reading:
         family = None if self.prompting is None or is_raw else self.prompting.family

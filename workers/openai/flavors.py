@@ -203,6 +203,15 @@ FLAVORS: Mapping[str, Flavor] = MappingProxyType(
                 takes_ids=False,
                 draws_for_scores=1,
             ),
+            Flavor(  # this package's own `serve`
+                "scaffolding_ext",
+                "scaffolding_ext",
+                ("top_k",),
+                takes_ids=False,
+                chat_fields=("reasoning_effort",),
+                thinking=_top_level,
+                chat_thinking=_top_level,
+            ),
             Flavor("openai", None, ("best_of", "suffix"), chat_fields=("reasoning_effort",)),
         )
     }

@@ -196,8 +196,8 @@ class RequestBodies:
             if candidate and self.encode(candidate, True) == ids:
                 return str(candidate)
         raise InvalidTaskError(
-            f"servers of flavor {self.flavor.name!r} take prompts as text, and no text gives the {len(ids)} ids of "
-            "this one: a text is not always read as the tokens that it was drawn in"
+            f"the server (flavor {self.flavor.name!r}) is sent prompts as text, and no text gives the {len(ids)} ids "
+            "of this one: a text is not always read as the tokens that it was drawn in"
         )
 
     def _hints(self, task: Task) -> dict[str, Any]:

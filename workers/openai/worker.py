@@ -56,8 +56,8 @@ class OpenAIWorker(ChatWorker):
         base_url: Where the interface is: `http://host:8000/v1`.
         model: The server's name for the model.
         api_key_env: Environment variable with the key; a server that asks for none needs none.
-        flavor: `"auto"`, `"vllm"`, `"sglang"`, `"trtllm"`, `"llama_cpp"`, `"llama_cpp_python"`, or `"openai"` for any
-            other server; see `docs/servers.md`.
+        flavor: `"auto"`, `"vllm"`, `"sglang"`, `"trtllm"`, `"llama_cpp"`, `"llama_cpp_python"`, `"scaffolding_ext"`
+            for this package's own `serve`, or `"openai"` for any other server; see `docs/servers.md`.
         endpoint: `"completions"` takes prompts as the stack's chat template renders them, as token ids where it can.
             `"chat"` leaves the template to the server, takes text alone, and must be able to go on with an unfinished
             answer where a controller asks for one.
@@ -65,6 +65,8 @@ class OpenAIWorker(ChatWorker):
         compact_prompts: Whether a prompt of token ids goes as text where that is shorter (as a rule by half) and
             the tokenizer gives the same ids for it; takes a flavour whose servers add nothing to a text (`"vllm"`,
             `"trtllm"`).
+        text_prompts: Whether prompts go as text, to a server that takes no token ids. A prompt of ids is refused if no
+            text gives these ids.
         max_seq_len: Prompt and generated tokens of one request; None takes what the server says.
         max_concurrency: Requests at once, open streams included; more wait.
         max_retries: Further attempts a request.
@@ -100,6 +102,7 @@ class OpenAIWorker(ChatWorker):
         endpoint: Literal["completions", "chat"] = "completions",
         tokenizer: str | None = None,
         compact_prompts: bool = False,
+        text_prompts: bool = False,
         max_seq_len: int | None = None,
         max_concurrency: int = 256,
         max_retries: int = 2,
@@ -142,6 +145,8 @@ class OpenAIWorker(ChatWorker):
             lacking: Mapping[str, str] = {}
             if served is not None and self._path != "chat":
                 named, lacking = self._connection.run_blocking(proven, self._connection, named, model)
+            if text_prompts:
+                named = named._replace(takes_ids=False)
             self.flavor = named.name
             self.model = None if endpoint == "chat" else tokenizer or model
             self.max_seq_len = max_seq_len
