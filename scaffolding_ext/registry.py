@@ -225,6 +225,7 @@ controllers = Registry(
         "MajorityVoteController": "scaffolding_ext.controllers.vote.majority_vote:MajorityVoteController",
         "DeepConfController": "scaffolding_ext.controllers.vote.deepconf:DeepConfController",
         "BestOfNController": "scaffolding_ext.controllers.best_of_n:BestOfNController",
+        "SearchController": "scaffolding_ext.controllers.tree.search:SearchController",
         "KVShareBranchingController": "scaffolding_ext.controllers.tree.kv_share_branching:KVShareBranchingController",
         "RecordChainController": "scaffolding_ext.controllers.chain.record_chain:RecordChainController",
         "RewardController": "scaffolding_ext.controllers.reward:RewardController",
@@ -236,6 +237,7 @@ controllers = Registry(
 workers = Registry(
     "worker",
     {
+        "CheckWorker": "scaffolding_ext.workers.checker:CheckWorker",
         "CompareWorker": "scaffolding_ext.workers.compare:CompareWorker",
         "BudgetedWorker": "scaffolding_ext.workers.budgeted:BudgetedWorker",
         "HuggingFaceWorker": "scaffolding_ext.workers.huggingface.worker:HuggingFaceWorker",
@@ -311,6 +313,67 @@ allocation_rules = Registry(
     },
     "scaffolding_ext.allocation_rules",
     base="scaffolding_ext.controllers.vote.allocation.base:AllocationRule",
+)
+search_strategies = Registry(
+    "search strategy",
+    {
+        "AdaptiveBranching": "scaffolding_ext.controllers.tree.strategies.adaptive_branching:AdaptiveBranching",
+        "Beam": "scaffolding_ext.controllers.tree.strategies.beam:Beam",
+        "BestFirst": "scaffolding_ext.controllers.tree.strategies.best_first:BestFirst",
+        "BestOfN": "scaffolding_ext.controllers.tree.strategies.best_of_n:BestOfN",
+        "BudgetGuidedMCTS": "scaffolding_ext.controllers.tree.strategies.budget_guided_mcts:BudgetGuidedMCTS",
+        "DVTS": "scaffolding_ext.controllers.tree.strategies.dvts:DVTS",
+        "MCTS": "scaffolding_ext.controllers.tree.strategies.mcts:MCTS",
+        "ParticleFilter": "scaffolding_ext.controllers.tree.strategies.particle_filter:ParticleFilter",
+        "Rebase": "scaffolding_ext.controllers.tree.strategies.rebase:Rebase",
+    },
+    "scaffolding_ext.search_strategies",
+    base="scaffolding_ext.controllers.tree.strategies.base:Strategy",
+)
+search_expanders = Registry(
+    "search expander",
+    {
+        "controller": "scaffolding_ext.controllers.tree.expand:ControllerExpander",
+        "worker": "scaffolding_ext.controllers.tree.expand:WorkerExpander",
+    },
+    "scaffolding_ext.search_expanders",
+    base="scaffolding_ext.controllers.tree.expand:Expander",
+)
+search_scorers = Registry(
+    "search scorer",
+    {
+        "blend": "scaffolding_ext.controllers.tree.score:BlendScorer",
+        "checker": "scaffolding_ext.controllers.tree.score:CheckerScorer",
+        "confidence_weighted": "scaffolding_ext.controllers.tree.score:ConfidenceWeighted",
+        "controller": "scaffolding_ext.controllers.tree.score:ControllerScorer",
+        "entropy": "scaffolding_ext.controllers.tree.score:EntropyScorer",
+        "mean_logprob": "scaffolding_ext.controllers.tree.score:LogprobScorer",
+        "random": "scaffolding_ext.controllers.tree.score:RandomScorer",
+        "verdict": "scaffolding_ext.controllers.tree.score:VerdictScorer",
+    },
+    "scaffolding_ext.search_scorers",
+    base="scaffolding_ext.controllers.tree.score:Scorer",
+)
+search_selectors = Registry(
+    "search selector",
+    {
+        "best": "scaffolding_ext.controllers.tree.select:Best",
+        "first_accepted": "scaffolding_ext.controllers.tree.select:FirstAccepted",
+        "vote": "scaffolding_ext.controllers.tree.select:Vote",
+    },
+    "scaffolding_ext.search_selectors",
+    base="scaffolding_ext.controllers.tree.select:Selector",
+)
+search_stops = Registry(
+    "search stop",
+    {
+        "accepted": "scaffolding_ext.controllers.tree.stops:Accepted",
+        "agreement": "scaffolding_ext.controllers.tree.stops:Agreement",
+        "certaindex": "scaffolding_ext.controllers.tree.stops:Certaindex",
+        "unchanged": "scaffolding_ext.controllers.tree.stops:Unchanged",
+    },
+    "scaffolding_ext.search_stops",
+    base="scaffolding_ext.controllers.tree.stops:Stop",
 )
 policies = Registry(
     "scheduling policy",

@@ -20,7 +20,6 @@ import numpy as np
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
 from benchmarks.studies.kv_sharing import NUM_BRANCHES, median
-from scaffolding_ext.controllers.tree.sharing_cost import net_saving
 from scaffolding_ext.protocol.branching import BranchTask
 from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -80,7 +79,7 @@ def main(report: Report, model: str, lengths: tuple[int, ...], num_rounds: int) 
 def _figures(report: Report, name: str, probing: Sequence[Run], shared: Sequence[Run], alone: Sequence[Run]) -> float:
     """What was decided and what it cost; returns the seconds that follow from it, to those of the better way."""
     probes = [next(event for event in run.trace if event["event"] == "sharing_probe") for run in probing]
-    found = [net_saving(NUM_BRANCHES * p["whole_s"], p["prefix_s"], NUM_BRANCHES * p["suffix_s"]) for p in probes]
+    found = [NUM_BRANCHES * (p["whole_s"] - p["suffix_s"]) - p["prefix_s"] for p in probes]
     saved = [own.cpu_s - other.cpu_s for own, other in zip(alone, shared, strict=True)]
     spent = [own.cpu_s - other.cpu_s for own, other in zip(probing, shared, strict=True)]
     report.share(f"{name}decided to share", sum(event["shares"] for event in probes), len(probes))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
 from scaffolding_ext.controllers.prompting import encode
+from scaffolding_ext.controllers.tree.hints import in_turn
+from scaffolding_ext.controllers.tree.node import Node
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import notes_of, set_notes
@@ -16,42 +18,60 @@ from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.request.seeds import derive_seed
 
 
-class Branch:
-    """A branch as it grows: what its ancestors wrote, its own hint, and what is written behind that.
+class Beginnings(NamedTuple):
+    """How the branches at depth 1 begin, in turn.
+
+    Attributes:
+        hints: Texts that they begin with; none: they begin with nothing.
+        wordings: Tasks whose prompts they read; none: all read the prompt as it stands.
+    """
+
+    hints: Sequence[str] = ()
+    wordings: Sequence[GenerationTask] = ()
+
+
+class Branch(Node):
+    """A node with its text: what its ancestors wrote, its own hint, and what is written behind that.
 
     Args:
         prompt: The task that the tree answers; a seed of it becomes one of the branch's own.
-        path: Its number among its siblings at each depth, from the root.
-        hint: Text that it begins with.
+        path: As for every node.
         max_tokens: Tokens of a whole branch, from the root.
-        parent: What it goes on behind; None at depth 1.
+        parent: The branch that it stands behind; None for the root.
+        to_end: As for every node.
+        hint: Text that it begins with.
         phrasing: The prompt in the branch's own words; None: in those of its parent, or as it stands.
+        beginnings: Of the root: how its children begin.
 
     Attributes:
-        path: As given.
         hint: As given.
         root: The prompt as it stands.
         prompt: The branch's own copy of the prompt's task, in the words that it reads.
-        parent: As given.
         chain: What is written so far.
         logprobs: Of the tokens that were decoded from the root on; None once its worker told none.
-        score: What it is worth, in [0, 1]; None while nobody has judged it.
+        score: What it is worth by its scorer; None while nobody has judged it.
+        weight: What its score counts times.
+        is_cut: Whether a gate has ended it early.
         exit_layer: The layer after which its verdict was read; None where it was not, or its worker does not say.
-        answer: What its controller answered, where one wrote it and says so.
+        answer: What its controller answered, or what it was asked for; of a text, the answer in it.
     """
+
+    parent: Branch | None
 
     def __init__(
         self,
         prompt: GenerationTask,
         path: tuple[int, ...],
-        hint: str,
         max_tokens: int,
         parent: Branch | None = None,
+        to_end: bool = False,
+        *,
+        hint: str = "",
         phrasing: GenerationTask | None = None,
+        beginnings: Beginnings | None = None,
     ) -> None:
-        self.path = path
+        super().__init__(path, parent, to_end)
         self.hint = hint
-        self.parent = parent
         self.root = prompt
         self.prompt = copy.copy(prompt)
         self.read(phrasing or (prompt if parent is None else parent.prompt))
@@ -64,6 +84,7 @@ class Branch:
         # A worker that draws by position goes on under the one seed as if nobody had looked at the branch in between.
         self.chain = ChunkChain(self.prompt, max_tokens, {}, reseeds=False)
         self.logprobs: list[float] | None = []
+        self._beginnings = beginnings
         self._top_probabilities = 0.0
         if parent is not None:
             self.chain.keep(parent.chain.as_chunk(), None)
@@ -72,13 +93,47 @@ class Branch:
         if hint:
             self.chain.keep(Chunk(hint, encode(hint), 0, 0, "length"), None)
         self.score: float | None = None
+        self.weight = 1.0
+        self.is_cut = False
         self.exit_layer: int | None = None
         self._answer: str | None = None
         self._has_answered = False
 
+    def _child(self, path: tuple[int, ...], to_end: bool) -> Branch:
+        hints, wordings = self._beginnings or ((), ())
+        hint, phrasing = in_turn(hints, path[-1]) or "", in_turn(wordings, path[-1])
+        return Branch(self.root, path, self.chain.max_tokens, self, to_end, hint=hint, phrasing=phrasing)
+
+    def look_ahead(self) -> Branch:
+        """A greedy branch behind it that is no node of the tree."""
+        twin = Branch(self.root, (*self.path, -1), self.chain.max_tokens, self)
+        twin.prompt.temperature = 0.0
+        return twin
+
     @property
-    def depth(self) -> int:
-        return len(self.path)
+    def has_ended(self) -> bool:
+        return self.chain.ended
+
+    @property
+    def num_own_tokens(self) -> int:
+        """Tokens of its own step."""
+        return self.chain.num_tokens - (0 if self.parent is None else self.parent.chain.num_tokens)
+
+    @property
+    def own_logprobs(self) -> list[float]:
+        """Log-probabilities of the tokens of its own step.
+
+        Raises:
+            NoOutputError: Its worker told none.
+        """
+        num_before = len(self.parent.logprobs or ()) if self.parent is not None else 0
+        return self.known_logprobs()[num_before:]
+
+    @property
+    def value(self) -> float:
+        """What it is worth against others: its score times its weight."""
+        assert self.score is not None, "branches are scored before they are held against each other"
+        return self.score * self.weight
 
     @property
     def token_ids(self) -> list[int]:
@@ -134,7 +189,7 @@ class Branch:
         Raises:
             NoOutputError: Its worker told no log-probabilities.
         """
-        return self._top_probabilities / max(1, len(self._known_logprobs()))
+        return self._top_probabilities / max(1, len(self.known_logprobs()))
 
     @property
     def mean_probability(self) -> float:
@@ -143,9 +198,14 @@ class Branch:
         Raises:
             NoOutputError: Its worker told no log-probabilities.
         """
-        return mean_token_probability(self._known_logprobs())
+        return mean_token_probability(self.known_logprobs())
 
-    def _known_logprobs(self) -> list[float]:
+    def known_logprobs(self) -> list[float]:
+        """`logprobs`, for who cannot do without.
+
+        Raises:
+            NoOutputError: Its worker told no log-probabilities.
+        """
         if self.logprobs is None:
             raise NoOutputError(
                 "a branch brought no log-probabilities, which its confidence is made of: take a worker that tells "

@@ -4,45 +4,105 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.capabilities import refuse_worker
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk
-from scaffolding_ext.controllers.tree.branch import Branch
-from scaffolding_ext.controllers.vote.variety import Variety
-from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.controllers.tree.branch import Beginnings, Branch
+from scaffolding_ext.controllers.tree.hints import PACKAGED_HINTS, hints_of, in_turn
+from scaffolding_ext.controllers.tree.phrasings import least_similarity_of, phrased, templates_of
+from scaffolding_ext.controllers.tree.steps import Steps
+from scaffolding_ext.controllers.vote.variety import Variety, check_variety
+from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
-from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess
-from scaffolding_ext.protocol.branching import BranchTask, generation_confidence
+from scaffolding_ext.protocol import (
+    Controller,
+    ControllerGenerator,
+    GenerationTask,
+    ParallelProcess,
+    Worker,
+    current_scope,
+)
+from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, generation_confidence
 from scaffolding_ext.protocol.notes import (
     CHAIN,
     CHAIN_START,
     TokenCounts,
+    notes_of,
+    set_notes,
     set_purpose,
     set_token_counts,
     token_counts_of,
 )
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.task_results import output_of, sampled_logprobs
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.registry import controllers
 from scaffolding_ext.request.program import record
 
 # Sampling fields that a BranchTask has no place for.
-_NO_FIELD = SAMPLING_FIELDS - {"temperature", "top_p", "top_k", "seed", "max_tokens"}
+_NO_FIELD = SAMPLING_FIELDS - {"temperature", "top_p", "top_k", "seed", "max_tokens", "stop"}
 
 
-class Expander(ABC):
-    """Writes branches on."""
+class Expander(BaseController):
+    """Writes branches on. It is a controller, so that a stack tells it what its workers can do.
 
-    @abstractmethod
-    def write(self, branches: Sequence[Branch], num_tokens: int) -> ControllerGenerator:
-        """Work to `yield from`: each branch grows until it has so many decoded tokens from the root on, or has ended.
+    Args:
+        hints: How the first branches begin, in turn: texts, or the name of a domain in `hints_file`.
+        hints_file: JSON file of domains, each a list of hints.
+        phrasings: What the first branches read for the prompt, in turn: texts with one `{question}`. None: all read the
+            prompt.
+
+    Attributes:
+        writes_steps: Whether it can write a part of a branch, and go on with it later.
+        reads_logprobs: Whether pieces bring log-probabilities; the search says so.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+    """
+
+    writes_steps = True
+    reads_logprobs = True
+
+    def __init__(
+        self,
+        hints: str | Sequence[str] | None = None,
+        *,
+        hints_file: str | os.PathLike[str] = PACKAGED_HINTS,
+        phrasings: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.hints = hints_of(hints, hints_file)
+        self.phrasings = templates_of(phrasings)
+
+    def beginnings(self, prompt: GenerationTask) -> Beginnings:
+        """How the first branches behind a prompt begin."""
+        return Beginnings(self.hints, [phrased(prompt, template) for template in self.phrasings])
+
+    def draws_alike(self, num_branches: int) -> bool:
+        """Whether some of the first branches begin alike, so that only chance makes them differ."""
+        beginnings = {(in_turn(self.phrasings, number), in_turn(self.hints, number)) for number in range(num_branches)}
+        return len(beginnings) < num_branches
+
+    def check_differ(self, num_branches: int) -> None:
+        """Refuse arguments that would make branches all alike.
+
+        Args:
+            num_branches: Most of them that stand behind one parent.
+        """
+
+    def write(self, branches: Sequence[Branch], positions: Sequence[int], steps: Steps | None) -> ControllerGenerator:
+        """Work to `yield from`: each branch grows to its position, or to the end of its step or its own before it.
 
         Args:
             branches: None of them has ended; the children of one parent stand together.
-            num_tokens: The position to reach.
+            positions: Of each, in tokens from the root on.
+            steps: Where a step ends; None: at the position. A branch with `to_end` goes on over ends of steps.
         """
+        raise TypeError(f"{type(self).__name__} must implement write()")
 
 
 class WorkerExpander(Expander):
@@ -51,46 +111,74 @@ class WorkerExpander(Expander):
     Requests over one prefix share its KV in an engine with block reuse, so that the second costs no more prefill.
 
     Args:
-        controller: Knows what the worker can do.
-        variety: Sees to it that branches differ; None where their hints do.
-        asks_logprobs: Whether requests ask for log-probabilities, which confidence is made of.
-        least_similarity: As of `BranchTask`, where branches begin; None: each is computed on its own phrasing.
+        hints: As for every expander.
+        hints_file: As for every expander.
+        phrasings: As for every expander.
+        least_similarity: From which similarity on a branch with its own phrasing stays on the prompt's KV; None: it is
+            computed on that phrasing. Reuse changes answers (docs/kv_share_branching.md). A stack whose worker cannot
+            compare hidden states is refused.
+
+    Raises:
+        ConfigError: An argument is outside its range.
     """
+
+    continues_answers = True
 
     def __init__(
         self,
-        controller: BaseController,
-        variety: Variety | None = None,
-        asks_logprobs: bool = True,
+        hints: str | Sequence[str] | None = None,
+        *,
+        hints_file: str | os.PathLike[str] = PACKAGED_HINTS,
+        phrasings: Sequence[str] | None = None,
         least_similarity: float | None = None,
     ) -> None:
-        self._controller = controller
-        self._variety = variety
-        self._asks_logprobs = asks_logprobs
-        self._least_similarity = least_similarity
+        super().__init__(hints, hints_file=hints_file, phrasings=phrasings)
+        self.least_similarity = least_similarity_of(least_similarity, self.phrasings, self.hints)
 
-    def write(self, branches: Sequence[Branch], num_tokens: int) -> ControllerGenerator:
-        asked = [(branch, piece) for branch in branches for piece in branch.advance(num_tokens)]
-        pieces = [piece for _, piece in asked]
-        if not pieces:
+    def draws_alike(self, num_branches: int) -> bool:
+        if self.least_similarity is not None:  # branches may stay on the prompt
+            return len(set(self.hints)) < num_branches
+        return super().draws_alike(num_branches)
+
+    def bind(self, workers: Mapping[Any, Worker]) -> None:
+        """Tell it what its worker can do; refuse a similarity gate that the worker cannot serve."""
+        super().bind(workers)
+        tag = WorkerTag.GENERATION
+        worker: Any = worker_for(workers, tag)
+        can_compare = self.can_serve(tag, BranchTask) and SIMILARITY_GATE not in getattr(worker, "refused", ())
+        if self.least_similarity is not None and not can_compare:
+            refuse_worker(worker, tag, "compare hidden states (least_similarity)", SIMILARITY_GATE, type(self).__name__)
+
+    def write(self, branches: Sequence[Branch], positions: Sequence[int], steps: Steps | None) -> ControllerGenerator:
+        asked = [
+            (branch, piece)
+            for branch, position in zip(branches, positions, strict=True)
+            for piece in branch.advance(position)
+        ]
+        if not asked:
             return
-        if self._variety is not None:
-            self._variety(pieces)
-        reason = self._why_not_shared(pieces)
+        own_stops = _stops_of(asked[0][1])
+        if steps is not None:
+            for branch, piece in asked:
+                if not branch.to_end:
+                    steps.ask(piece)
+        reason = self._why_not_shared([piece for _, piece in asked])
         if reason is None:
             yield from self._write_shared(asked)
         else:
             record("lowered", task="BranchTask", to="GenerationTask", reason=reason)
-            if self._asks_logprobs:
-                ask_logprobs(pieces)
-            yield pieces
+            if self.reads_logprobs:
+                ask_logprobs([piece for _, piece in asked])
+            yield [piece for _, piece in asked]
             for branch, piece in asked:
                 saw(branch, piece)
-        for branch, _ in asked:
+        for branch, piece in asked:
+            if steps is not None and not branch.to_end:
+                steps.close(piece, own_stops)
             branch.chain.absorb()
 
     def _why_not_shared(self, pieces: Sequence[GenerationTask]) -> str | None:
-        if not self._controller.can_serve(WorkerTag.GENERATION, BranchTask):
+        if not self.can_serve(WorkerTag.GENERATION, BranchTask):
             return "the worker does not serve it"
         if any(piece.input_tokens is None for piece in pieces):
             return "there are no token ids"
@@ -99,45 +187,85 @@ class WorkerExpander(Expander):
         return f"it has no field for {', '.join(sorted(other))}" if other else None
 
     def _write_shared(self, asked: Sequence[tuple[Branch, GenerationTask]]) -> ControllerGenerator:
-        groups = [list(group) for _, group in itertools.groupby(asked, key=lambda each: each[0].parent)]
-        tasks = [_branch_task(group, self._least_similarity) for group in groups]
+        def together(each: tuple[Branch, GenerationTask]) -> tuple[int, int | None, bool]:
+            return id(each[0].parent), each[1].max_tokens, each[0].to_end
+
+        groups = [list(group) for _, group in itertools.groupby(asked, key=together)]
+        tasks = [_branch_task(group, self.least_similarity) for group in groups]
         yield tasks
         for task, group in zip(tasks, groups, strict=True):
             _write_back(task, group)
 
 
 class ControllerExpander(Expander):
-    """A controller writes each branch to its end, in parallel: a chain that stops, a vote, anything.
+    """A controller writes each branch, in parallel: a chain that stops, a vote, anything.
+
+    A branch with `to_end` is one run of the controller. A step is one, too: the controller gets the tokens of the step
+    as its budget, and the branch goes on where the budget ended it.
 
     Args:
         controller: Cloned for each branch.
-        variety: Sees to it that branches differ; None where their hints do.
-        asks_logprobs: Whether its tasks ask for log-probabilities.
+        writes_steps: Whether it writes steps; off, it writes whole branches alone.
+        hints: As for every expander.
+        hints_file: As for every expander.
+        phrasings: As for every expander.
     """
 
-    def __init__(self, controller: Controller, variety: Variety | None = None, asks_logprobs: bool = True) -> None:
-        self._controller = controller
-        self._variety = variety
-        self._asks_logprobs = asks_logprobs
+    registries: ClassVar = {"controller": controllers}
+    required_tags: tuple[WorkerTag, ...] = ()
 
-    def write(self, branches: Sequence[Branch], num_tokens: int) -> ControllerGenerator:
-        pieces = [branch.chain.next_chunk(num_tokens) for branch in branches]
-        for branch, piece in zip(branches, pieces, strict=True):
-            piece.max_tokens = branch.prompt.max_tokens  # the controller knows how long a chain may be
-        if self._asks_logprobs:
+    def __init__(
+        self,
+        controller: Controller,
+        writes_steps: bool = False,
+        *,
+        hints: str | Sequence[str] | None = None,
+        hints_file: str | os.PathLike[str] = PACKAGED_HINTS,
+        phrasings: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(hints, hints_file=hints_file, phrasings=phrasings)
+        if not isinstance(controller, Controller):
+            raise ConfigError(
+                f"is a {type(controller).__name__}; give the controller that writes branches", "controller"
+            )
+        self.controller = controller
+        self.writes_steps = writes_steps
+
+    def check_differ(self, num_branches: int) -> None:
+        check_variety(num_branches, controller=self.controller)
+
+    def write(self, branches: Sequence[Branch], positions: Sequence[int], steps: Steps | None) -> ControllerGenerator:
+        pieces = []
+        for branch, position in zip(branches, positions, strict=True):
+            piece = branch.chain.next_chunk(max(1, position - branch.chain.num_tokens))
+            if branch.to_end:
+                piece.max_tokens = branch.prompt.max_tokens  # the controller knows how long a chain may be
+            else:
+                set_notes(piece, notes_of(piece)._replace(is_chunk=True))
+            pieces.append(piece)
+        if self.reads_logprobs:
             ask_logprobs(pieces)
-        clones = [self._controller.clone() for _ in pieces]
-        process = ParallelProcess(clones, [[piece] for piece in pieces], [{} for _ in pieces])
-        process.sub_gens = [relay(work, self._variety) for work in process.sub_gens]
+        variety = Variety()
+        process = ParallelProcess([], [], [])
+        process.sub_gens = [relay(self.controller.clone().process([piece]), variety) for piece in pieces]
+        scope = current_scope.get()
+        path = () if scope is None else tuple(scope.branch_path)
+        process.branch_paths = [(*path, *branch.path) for branch in branches]
         yield process
         for branch, piece in zip(branches, pieces, strict=True):
             text, ids, fields = output_of(piece), piece.output_tokens, piece.customized_result_fields
             reason = "length" if fields.get("exit_reason") == "length" else "stop"
             saw(branch, piece)
             branch.chain.keep(Chunk(text, ids, len(ids or ()), 0, reason), None)
-            branch.chain.ended, branch.chain.finish_reason = True, reason
-            if "answer" in fields:
-                branch.answer = fields["answer"]
+            if branch.to_end or reason != "length" or not (ids or text):
+                branch.end()
+                branch.chain.ended, branch.chain.finish_reason = True, reason
+                if "answer" in fields:
+                    branch.answer = fields["answer"]
+
+
+def _stops_of(piece: GenerationTask) -> list[str]:
+    return [piece.stop] if isinstance(piece.stop, str) else list(piece.stop or ())
 
 
 def ask_logprobs(pieces: Sequence[GenerationTask]) -> None:
@@ -181,6 +309,7 @@ def _branch_task(group: Sequence[tuple[Branch, GenerationTask]], least_similarit
         depth=first.depth,
         phrasings=phrasings if has_phrasings else None,
         least_similarity=least_similarity if begins else None,
+        stop=_stops_of(piece) or None,
     )
     set_purpose(task, CHAIN if first.chain.num_tokens else CHAIN_START)
     return task

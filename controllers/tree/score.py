@@ -1,29 +1,114 @@
-"""What branches are worth: a verdict on each, the probabilities that it was written with, or another's judgement."""
+"""What branches are worth: the probabilities that they were written with, a verdict, or another's judgement.
+
+A scorer is a controller, so that a stack tells it what its workers can do. What it asks for counts as verification.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers import reward
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.capabilities import refuse_worker
 from scaffolding_ext.controllers.chain.chunk_text import without_end_token
-from scaffolding_ext.controllers.prompting import encode, prompt_family
-from scaffolding_ext.controllers.reward import score
+from scaffolding_ext.controllers.prompting import encode, longest_len, prompt_family
 from scaffolding_ext.controllers.tree.branch import Branch
+from scaffolding_ext.controllers.tree.parts import part_from
 from scaffolding_ext.controllers.verdicts import ask_verdicts, first_tokens
-from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.protocol import Controller, ControllerGenerator
-from scaffolding_ext.protocol.branching import LayerExit, VerifyTask
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.controllers.vote.weights import top_logprobs
+from scaffolding_ext.errors import ConfigError, NoOutputError
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask, Worker
+from scaffolding_ext.protocol.branching import LAYER_EXIT, LayerExit, VerifyTask
+from scaffolding_ext.protocol.notes import VERIFY, set_purpose
+from scaffolding_ext.protocol.tasks import REWARD
+from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
+from scaffolding_ext.registry import controllers, search_scorers
 from scaffolding_ext.request.program import record
 
+Part = Literal["step", "chain"]
 
-class Scorer(ABC):
-    """Gives branches their scores."""
 
-    @abstractmethod
+class Scorer(BaseController):
+    """Gives branches their scores.
+
+    Attributes:
+        is_free: Whether it asks nothing of any worker.
+        reads_logprobs: Whether it reads log-probabilities of branches.
+    """
+
+    required_tags: tuple[WorkerTag, ...] = ()
+    is_free = False
+    reads_logprobs = False
+
+    def prepare(self, prompt: GenerationTask) -> None:
+        """Have the branches of a prompt bring what the scores read."""
+
+    def reserved(self) -> int:
+        """Tokens that must fit into the worker's context behind a branch."""
+        return 0
+
     def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
-        """Work to `yield from`: afterwards each branch has its score, in [0, 1]."""
+        """Work to `yield from`: afterwards each branch has its `score`, and a `weight` where it is not 1."""
+        raise TypeError(f"{type(self).__name__} must implement score()")
+
+
+class LogprobScorer(Scorer):
+    """The geometric mean of the probabilities of a branch's tokens, which came with them.
+
+    Args:
+        of: `"chain"`, all tokens from the root on, or `"step"`, those of the branch's own step.
+    """
+
+    is_free = True
+    reads_logprobs = True
+
+    def __init__(self, of: Part = "chain") -> None:
+        super().__init__()
+        self.of: Part = require.one_of("of", of, get_args(Part))
+
+    def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
+        for branch in branches:
+            own = branch.own_logprobs if self.of == "step" else branch.known_logprobs()
+            branch.score = math.exp(math.fsum(own) / len(own)) if own else 0.0
+        yield from ()
+
+
+class EntropyScorer(Scorer):
+    """exp(-H), H the mean entropy of the likeliest tokens at the places of a branch's step, in nats.
+
+    Args:
+        of: `"step"` or `"chain"`.
+        top_k: Tokens of a place; their probabilities are scaled to a sum of 1. A worker that reports fewer is refused.
+
+    Reference:
+        its_hub's particle filter without a reward model (20 likeliest tokens).
+    """
+
+    is_free = True
+    reads_logprobs = True
+
+    def __init__(self, of: Part = "step", top_k: int = 20) -> None:
+        super().__init__()
+        self.of: Part = require.one_of("of", of, get_args(Part))
+        self.top_k = self.num_logprobs = require.whole("top_k", top_k, least=2)
+
+    def prepare(self, prompt: GenerationTask) -> None:
+        prompt.num_logprobs = max(self.top_k, prompt.num_logprobs or 0)
+
+    def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
+        for branch in branches:
+            task = GenerationTask(num_logprobs=self.top_k)
+            task.output_tokens, task.logprobs = branch.token_ids, branch.chain.prefix.token_logprobs()
+            rows = top_logprobs(task, self.top_k)
+            rows = rows[-branch.num_own_tokens :] if self.of == "step" and branch.num_own_tokens else rows
+            branch.score = math.exp(-_mean_entropy(rows)) if rows else 0.0
+        yield from ()
 
 
 class VerdictScorer(Scorer):
@@ -32,11 +117,11 @@ class VerdictScorer(Scorer):
     What was written is given as the very tokens that were written, so that all of their KV is reused.
 
     Args:
-        controller: Knows what the worker can do.
         question: Asks for the verdict; None takes that of the model's prompt family.
         yes: The affirmative verdict; its first token counts.
         no: The negative verdict; its first token counts.
         layer_exit: When a verdict may be read before the last layer; None reads the last.
+        is_about_steps: Whether the family's question about a step is asked, in the place of that about the answer.
 
     Reference:
         RKSC: "Is this answer correct? YES or NO", and the softmax over the two first tokens.
@@ -45,65 +130,235 @@ class VerdictScorer(Scorer):
         The released verifier reads a wrong position under left padding, and cuts the question off long texts.
     """
 
+    required_tags = (WorkerTag.GENERATION,)
+
     def __init__(
         self,
-        controller: BaseController,
         question: str | None = None,
         yes: str = "YES",
         no: str = "NO",
         layer_exit: LayerExit | None = None,
+        is_about_steps: bool = False,
     ) -> None:
-        self._controller = controller
-        self._question = question
-        self._yes, self._no = yes, no
-        self._layer_exit = layer_exit
+        super().__init__()
+        self.question = question
+        self.yes, self.no = yes, no
+        self.layer_exit = layer_exit
+        self.is_about_steps = is_about_steps
+
+    def bind(self, workers: Mapping[Any, Worker]) -> None:
+        """Tell it what its worker can do; refuse a layer exit that the worker cannot serve."""
+        super().bind(workers)
+        tag = WorkerTag.GENERATION
+        worker: Any = worker_for(workers, tag)
+        can_leave = self.can_serve(tag, VerifyTask) and LAYER_EXIT not in getattr(worker, "refused", ())
+        if self.layer_exit is not None and not can_leave:
+            refuse_worker(worker, tag, "stop at a layer (layer_exit)", LAYER_EXIT, type(self).__name__)
+
+    def reserved(self) -> int:
+        return longest_len(self._text())
 
     def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
-        yes, no = first_tokens(self._yes, self._no, _ids)
-        question = _ids(prompt_family().verdict if self._question is None else self._question)
-        task = VerifyTask(
-            worker_tag=WorkerTag.GENERATION,
-            branches=[[*_written(branch), *question] for branch in branches],
-            yes_token=yes,
-            no_token=no,
-            layer_exit=self._layer_exit,
-            depth=branches[0].depth,
-        )
-        yield from ask_verdicts(self._controller, [task])
-        layers: Sequence[int | None] = task.exit_layers or [None] * len(branches)
-        for branch, value, layer in zip(branches, task.scores or (), layers, strict=True):
-            branch.score, branch.exit_layer = value, layer
-        record("verify", scores=task.scores, exit_layers=task.exit_layers)
+        yes, no = first_tokens(self.yes, self.no, _ids)
+        question = _ids(self._text())
+        groups = [list(group) for _, group in itertools.groupby(branches, key=lambda branch: branch.depth)]
+        tasks = [
+            VerifyTask(
+                worker_tag=WorkerTag.GENERATION,
+                branches=[[*_written(branch), *question] for branch in group],
+                yes_token=yes,
+                no_token=no,
+                layer_exit=self.layer_exit,
+                depth=group[0].depth,
+            )
+            for group in groups
+        ]
+        yield from ask_verdicts(self, tasks)
+        for task, group in zip(tasks, groups, strict=True):
+            layers: Sequence[int | None] = task.exit_layers or [None] * len(group)
+            for branch, value, layer in zip(group, task.scores or (), layers, strict=True):
+                branch.score, branch.exit_layer = value, layer
+            record("verify", scores=task.scores, exit_layers=task.exit_layers)
 
-
-class LogprobScorer(Scorer):
-    """The geometric mean of the probabilities of a branch's tokens, which came with them."""
-
-    def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
-        for branch in branches:
-            branch.score = branch.mean_probability
-        yield from ()
+    def _text(self) -> str:
+        if self.question is not None:
+            return self.question
+        return prompt_family().step_verdict if self.is_about_steps else prompt_family().verdict
 
 
 class ControllerScorer(Scorer):
-    """What a reward controller says of the branches' texts.
+    """What a reward controller says of the branches' texts: a reward model, a verdict, the steps of a solution.
+
+    `ProcessRewardController` gives the last step's score, the product, the minimum, or (by `max_steps: 1`) one verdict
+    on the whole prefix.
 
     Args:
-        controller: As for `BestOfNController`.
+        controller: As for `BestOfNController`: its `process` leaves one score a task in its attribute `scores`.
     """
 
+    registries: ClassVar = {"controller": controllers}
+
     def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+        super().__init__()
+        self.controller = controller
+
+    def prepare(self, prompt: GenerationTask) -> None:
+        reward.prepare(self.controller, prompt)
 
     def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
         tasks = []
         for branch in branches:
             task = branch.prompt
             task.output_str, task.output_tokens = branch.chain.text, branch.chain.prefix.token_ids
+            task.logprobs = branch.chain.prefix.logprobs or task.logprobs
             tasks.append(task)
-        scores = yield from score(self._controller, tasks)
+        scores = yield from reward.score(self.controller, tasks)
         for branch, value in zip(branches, scores, strict=True):
             branch.score = value
+
+
+class CheckerScorer(Scorer):
+    """What a function of yours says of each branch: tests of code, an exact answer, a rule on steps.
+
+    The worker `reward` calls it, in processes that it kills when they overrun: a `CheckWorker`.
+
+    Args:
+        overrun: Score of a branch whose check overran; None makes it an error.
+    """
+
+    required_tags = (WorkerTag.REWARD,)
+
+    def __init__(self, overrun: float | None = 0.0) -> None:
+        super().__init__()
+        self.overrun = None if overrun is None else require.number("overrun", overrun)
+
+    def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
+        asked = []
+        for branch in branches:
+            task = RewardTask(input_str=f"{branch.prompt.input_str or ''}{branch.chain.text}")
+            task.worker_tag = WorkerTag.REWARD
+            task.custom_input_params = {
+                "prompt": branch.root.input_str or "",
+                "text": branch.chain.text,
+                "has_ended": branch.has_ended,
+            }
+            set_purpose(task, VERIFY)
+            asked.append(task)
+        yield asked
+        overran = []
+        for branch, task in zip(branches, asked, strict=True):
+            results = task.custom_output_params or {}
+            if results.get("overran"):
+                overran.append(branch.path)
+            value = self.overrun if results.get("overran") else results.get(REWARD)
+            if value is None:
+                raise NoOutputError(
+                    f"the checker gave no score of the branch {branch.path}: it overran its deadline, or the worker "
+                    "'reward' is no CheckWorker and leaves no custom_output_params['reward']"
+                )
+            branch.score = float(value)
+        record("check", scores=[branch.score for branch in branches], overran=overran)
+
+
+class BlendScorer(Scorer):
+    """Several scores in one: their weighted mean, or the product of their powers.
+
+    Args:
+        scorers: Each a scorer, its name, or `{type, args}`.
+        weights: One a scorer, at least 0; None: all alike.
+        how: `"mean"`, or `"product"` (each score to the power of its share of the weights).
+
+    Raises:
+        ConfigError: There is no scorer, or weights do not fit.
+    """
+
+    registries: ClassVar = {"scorers": search_scorers}
+
+    def __init__(
+        self,
+        scorers: Sequence[Scorer | Mapping[str, Any] | str],
+        weights: Sequence[float] | None = None,
+        how: Literal["mean", "product"] = "mean",
+    ) -> None:
+        super().__init__()
+        self.scorers: list[Scorer] = [
+            part_from(f"scorers.{number}", search_scorers, Scorer, each) for number, each in enumerate(scorers)
+        ]
+        given = [1.0] * len(self.scorers) if weights is None else list(weights)
+        if not self.scorers or len(given) != len(self.scorers) or not math.fsum(given) > 0:
+            raise ConfigError(
+                f"are {weights!r} for {len(self.scorers)} scorers; give one a scorer, above 0 in sum", "weights"
+            )
+        self.weights = [require.number(f"weights.{number}", each, least=0) for number, each in enumerate(given)]
+        self.how = require.one_of("how", how, ("mean", "product"))
+        self.is_free = all(scorer.is_free for scorer in self.scorers)
+        self.reads_logprobs = any(scorer.reads_logprobs for scorer in self.scorers)
+
+    def prepare(self, prompt: GenerationTask) -> None:
+        for scorer in self.scorers:
+            scorer.prepare(prompt)
+
+    def reserved(self) -> int:
+        return max(scorer.reserved() for scorer in self.scorers)
+
+    def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
+        rows = []
+        for scorer in self.scorers:
+            yield from scorer.score(branches)
+            rows.append([branch.score or 0.0 for branch in branches])
+        shares = np.array(self.weights) / math.fsum(self.weights)
+        values = np.array(rows)
+        mixed = shares @ values if self.how == "mean" else np.prod(np.maximum(values, 0.0) ** shares[:, None], axis=0)
+        for branch, value in zip(branches, mixed.tolist(), strict=True):
+            branch.score = value
+
+
+class ConfidenceWeighted(Scorer):
+    """Another scorer's scores, times the square root of each branch's confidence.
+
+    Args:
+        scorer: The scorer, its name, or `{type, args}`.
+
+    Reference:
+        RKSC, selection.
+    """
+
+    registries: ClassVar = {"scorer": search_scorers}
+    reads_logprobs = True
+
+    def __init__(self, scorer: Scorer | Mapping[str, Any] | str = "verdict") -> None:
+        super().__init__()
+        self.scorer: Scorer = part_from("scorer", search_scorers, Scorer, scorer)
+        self.is_free = self.scorer.is_free
+
+    def prepare(self, prompt: GenerationTask) -> None:
+        self.scorer.prepare(prompt)
+
+    def reserved(self) -> int:
+        return self.scorer.reserved()
+
+    def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
+        yield from self.scorer.score(branches)
+        for branch in branches:
+            branch.weight = math.sqrt(branch.confidence)
+
+
+class RandomScorer(Scorer):
+    """A score by chance: the baseline that tells what the tree is worth from what its scores are worth."""
+
+    is_free = True
+
+    def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
+        for branch in branches:
+            branch.score = float(np.random.default_rng((branch.prompt.seed or 0, *branch.path)).random())
+        yield from ()
+
+
+def _mean_entropy(rows: Sequence[Sequence[float]]) -> float:
+    """The mean over places of the entropy of their likeliest tokens, in nats."""
+    logs = np.array(rows)
+    logs = logs - np.log(np.exp(logs).sum(axis=1, keepdims=True))
+    return float(-(np.exp(logs) * logs).sum(axis=1).mean())
 
 
 def _written(branch: Branch) -> list[int]:
@@ -115,7 +370,7 @@ def _written(branch: Branch) -> list[int]:
     prompt, ids = branch.prompt.input_tokens, branch.chain.prefix.token_ids
     if prompt is None or ids is None:
         raise _no_tokenizer()
-    return [*prompt, *(without_end_token(ids) if ids else ())]
+    return [*prompt, *(without_end_token(ids) if ids and branch.has_ended else ids)]
 
 
 def _ids(text: str) -> list[int]:
@@ -128,6 +383,6 @@ def _ids(text: str) -> list[int]:
 def _no_tokenizer() -> ConfigError:
     return ConfigError(
         "is 'verdict', which is asked for in token ids: set the stack's prompting, or score branches by "
-        "'mean_logprob' or a reward_controller",
-        "reward",
+        "'mean_logprob' or a reward controller",
+        "scorer",
     )

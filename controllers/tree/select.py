@@ -1,23 +1,83 @@
-"""Which branches stay: the best by score and confidence."""
+"""Which leaf of a tree is the answer."""
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
 
-from scaffolding_ext.controllers.tree.branch import Branch
+from scaffolding_ext import require
+from scaffolding_ext.controllers.vote.voting import vote
+
+Weight = Literal["uniform", "score", "visits"]
 
 
-def value_of(branch: Branch, weighs_confidence: bool = True) -> float:
-    """What a judged branch is worth against others: its score, times the square root of its confidence.
+class Leaf(NamedTuple):
+    """A solution that has ended, as selectors and stops see it.
 
-    Reference:
-        RKSC, selection.
+    Attributes:
+        answer_class: Class of its answer, in order of first appearance; -1 where it has none.
+        value: What it is worth.
+        visits: How often the strategy came by.
     """
-    assert branch.score is not None, "branches are scored before they are selected"
-    return branch.score * math.sqrt(branch.confidence) if weighs_confidence else branch.score
+
+    answer_class: int
+    value: float
+    visits: float = 1.0
 
 
-def best(branches: Sequence[Branch], num_kept: int, weighs_confidence: bool = True) -> list[Branch]:
-    """The branches that are worth most, best first; of equals those with the lower path."""
-    return sorted(branches, key=lambda branch: (-value_of(branch, weighs_confidence), branch.path))[:num_kept]
+class Selector(ABC):
+    """Chooses the answer among leaves."""
+
+    reads_all = False
+    """Whether it reads the answers of all leaves, so that those without one are asked for it."""
+
+    @abstractmethod
+    def choose(self, leaves: Sequence[Leaf]) -> int:
+        """The leaf that is the answer, among at least one, in the order in which they ended."""
+
+
+class Best(Selector):
+    """The leaf that is worth most; one with an answer before one without, and the earliest of equals."""
+
+    def choose(self, leaves: Sequence[Leaf]) -> int:
+        return max(
+            range(len(leaves)), key=lambda number: (leaves[number].answer_class >= 0, leaves[number].value, -number)
+        )
+
+
+class Vote(Selector):
+    """The answer with the largest sum of weights; of its leaves the one that is worth most.
+
+    Args:
+        weight: What the vote of a leaf weighs: `"uniform"`, its `"score"`, or how often the search came by, `"visits"`.
+    """
+
+    reads_all = True
+
+    def __init__(self, weight: Weight = "score") -> None:
+        self.weight: Weight = require.one_of("weight", weight, get_args(Weight))
+
+    def choose(self, leaves: Sequence[Leaf]) -> int:
+        weights = [
+            1.0 if self.weight == "uniform" else leaf.visits if self.weight == "visits" else leaf.value
+            for leaf in leaves
+        ]
+        winner = vote([leaf.answer_class for leaf in leaves], weights)
+        of_winner = [number for number, leaf in enumerate(leaves) if leaf.answer_class == winner]
+        return max(of_winner, key=lambda number: (leaves[number].value, -number))
+
+
+class FirstAccepted(Selector):
+    """The first leaf that is worth enough, as where a checker accepts it; the best one where none is.
+
+    Args:
+        at_least: Value from which a leaf is accepted.
+    """
+
+    def __init__(self, at_least: float = 1.0) -> None:
+        self.at_least = require.number("at_least", at_least)
+
+    def choose(self, leaves: Sequence[Leaf]) -> int:
+        accepted = (number for number, leaf in enumerate(leaves) if leaf.value >= self.at_least)
+        return next(accepted, Best().choose(leaves))

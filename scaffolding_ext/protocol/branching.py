@@ -95,7 +95,7 @@ class LayerExit:
 class BranchTask(Task):
     """Many suffixes generated on one prefix, whose KV they share.
 
-    A branch is gone on with by another task, in whose suffix stands what it has written: its KV is reused.
+    Another task goes on with a branch: its suffix holds what the branch has written, whose KV is reused.
 
     A branch may have a phrasing of its own, which it reads in the place of the prefix; with `least_similarity` it reads
     the prefix after all where that seems to make no difference, and its answer is then that to the prefix's wording.
@@ -111,6 +111,7 @@ class BranchTask(Task):
         least_similarity: Tau, in [-1, 1]: a branch with its own phrasing reads its suffix on the prefix's KV, and stays
             there where it is at least so similar. None: it is computed on its own phrasing. A worker that cannot
             compare hidden states names `SIMILARITY_GATE` among what it refuses.
+        stop: Texts that end a branch; they are cut off its text, and their tokens may stand in `output_tokens`.
         outputs: Result: the text of each branch.
         output_tokens: Result: the token ids of each branch.
         confidences: Result: mean top-1 probability over the tokens that each branch decoded (RKSC, eq. 3).
@@ -133,6 +134,7 @@ class BranchTask(Task):
     depth: int = 1
     phrasings: list[list[int]] | None = None
     least_similarity: float | None = None
+    stop: list[str] | None = None
     outputs: list[str] | None = None
     output_tokens: list[list[int]] | None = None
     confidences: list[float] | None = None
@@ -206,7 +208,8 @@ def break_even_branches(whole: float, prefix: float, suffix: float) -> float:
         suffix: Seconds of one branch's suffix behind it.
 
     Reference:
-        RKSC, equation 10: B T_whole = T_prefix + B T_suffix.
+        RKSC, table 9, which prints B* without its formula. Here it is where B T_whole = T_prefix + B T_suffix; the
+        printed figures are not reproduced.
     """
     saved = whole - suffix
     return prefix / saved if saved > 0 else math.inf

@@ -63,6 +63,7 @@ def lower_branch(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> l
             top_k=task.top_k,
             seed=seed,
             num_logprobs=1,
+            stop=task.stop,
         )
         set_purpose(generation, CHAIN)
         lowered.append(generation)

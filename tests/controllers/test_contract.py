@@ -19,6 +19,7 @@ from scaffolding_ext.controllers.native_generation import NativeGenerationContro
 from scaffolding_ext.controllers.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
+from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -48,6 +49,12 @@ def branching(*args, **kwargs):
     )
 
 
+def search(strategy, **kwargs):
+    """A search over steps of 60 tokens, the longest of which are best."""
+    arguments = {"steps": 60, "budget": 12, "max_tokens": 400, **kwargs}
+    return SearchController(strategy, LongestFirst(), **arguments)
+
+
 CONTROLLERS = {
     "native": NativeGenerationController,
     "native_streaming": lambda: NativeGenerationController(streaming=True),
@@ -70,6 +77,14 @@ CONTROLLERS = {
     "branching_in_other_words": lambda: branching(3, phrasings=["{question}", "Well, {question}"]),
     "branching_deep": lambda: branching(4, max_depth=3, step_tokens=30),
     "branching_over_chains": lambda: branching(3, generation_controller=DynasorCoTController(chunk_size=24)),
+    "search_beam": lambda: search({"type": "Beam", "args": {"width": 3, "keep": 2, "max_depth": 4}}),
+    "search_dvts": lambda: search("DVTS"),
+    "search_rebase": lambda: search({"type": "Rebase", "args": {"width": 3}}, selector="vote"),
+    "search_best_first": lambda: search("BestFirst", stop="unchanged"),
+    "search_mcts": lambda: search({"type": "MCTS", "args": {"rollouts": True}}, look_ahead=1),
+    "search_budget_guided": lambda: search("BudgetGuidedMCTS", budget={"tokens": 900}),
+    "search_over_chains": lambda: search("BestOfN", expander=DynasorCoTController(chunk_size=24)),
+    "vote_of_searches": lambda: MajorityVoteController(search({"type": "Beam", "args": {"width": 2}}), 2),
     "budget_cut": lambda: BudgetForcingController(40),
     "budget_unused": lambda: BudgetForcingController(4000),
     "budget_exact": lambda: BudgetForcingController(40, exact=True),

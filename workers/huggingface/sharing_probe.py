@@ -55,7 +55,7 @@ class SharingProbe:
         seconds: What all timings took.
 
     Reference:
-        RKSC, the probe of table 9, and equation 10 for B*.
+        RKSC, the probe and the break-even B* of table 9.
 
     Deviation: One branch is timed, not a batch of them, so that what is remembered holds for any number.
     """

@@ -13,6 +13,7 @@ from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibrati
 from scaffolding_ext.controllers.tree.gates.confidence import fit_gate
 from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
+from scaffolding_ext.controllers.tree.score import ControllerScorer
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.evaluation.run.runner import evaluate
@@ -26,7 +27,7 @@ from scaffolding_ext.stack.build import build_stack, check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 
-OFF = {"skip_gate": False, "decode_exit": False, "layer_exit": False, "calibration": None}
+OFF = {"skip_gate": False, "decode_exit": False, "layer_exit": False, "calibration": None, "reward": "verdict"}
 
 
 class BranchedProblem(NamedTuple):
@@ -82,8 +83,9 @@ def run_branches(config: StackConfig, samples: Sequence[Sample]) -> list[Branche
     """Write and judge the branches of a stack's controller on samples, with nothing skipped and nothing cut short.
 
     Args:
-        config: A stack whose outermost controller is a KVShareBranchingController of depth 1 that asks for verdicts,
-            and whose worker `generation` is a HuggingFaceWorker.
+        config: A stack whose outermost controller is a KVShareBranchingController of depth 1 without a reward
+            controller, and whose worker `generation` is a HuggingFaceWorker. Verdicts are asked for, whatever its
+            reward.
         samples: The problems.
 
     Raises:
@@ -191,7 +193,7 @@ def _checked(config: StackConfig) -> StackConfig:
         raise ConfigError(
             f"is a {type(controller).__name__}; calibrate the KVShareBranchingController by itself", "controller.type"
         )
-    if controller.max_depth > 1 or controller.branching_factor < 2 or controller.reward != "verdict":
-        raise ConfigError("must write several branches of depth 1 and ask for verdicts on them", "controller.args")
+    if controller.max_depth > 1 or controller.branching_factor < 2 or isinstance(controller.scorer, ControllerScorer):
+        raise ConfigError("must write several branches of depth 1, without a reward_controller", "controller.args")
     component = ComponentConfig(type=config.controller.type, args={**config.controller.args, **OFF})
     return config.model_copy(update={"controller": component})

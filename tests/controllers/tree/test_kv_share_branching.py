@@ -114,7 +114,9 @@ HINTS = ["A", "B", "C"]
 
 
 def answer(worker, prompt="What?", controller=None, **arguments):
-    controller = controller or KVShareBranchingController(3, HINTS, **arguments)
+    controller = controller or KVShareBranchingController(
+        3, HINTS, **{"reward": "verdict", "insist_on_answer": False, **arguments}
+    )
     controller.prompting = Characters()
     with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
         return llm.generate(prompt, timeout=30)
@@ -206,7 +208,7 @@ class Forked(Sharer):
 
 def test_beyond_depth_one_the_best_go_on(events):
     worker = Forked({}, {"c\\boxed": 0.9, "d\\boxed": 0.8, "boxed": 0.6, "aaaa": 0.3, "bbbb": 0.7, "": 0.5})
-    controller = KVShareBranchingController(4, max_depth=2, beam_width=2, step_tokens=4)
+    controller = KVShareBranchingController(4, max_depth=2, beam_width=2, step_tokens=4, reward="verdict")
     result = answer(worker, controller=controller)
     first, *second = of_type(worker, BranchTask)
     assert (first.depth, first.max_tokens, first.branch_scores, first.temperature) == (1, 4, [1.0] * 4, 0.7)
@@ -255,7 +257,7 @@ def test_a_reward_controller_may_score():
 def test_any_controller_writes_branches_and_a_vote_stands_over_them(events):
     def inner():
         return KVShareBranchingController(
-            3, HINTS, generation_controller=NativeGenerationController(), reward="mean_logprob", weighs_confidence=False
+            3, HINTS, generation_controller=NativeGenerationController(), reward="mean_logprob", insist_on_answer=False
         )
 
     worker = Sharer(TEXTS)
@@ -267,16 +269,19 @@ def test_any_controller_writes_branches_and_a_vote_stands_over_them(events):
     assert events(result, "vote")[0]["answers"] == ["1", "1"]
     votes = MajorityVoteController(NativeGenerationController(), 2, allocation=None)
     over_votes = KVShareBranchingController(
-        3, HINTS, generation_controller=votes, reward_controller=Longest(), weighs_confidence=False
+        3, HINTS, generation_controller=votes, reward_controller=Longest(), insist_on_answer=False
     )
     assert answer(Sharer(TEXTS), controller=over_votes).outputs[0].answer == "2"
 
 
 def test_fields_that_a_branch_task_lacks_are_asked_for_plainly(events):
     worker = Sharer(TEXTS, VERDICTS)
-    result = answer(worker, sampling_params={"stop": "must", "top_k": 5})
-    assert {task.stop for task in of_type(worker, GenerationTask)} == {"must"}
-    assert [each["reason"] for each in events(result, "lowered")] == ["it has no field for stop"]
+    result = answer(worker, sampling_params={"frequency_penalty": 0.5, "top_k": 5})
+    assert {task.frequency_penalty for task in of_type(worker, GenerationTask)} == {0.5}
+    assert [each["reason"] for each in events(result, "lowered")] == ["it has no field for frequency_penalty"]
+    worker = Sharer(TEXTS, VERDICTS)
+    answer(worker, sampling_params={"stop": "must"})
+    assert [task.stop for task in of_type(worker, BranchTask)] == [["must"]]
 
 
 def test_a_layer_exit_reaches_the_worker_or_the_stack_is_refused(events):
@@ -309,11 +314,15 @@ def test_a_calibration_sets_gates_and_what_is_given_goes_before_it(tmp_path):
     path = tmp_path / "branching.yaml"
     calibration().save(path)
     assert BranchingCalibration.load(path) == calibration()
-    controller = KVShareBranchingController(calibration=path)
-    assert (controller.skip_gate, controller.layer_exit) == (ConfidenceGate(0.75, 0.2), LayerExit(2.0, 0.5, 4))
-    controller = KVShareBranchingController(calibration=path, skip_gate={"least": 0.9}, layer_exit=False)
-    assert (controller.skip_gate, controller.layer_exit) == (ConfidenceGate(0.9), None)
-    assert KVShareBranchingController(calibration=path, reward="mean_logprob").skip_gate is None
+
+    def gates_of(**arguments):
+        controller = KVShareBranchingController(calibration=path, **arguments)
+        scorer = getattr(controller.scorer, "scorer", controller.scorer)
+        return controller.gates.skip, getattr(scorer, "layer_exit", None)
+
+    assert gates_of(reward="verdict") == (ConfidenceGate(0.75, 0.2), LayerExit(2.0, 0.5, 4))
+    assert gates_of(reward="verdict", skip_gate={"least": 0.9}, layer_exit=False) == (ConfidenceGate(0.9), None)
+    assert gates_of(reward="mean_logprob") == (None, None)
     worker = Sharer(TEXTS, VERDICTS)
     worker.model = "theirs"
     with pytest.warns(CalibrationWarning, match="'ours' and is used with 'theirs'"):
@@ -349,7 +358,7 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
         ({"skip_gate": 0.7}, "skip_gate", "give a mapping"),
         ({"layer_exit": True}, "layer_exit", "give a mapping of its arguments .max_entropy, max_change, "),
         ({"decode_exit": {"after": 0}}, "decode_exit.after", "at least 1"),
-        ({"reward": "mean_logprob", "skip_gate": True}, "skip_gate", "asks for none"),
+        ({"reward": "mean_logprob", "skip_gate": True}, "skip_gate", "asks nobody"),
         ({"reward": "mean_logprob", "layer_exit": LayerExit(1.0, 1.0)}, "layer_exit", "asks for none"),
         ({"reward_controller": Longest(), "verdict": "Right?"}, "reward_controller", "sets what verdict sets"),
         ({"max_depth": 2, "generation_controller": Longest()}, "max_depth", "writes to their end at once"),
@@ -368,8 +377,8 @@ def test_what_cannot_be_is_refused_by_name(arguments, key, message):
 def test_hints_come_from_a_file_by_domain(tmp_path):
     path = tmp_path / "hints.json"
     path.write_text('{"law": ["Let me read the statute. "]}')
-    assert KVShareBranchingController(hints="law", hints_file=path).hints == ("Let me read the statute. ",)
-    assert len(KVShareBranchingController(hints="science", sampling_params={"temperature": 0}).hints) == 8
+    assert KVShareBranchingController(hints="law", hints_file=path).expander.hints == ("Let me read the statute. ",)
+    assert len(KVShareBranchingController(hints="science", sampling_params={"temperature": 0}).expander.hints) == 8
     path.write_text("[]")
     with pytest.raises(ConfigError, match="no object of domains"):
         KVShareBranchingController(hints="law", hints_file=path)
@@ -388,7 +397,7 @@ def test_a_worker_without_log_probabilities_is_told_from_one_that_is_unsure():
 
 def test_verdicts_need_a_tokenizer():
     async def ask():
-        controller = KVShareBranchingController(2)
+        controller = KVShareBranchingController(2, reward="verdict")
         with ScaffoldingLlm(controller, {"generation": Texts("so \\boxed{1}")}) as llm:
             return await llm.generate_async("What?")
 

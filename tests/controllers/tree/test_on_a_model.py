@@ -18,7 +18,7 @@ def worker():
 
 
 def answer(worker, **arguments):
-    controller = KVShareBranchingController(3, max_tokens=24, **arguments)
+    controller = KVShareBranchingController(3, max_tokens=24, reward="verdict", insist_on_answer=False, **arguments)
     with ScaffoldingLlm(controller, {"generation": worker}, seed=1) as llm:
         return llm.generate(PROMPT, sample_id="one", timeout=120)
 

@@ -93,7 +93,8 @@ class Requests(Sharer):
 
 
 def asked(worker, raw=False, **arguments):
-    given = {"branching_factor": 3, "hints": HINTS, "phrasings": PHRASINGS, "max_tokens": 4}
+    given = {"branching_factor": 3, "hints": HINTS, "phrasings": PHRASINGS, "max_tokens": 4, "reward": "verdict"}
+    given["insist_on_answer"] = False
     controller = KVShareBranchingController(**given | arguments)
     controller.prompting = Brackets()
     with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
@@ -160,7 +161,7 @@ def test_a_worker_without_branches_is_sent_a_request_on_each_phrasing(events):
 
 def test_a_vote_may_stand_over_branches_in_other_words():
     worker = Sharer()
-    branching = KVShareBranchingController(3, phrasings=PHRASINGS, max_tokens=4)
+    branching = KVShareBranchingController(3, phrasings=PHRASINGS, max_tokens=4, reward="verdict")
     vote = MajorityVoteController(branching, 2, allocation=None)
     vote.prompting = Brackets()
     with ScaffoldingLlm(vote, {"generation": worker}, seed=0) as llm:
@@ -235,7 +236,7 @@ def test_on_a_model_branches_write_what_plain_requests_write(least_similarity, e
     hints, templates = ["Okay. ", "So ", "Now "], ["{question}", "Okay. {question}", "{question} Now."]
     with HuggingFaceWorker("tinylm/draft", max_batch_size=8) as worker:
         controller = KVShareBranchingController(
-            3, hints, phrasings=templates, least_similarity=least_similarity, max_tokens=16, reward="mean_logprob"
+            3, hints, phrasings=templates, least_similarity=least_similarity, max_tokens=16, insist_on_answer=False
         )
         controller.prompting = prompting
         with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:

@@ -75,8 +75,8 @@ def test_answers_are_compared_by_what_they_say():
 def test_a_stack_that_is_no_branching_one_is_refused():
     with pytest.raises(ConfigError, match="calibrate the KVShareBranchingController by itself"):
         run_branches(load_config("configs:native"), [])
-    config = load_config("configs:kv_share_branching", ["controller.args.reward=mean_logprob"])
-    with pytest.raises(ConfigError, match="ask for verdicts"):
+    config = load_config("configs:kv_share_branching", ["controller.args.max_depth=2"])
+    with pytest.raises(ConfigError, match="several branches of depth 1"):
         run_branches(config, [])
     config = load_config(
         "configs:kv_share_branching", ["workers.generation={type: ScriptedWorker, args: {respond: a}}"]
@@ -88,7 +88,9 @@ def test_a_stack_that_is_no_branching_one_is_refused():
 
 
 def test_layers_end_where_the_workers_verdict_is():
-    config = load_config("configs:kv_share_branching", [*SMALL, "controller.args.skip_gate=true"])
+    config = load_config(
+        "configs:kv_share_branching", [*SMALL, "controller.args.reward=verdict", "controller.args.skip_gate=true"]
+    )
     found = run_branches(config, load_dataset("tinylm:held_out", num_samples=2))
     assert [each.kind != "" for each in found] == [True, True]
     for each in found:
@@ -108,7 +110,7 @@ def test_the_command_leaves_a_file_that_a_controller_takes(tmp_path):
     kept = BranchingCalibration.load(path)
     assert told["skip_gate"] == {"least": kept.skip_gate.least, "gap": kept.skip_gate.gap}
     assert (kept.model, kept.dataset, kept.figures.num_problems) == ("tinylm/draft", "tinylm:held_out", 2)
-    assert KVShareBranchingController(calibration=path, layer_exit=False).skip_gate == kept.skip_gate
+    assert KVShareBranchingController(calibration=path, reward="verdict", layer_exit=False).gates.skip == kept.skip_gate
     shown = CliRunner().invoke(main, [*command, "--output_path", str(path)])
     assert "skip gate   confidence" in shown.stdout
     assert "layer exit  " in shown.stdout

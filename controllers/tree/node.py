@@ -1,0 +1,66 @@
+"""A node of a search tree, as strategies see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class Node:
+    """A step of a solution behind those of its ancestors. The root stands for the prompt, and has no step.
+
+    Args:
+        path: Its number among its siblings at each depth, from the root; the root's is empty.
+        parent: The node that it stands behind; None for the root.
+        to_end: Whether it is written to the end of the solution, not only to the end of its step.
+
+    Attributes:
+        path: As given.
+        parent: As given.
+        to_end: As given.
+        children: In the order in which they were grown.
+    """
+
+    def __init__(self, path: tuple[int, ...] = (), parent: Node | None = None, to_end: bool = False) -> None:
+        self.path = path
+        self.parent = parent
+        self.to_end = to_end
+        self.children: list[Node] = []
+        self._has_ended = False
+
+    @property
+    def depth(self) -> int:
+        """How many steps lead to it; 0 for the root."""
+        return len(self.path)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the solution ends with it, so that nothing can be written behind it."""
+        return self._has_ended
+
+    def end(self) -> None:
+        """Say that the solution ends with it."""
+        self._has_ended = True
+
+    def grow(self, to_end: bool = False) -> Node:
+        """A new child, behind all others."""
+        child = self._child((*self.path, len(self.children)), to_end)
+        self.children.append(child)
+        return child
+
+    def _child(self, path: tuple[int, ...], to_end: bool) -> Node:
+        return Node(path, self, to_end)
+
+    def ancestors(self) -> Iterator[Node]:
+        """Its parent, the parent's parent, and so on to the root."""
+        node = self.parent
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def subtree(self) -> Iterator[Node]:
+        """It and all nodes below it, parents first."""
+        open_ones = [self]
+        while open_ones:
+            node = open_ones.pop()
+            yield node
+            open_ones += reversed(node.children)

@@ -1,0 +1,482 @@
+"""Search over a tree of steps: a strategy says what is expanded, an expander writes it, a scorer judges it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.answer_classes import classify
+from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
+from scaffolding_ext.controllers.chain.asking import asked_answer, asking
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.chunk_text import without_end_token
+from scaffolding_ext.controllers.chain.ending import close_with
+from scaffolding_ext.controllers.prompting import longest_len, prompt_family
+from scaffolding_ext.controllers.tree.branch import Branch
+from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander
+from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate
+from scaffolding_ext.controllers.tree.gates.settings import DecodeExit
+from scaffolding_ext.controllers.tree.parts import part_from
+from scaffolding_ext.controllers.tree.score import ControllerScorer, Scorer
+from scaffolding_ext.controllers.tree.select import Leaf, Selector
+from scaffolding_ext.controllers.tree.steps import Steps
+from scaffolding_ext.controllers.tree.stops import Budget, Look, Spent, Stop, leader_of
+from scaffolding_ext.controllers.tree.strategies.base import Strategy
+from scaffolding_ext.controllers.vote.variety import Variety
+from scaffolding_ext.errors import ConfigError, NoOutputError
+from scaffolding_ext.prompts.sampling_params import (
+    apply_sampling_params,
+    checked_sampling_params,
+    refuse_greedy,
+    set_sampling_params,
+)
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.registry import (
+    search_expanders,
+    search_scorers,
+    search_selectors,
+    search_stops,
+    search_strategies,
+)
+from scaffolding_ext.request.ledger import Ledger, Meter
+from scaffolding_ext.request.program import current_program, discard, elapsed, next_seed, publish, record
+from scaffolding_ext.request.progress import Steps as Progress
+from scaffolding_ext.request.seeds import derive_seed
+
+ANSWER_LEN = 48  # tokens of an answer that is asked for
+MOST_CLOSED = 16  # open leaves that are asked for their answers, where no solution has ended
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What spares work where one branch leads (RKSC); None is off.
+
+    Args:
+        skip: When no branch of a round is judged.
+        decode_exit: When the other branches of a round end after their first tokens.
+    """
+
+    skip: ConfidenceGate | None = None
+    decode_exit: DecodeExit | None = None
+
+
+class SearchController(BaseController):
+    """Searches a tree of steps for a solution, and answers with the best or the most frequent one.
+
+    Every part is an object, the name of one, or `{type, args}`, in Python and in stack files alike. The search ends
+    when its strategy does, a stop says so, or a budget is used up, always with the best that it has: where no solution
+    has ended, the best leaf is closed and asked for its answer.
+
+    Args:
+        strategy: Which nodes are expanded, and how often.
+        scorer: What a node is worth; a scorer, or any reward controller.
+        expander: Who writes steps; None is the worker `generation`. Any controller writes, too.
+        selector: Which leaf is the answer.
+        stop: When the search has seen enough: a stop, or a list of them, of which any ends the search.
+        budget: `{nodes, tokens, computed_tokens, seconds}`, or a number of nodes.
+        steps: Where a step ends: `{ends, max_tokens}`, or a number of tokens.
+        max_tokens: Tokens of a solution from the root to its end.
+        look_ahead: Steps that are decoded greedily behind a node, judged in its place, and thrown away.
+        gates: What spares work where one branch leads.
+        insist_on_answer: Whether a leaf without an answer is asked for one.
+        sampling_params: Sampling fields of the steps; a temperature of 0.7 where nobody says.
+
+    Raises:
+        ConfigError: An argument is outside its range, or parts do not go together.
+    """
+
+    registries: ClassVar = {
+        "strategy": search_strategies,
+        "scorer": search_scorers,
+        "expander": search_expanders,
+        "selector": search_selectors,
+        "stop": search_stops,
+    }
+
+    def __init__(
+        self,
+        strategy: Strategy | Mapping[str, Any] | str = "Beam",
+        scorer: Scorer | Controller | Mapping[str, Any] | str = "mean_logprob",
+        *,
+        expander: Expander | Controller | Mapping[str, Any] | str | None = None,
+        selector: Selector | Mapping[str, Any] | str = "best",
+        stop: Stop | Mapping[str, Any] | str | Sequence[Any] | None = None,
+        budget: Budget | Mapping[str, Any] | int | None = None,
+        steps: Steps | Mapping[str, Any] | int | None = None,
+        max_tokens: int = 8192,
+        look_ahead: int = 0,
+        gates: Gates | None = None,
+        insist_on_answer: bool = True,
+        sampling_params: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.strategy: Strategy = part_from("strategy", search_strategies, Strategy, strategy)
+        if isinstance(scorer, Controller) and not isinstance(scorer, Scorer):
+            scorer = ControllerScorer(scorer)
+        self.scorer: Scorer = part_from("scorer", search_scorers, Scorer, scorer)
+        if isinstance(expander, Controller) and not isinstance(expander, Expander):
+            expander = ControllerExpander(expander)
+        self.expander = part_from("expander", search_expanders, Expander, expander or WorkerExpander()).clone()
+        self.selector: Selector = part_from("selector", search_selectors, Selector, selector)  # type: ignore[type-abstract]
+        given = stop if isinstance(stop, list | tuple) else [] if stop is None else [stop]
+        self.stops = tuple(part_from("stop", search_stops, Stop, each) for each in given)  # type: ignore[type-abstract]
+        self.budget = Budget.of(budget)
+        self.steps = Steps.of(steps)
+        self.max_tokens = require.whole("max_tokens", max_tokens)
+        self.look_ahead = require.whole("look_ahead", look_ahead, least=0)
+        self.gates = gates or Gates()
+        self.insist_on_answer = insist_on_answer
+        self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
+        self.expander.reads_logprobs = (
+            self.scorer.reads_logprobs or self.gates.skip is not None or self.gates.decode_exit is not None
+        )
+        self._check_together()
+        writes = isinstance(self.expander, WorkerExpander)
+        self.required_tags = (WorkerTag.GENERATION,) if writes or insist_on_answer else ()
+
+    def _check_together(self) -> None:
+        """Refuse parts that do not go together."""
+        whole = self.strategy.max_depth == 1
+        if not self.expander.writes_steps:
+            looks = {"strategy": not whole, "look_ahead": self.look_ahead, "decode_exit": self.gates.decode_exit}
+            key = next((key for key, looks_in in looks.items() if looks_in), None)
+            if key is not None:
+                raise ConfigError("looks into branches that the expander writes to their end at once", key)
+        if isinstance(self.expander, ControllerExpander) and self.sampling_params:
+            raise ConfigError("are the expander's controller's to say; set them there", "sampling_params")
+        if self.gates.skip is not None and self.scorer.is_free:
+            raise ConfigError("spares judgements, and the scorer asks nobody: leave it out", "skip_gate")
+        if self.draws_alike and self.sampling_params.get("temperature") == 0:
+            refuse_greedy("sampling_params.temperature")
+        if self.draws_alike:
+            self.expander.check_differ(2)
+
+    @property
+    def draws_alike(self) -> bool:
+        """Whether some branches begin alike, so that only chance makes them differ."""
+        num_first = getattr(self.strategy, "num_samples", None) if self.strategy.max_depth == 1 else None
+        if num_first == 1:
+            return False
+        return (
+            num_first is None or not isinstance(self.expander, WorkerExpander) or self.expander.draws_alike(num_first)
+        )
+
+    def honours(self) -> frozenset[str]:
+        return CHAIN_FIELDS
+
+    def run(self, task: GenerationTask, **sampling_params: Any) -> ControllerGenerator:
+        """Answer the task's prompt.
+
+        Args:
+            task: Gets the output.
+            **sampling_params: Sampling fields of this request.
+        """
+        set_sampling_params(task, sampling_params)
+        prompt = copy.copy(task)
+        prompt.streaming_output_flag = False
+        apply_sampling_params(prompt, self.sampling_params)
+        if prompt.seed is None:
+            prompt.seed = next_seed()  # one for the whole tree
+        self.scorer.prepare(prompt)
+        beginnings = self.expander.beginnings(prompt)
+        if self.draws_alike and isinstance(self.expander, WorkerExpander):
+            Variety()([prompt])
+        longest = max((task, *beginnings.wordings), key=lambda each: len(each.input_tokens or ()))
+        root = Branch(prompt, (), self._branch_budget(longest, beginnings.hints), beginnings=beginnings)
+        search = _Search(self, root)
+        try:
+            yield from relay(search.grow(), after=search.meter.count)
+            winner = yield from search.answer()
+        finally:
+            search.record_tree()
+        search.write_out(task, winner)
+
+    def _branch_budget(self, task: GenerationTask, hints: Sequence[str]) -> int:
+        wanted = self.max_tokens if task.max_tokens is None else min(task.max_tokens, self.max_tokens)
+        reserved = longest_len("", *hints)
+        if self.insist_on_answer:
+            family = prompt_family()
+            reserved += max(self.scorer.reserved(), longest_len(family.close, family.close_closed) + ANSWER_LEN)
+        else:
+            reserved += self.scorer.reserved()
+        return self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
+
+
+class _Search:
+    """One search.
+
+    Args:
+        controller: Its parts.
+        root: Of its tree.
+    """
+
+    def __init__(self, controller: SearchController, root: Branch) -> None:
+        self._parts = controller
+        self._root = root
+        seed = root.root.seed
+        rng = np.random.default_rng(None if seed is None else derive_seed(seed, "search"))
+        self._strategy = controller.strategy.begin(root, rng)
+        self._ledger = Ledger()
+        self.meter = Meter(self._ledger)
+        self._began = elapsed()
+        self._nodes: list[Branch] = []  # in the order in which they were written
+        self._leaves: list[Branch] = []  # that have ended
+        self._judged: list[Branch] = []  # in the last round
+        self._leaders: list[tuple[int, float]] = []
+        self._reason = "unfinished"
+        self._most_held = 0
+        self._closings: dict[tuple[int, ...], tuple[Prefix, str]] = {}
+        self._winner: Branch | None = None
+        self._program = current_program()
+
+    def grow(self) -> ControllerGenerator:
+        """Rounds until the strategy, a stop or the budget ends the search."""
+        nodes = self._asked()
+        while nodes:
+            publish(self._progress())
+            yield from self._write(nodes)
+            yield from self._judge([node for node in nodes if not node.is_cut])
+            self._judged = [node for node in nodes if not node.is_cut]
+            for node in nodes:
+                self._strategy.tell(node, 0.0 if node.is_cut else node.value)
+            ended = [node for node in nodes if node.has_ended and not node.is_cut]
+            self._leaves += ended
+            if ended and self._parts.stops and (yield from self._is_enough()):
+                self._reason = "stopped"
+                break
+            if self._parts.budget.used(self._spent()) >= 1:
+                self._reason = "budget"
+                break
+            nodes = self._asked()
+            if nodes:
+                self._record_selected(self._judged, list(dict.fromkeys(node.parent for node in nodes)))
+        else:
+            self._reason = "finished"
+        publish(Progress(type(self._parts).__name__, len(self._nodes), 0, 1.0))
+
+    def answer(self) -> ControllerGenerator:
+        """The branch that is the answer; those whose answer is missing and counts are asked for it.
+
+        Raises:
+            NoOutputError: Nothing was written.
+        """
+        parts = self._parts
+        written = [node for node in self._nodes if not node.is_cut]
+        if not written:
+            raise NoOutputError(f"the search wrote nothing within its budget ({parts.budget}); give it more")
+        candidates = self._leaves
+        if not candidates:
+            parents = {id(node.parent) for node in self._nodes}
+            frontier = [node for node in written if id(node) not in parents]
+            candidates = sorted(frontier, key=lambda node: (-_value(node), node.path))[:MOST_CLOSED]
+        if parts.insist_on_answer:
+            missing = [node for node in candidates if node.answer is None]
+            if not parts.selector.reads_all:
+                best = min(missing, key=lambda node: (-_value(node), node.path), default=None)
+                missing = [best] if best is not None and len(missing) == len(candidates) else []
+            yield from self._close(missing)
+        classes = yield from classify(parts, [node.answer for node in candidates])
+        leaves = self._seen(candidates, classes)
+        self._winner = candidates[parts.selector.choose(leaves)]
+        self._record_selected(self._judged, [self._winner])
+        record(
+            "answer",
+            paths=[node.path for node in candidates],
+            answers=[node.answer for node in candidates],
+            classes=classes,
+            values=[leaf.value for leaf in leaves],
+            visits=[leaf.visits for leaf in leaves],
+            winner=self._winner.path,
+        )
+        return self._winner
+
+    def write_out(self, task: GenerationTask, winner: Branch) -> None:
+        """Write the winner into the task."""
+        if winner.path in self._closings and winner.answer is not None:
+            prefix, close = self._closings[winner.path]
+            close_with(task, prefix, close, winner.answer, prompt_family(), self._exit_reason(winner))
+            return
+        if task.num_logprobs and not winner.hint:
+            task.logprobs = winner.chain.prefix.logprobs
+        reason = self._exit_reason(winner)
+        finish(task, winner.chain.text, winner.chain.prefix.token_ids, winner.answer, reason)
+
+    def record_tree(self) -> None:
+        """Say in the trace how far the search came; of a search that is given up, too."""
+        if self._program is None:
+            return
+        self._program.record(
+            "tree",
+            strategy=type(self._parts.strategy).__name__,
+            reason=self._reason,
+            num_nodes=len(self._nodes),
+            num_leaves=len(self._leaves),
+            depth=max((node.depth for node in self._nodes), default=0),
+            winner=None if self._winner is None else self._winner.path,
+            best=min(self._nodes, key=lambda node: (-_value(node), node.path)).path if self._nodes else None,
+            most_tokens_held=self._most_held,
+            spent=self._spent()._asdict(),
+        )
+
+    def _exit_reason(self, winner: Branch) -> str:
+        if self._reason == "stopped":
+            return "certain"
+        return "end" if winner.has_ended and winner.chain.finish_reason != "length" else "length"
+
+    def _asked(self) -> list[Branch]:
+        """The nodes of the next round, children of one parent together."""
+        spent = self._spent()
+        self._strategy.used = self._parts.budget.used(spent)
+        nodes: list[Any] = self._strategy.ask(self._parts.budget.nodes_left(spent))
+        return sorted(nodes, key=lambda node: node.path)
+
+    def _write(self, nodes: list[Branch]) -> ControllerGenerator:
+        """Write the steps of a round; a decode exit may cut all of them but one."""
+        expander, gate = self._parts.expander, self._parts.gates.decode_exit
+        self._nodes += nodes
+        going = nodes
+        if gate is not None and len(nodes) > 1:
+            first = [node.chain.num_tokens + gate.after for node in nodes]
+            yield from expander.write(nodes, first, None)
+            confidences = [node.confidence for node in nodes]
+            leader = gate.leader(confidences)
+            record("decode_exit", leader=leader, confidences=confidences)
+            if leader is not None:
+                for node in nodes:
+                    node.is_cut = node is not nodes[leader]
+                discard(Purpose.CHAIN, sum(node.chain.num_generated for node in nodes if node.is_cut))
+                going = [nodes[leader]]
+        open_ones = [node for node in going if not node.has_ended]
+        positions = self._positions(open_ones)
+        steps = None if all(node.to_end for node in open_ones) else self._parts.steps
+        yield from expander.write(open_ones, positions, steps)
+        held = {id(each): each.num_own_tokens for node in going for each in (node, *node.ancestors())}
+        self._most_held = max(self._most_held, sum(held.values()) + len(self._root.prompt.input_tokens or ()))
+        has_logprobs = [node.logprobs is not None for node in going]
+        record(
+            "branches",
+            paths=[node.path for node in going],
+            answers=[node.answer for node in going],
+            num_tokens=[node.chain.num_tokens for node in going],
+            finish_reasons=[node.chain.finish_reason for node in going],
+            confidences=[node.confidence if known else None for node, known in zip(going, has_logprobs, strict=True)],
+            mean_probabilities=[
+                node.mean_probability if known else None for node, known in zip(going, has_logprobs, strict=True)
+            ],
+        )
+
+    def _positions(self, nodes: Sequence[Branch]) -> list[int]:
+        """Where each branch's step ends at the latest: at its own length, the solution's, or what the budget leaves."""
+        left = self._parts.budget.tokens_left(self._spent())
+        most = self._root.chain.max_tokens if left is None else max(1, left // max(1, len(nodes)))
+        step = self._parts.steps.max_tokens
+        return [node.chain.num_tokens + (most if node.to_end else min(most, step)) for node in nodes]
+
+    def _judge(self, nodes: list[Branch]) -> ControllerGenerator:
+        """Give the nodes their scores; nobody is asked where there is no choice, or where the gate knows it."""
+        gate = self._parts.gates.skip
+        if len(nodes) == 1 and self._parts.strategy.max_depth == 1:
+            nodes[0].score = 1.0
+            return
+        if gate is not None:
+            confidences = [node.confidence for node in nodes]
+            leader = gate.leader(confidences)
+            record("skip", leader=leader, confidences=confidences)
+            if leader is not None:
+                for node, confidence in zip(nodes, confidences, strict=True):
+                    node.score = confidence
+                return
+        judged = yield from self._looked_ahead(nodes)
+        yield from self._parts.scorer.score(judged)
+        for node, twin in zip(nodes, judged, strict=True):
+            node.score, node.weight = twin.score, twin.weight
+            if node.score is None or not np.isfinite(node.score):
+                raise NoOutputError(
+                    f"{type(self._parts.scorer).__name__} gave the branch {node.path} the score {node.score}; a score "
+                    "is a finite number"
+                )
+
+    def _looked_ahead(self, nodes: list[Branch]) -> ControllerGenerator:
+        """The branches that are judged in the place of nodes: themselves, or greedy ones that go further."""
+        if not self._parts.look_ahead:
+            return nodes
+        twins = [node if node.has_ended else node.look_ahead() for node in nodes]
+        for _ in range(self._parts.look_ahead):
+            going = [twin for twin, node in zip(twins, nodes, strict=True) if twin is not node and not twin.has_ended]
+            yield from self._parts.expander.write(going, self._positions(going), self._parts.steps)
+        num_tokens = sum(twin.chain.num_generated for twin, node in zip(twins, nodes, strict=True) if twin is not node)
+        record("look_ahead", num_tokens=num_tokens)
+        discard(Purpose.CHAIN, num_tokens)
+        return twins
+
+    def _is_enough(self) -> ControllerGenerator:
+        """Whether a stop has seen enough."""
+        classes = yield from classify(self._parts, [leaf.answer for leaf in self._leaves])
+        leaves = self._seen(self._leaves, classes)
+        self._leaders.append(leader_of(leaves))
+        look = Look(leaves, self._leaders, self._leaves_left())
+        enough = [type(stop).__name__ for stop in self._parts.stops if stop.is_enough(look)]
+        record("look", classes=classes, num_left=look.num_left, enough=enough)
+        return bool(enough)
+
+    def _leaves_left(self) -> int:
+        """Solutions that strategy and budget can still end, as the mean of those so far says."""
+        share = self._parts.budget.used(self._spent())
+        num = len(self._leaves)
+        by_budget = int(num * (1 - share) / share) if share else num
+        most = self._strategy.most_leaves
+        return max(0, by_budget if most is None else min(by_budget, most - num))
+
+    def _close(self, nodes: Sequence[Branch]) -> ControllerGenerator:
+        """Ask branches without an answer for it."""
+        family, asked = prompt_family(), []
+        for node in nodes:
+            prefix = node.chain.prefix
+            if node.has_ended and prefix.token_ids:
+                ids = without_end_token(prefix.token_ids)
+                prefix = Prefix(len(ids), prefix.text, ids, None)
+            close = family.close_closed if family.think_close in prefix.text else family.close
+            self._closings[node.path] = prefix, close
+            asked.append(asking(node.prompt, prefix, close, {"max_tokens": ANSWER_LEN, "temperature": 0.0}))
+        if not asked:
+            return
+        yield asked
+        for node, task in zip(nodes, asked, strict=True):
+            node.answer = asked_answer(task)
+        record("force", paths=[node.path for node in nodes], answers=[node.answer for node in nodes])
+
+    def _seen(self, nodes: Sequence[Branch], classes: Sequence[int]) -> list[Leaf]:
+        return [
+            Leaf(number, _value(node), self._strategy.visits(node) if node.has_ended else 1.0)
+            for node, number in zip(nodes, classes, strict=True)
+        ]
+
+    def _record_selected(self, judged: Sequence[Branch], kept: Sequence[Any]) -> None:
+        record(
+            "select",
+            paths=[node.path for node in judged],
+            values=[_value(node) for node in judged],
+            kept=[node.path for node in kept],
+        )
+
+    def _spent(self) -> Spent:
+        total = self._ledger.total
+        written = sum(node.num_own_tokens for node in self._nodes) if not total.decoded else total.decoded
+        return Spent(written, total.computed, len(self._nodes), elapsed() - self._began)
+
+    def _progress(self) -> Progress:
+        left = self._parts.budget.nodes_left(self._spent())
+        share = self._leaders[-1][1] if self._leaders else 0.0
+        return Progress(type(self._parts).__name__, len(self._nodes), left or 0, share)
+
+
+def _value(node: Branch) -> float:
+    return 0.0 if node.score is None else node.value

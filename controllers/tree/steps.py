@@ -1,0 +1,93 @@
+"""Where a step of a solution ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaffolding_ext import require
+from scaffolding_ext.answers import extract
+from scaffolding_ext.controllers.chain.schedule import TURN_WORDS
+from scaffolding_ext.controllers.prompting import decode, encode, prompt_family
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.task_results import finish_reason_of
+
+MARKS = "marks"  # the words with which the chain itself begins a new thought
+
+
+@dataclass(frozen=True)
+class Steps:
+    r"""A step ends behind a text, and after so many tokens at the latest.
+
+    Args:
+        ends: Texts that a step ends with, `"\n\n"` or `"\nStep"` for instance; they stay in it. `"marks"`: the chain's
+            own, the words that a new thought begins with and the end of thinking. None: tokens alone end a step.
+        max_tokens: Most tokens of a step.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+    """
+
+    ends: str | Sequence[str] | None = ("\n\n",)
+    max_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        require.whole("max_tokens", self.max_tokens)
+        ends = [self.ends] if isinstance(self.ends, str) else self.ends
+        if ends is not None and (not ends or not all(isinstance(end, str) and end for end in ends)):
+            raise ConfigError(f"is {self.ends!r}; give a list of texts, 'marks', or null for tokens alone", "ends")
+
+    @classmethod
+    def of(cls, given: Steps | Mapping[str, Any] | int | None) -> Steps:
+        """Steps from their object, from their arguments, or from their number of tokens."""
+        if given is None or isinstance(given, Steps):
+            return given or cls()
+        if isinstance(given, int):
+            return cls(None, given)
+        with require.under("steps"):
+            if not isinstance(given, Mapping) or not given.keys() <= {"ends", "max_tokens"}:
+                raise ConfigError(f"is {given!r}; give {{ends: [...], max_tokens: ...}}, or a number of tokens")
+            return cls(**given)
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts that end a step of the running request."""
+        if self.ends == MARKS:
+            return [*(f"\n{word}" for word in TURN_WORDS), prompt_family().think_close]
+        return [self.ends] if isinstance(self.ends, str) else list(self.ends or ())
+
+    def ask(self, piece: GenerationTask) -> None:
+        """Have a piece end where the step does."""
+        own = [piece.stop] if isinstance(piece.stop, str) else list(piece.stop or ())
+        piece.stop = [*own, *(text for text in self.texts if text not in own)] or None
+
+    def close(self, piece: GenerationTask, own_stops: Sequence[str]) -> None:
+        """Make of a piece that ended where its step does a whole one, which the solution goes on behind.
+
+        The tokens of the text that ended it are part of the step. A worker that cut them off has them put back.
+
+        Args:
+            piece: What a worker wrote.
+            own_stops: Stop strings of the request: where one of them ended the piece, the solution has ended.
+        """
+        text, ids = piece.output_str or "", piece.output_tokens
+        if finish_reason_of(piece) != "stop" or not self.texts:
+            return
+        whole = None if ids is None else decode(ids)
+        behind = "" if whole is None else whole[len(text) :]
+        if any(stop in behind for stop in own_stops):
+            return
+        if whole is None or not behind:
+            is_end_token = bool(ids) and decode(ids[-1:]) == ""  # the model ended the solution
+            if is_end_token or not text or extract(text) is not None:
+                return
+            end = self.texts[0]
+            ending = encode(end)
+            whole = text + end
+            ids = None if ids is None or ending is None else [*ids, *ending]
+        elif not any(end in behind for end in self.texts):
+            return
+        piece.output_str, piece.output_tokens, piece.stop, piece.finish_reason = whole, ids, None, "length"
+        piece.max_tokens = len(ids) if ids is not None else piece.max_tokens

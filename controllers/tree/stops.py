@@ -1,0 +1,208 @@
+"""What ends a search: its budget, or a rule that looks at the solutions that have ended."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.certaindex import Threshold, is_certain
+from scaffolding_ext.controllers.tree.parts import part_from
+from scaffolding_ext.controllers.tree.select import Leaf
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
+from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.registry import allocation_rules
+
+
+class Spent(NamedTuple):
+    """What a search has used so far."""
+
+    tokens: int
+    computed_tokens: int
+    nodes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of a search; it ends at the first that is reached, with the best that it has.
+
+    Args:
+        nodes: Steps that are written.
+        tokens: Decoded tokens, those of judges and of look-aheads included. The last step is cut to what is left.
+        computed_tokens: Decoded and read tokens.
+        seconds: Since the search began; a step that has begun is waited for.
+
+    Raises:
+        ConfigError: A limit is not above 0, or there is none.
+    """
+
+    nodes: int | None = 64
+    tokens: int | None = None
+    computed_tokens: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "tokens", "computed_tokens"):
+            value = getattr(self, name)
+            if value is not None:
+                require.whole(name, value)
+        if self.seconds is not None:
+            require.number("seconds", self.seconds, above=0)
+        if (self.nodes, self.tokens, self.computed_tokens, self.seconds) == (None,) * 4:
+            raise ConfigError("has no limit, and some strategies end with their budget alone; give one", "nodes")
+
+    @classmethod
+    def of(cls, given: Budget | Mapping[str, Any] | int | None) -> Budget:
+        """A budget from its object, from its limits, or from its number of nodes."""
+        if given is None or isinstance(given, Budget):
+            return given or cls()
+        with require.under("budget"):
+            if isinstance(given, int):
+                return cls(nodes=given)
+            known = cls.__dataclass_fields__.keys()
+            if not isinstance(given, Mapping) or not given.keys() <= known:
+                raise ConfigError(f"is {given!r}; give a mapping of {', '.join(known)}")
+            return cls(**({} if "nodes" in given else {"nodes": None}), **given)
+
+    def used(self, spent: Spent) -> float:
+        """The share that is used of the limit that is nearest, in [0, 1]."""
+        return min(1.0, max(spent[at] / limit for at, limit in enumerate(self._limits()) if limit is not None))
+
+    def nodes_left(self, spent: Spent) -> int | None:
+        """Nodes that may still be written."""
+        return None if self.nodes is None else max(0, self.nodes - spent.nodes)
+
+    def tokens_left(self, spent: Spent) -> int | None:
+        """Tokens that may still be decoded."""
+        return None if self.tokens is None else max(0, self.tokens - spent.tokens)
+
+    def _limits(self) -> tuple[float | None, ...]:
+        return self.tokens, self.computed_tokens, self.nodes, self.seconds
+
+
+class Look(NamedTuple):
+    """All that a stop may look at.
+
+    Attributes:
+        leaves: Solutions that have ended, in the order in which they did; of equal rounds by path.
+        leaders: After each round so far the class that most leaves answer, and its share of the answers.
+        num_left: Solutions that the budget can still end, as the mean of those so far says.
+    """
+
+    leaves: Sequence[Leaf]
+    leaders: Sequence[tuple[int, float]]
+    num_left: int
+
+
+class Stop(ABC):
+    """Says when a search has seen enough. Stops are frozen and hold nothing of a search."""
+
+    @abstractmethod
+    def is_enough(self, look: Look) -> bool:
+        """Whether the search may end, after a round that ended solutions."""
+
+
+_PRESETS: dict[str, tuple[tuple[tuple[str, float], ...], int]] = {
+    "mcts_gsm8k": ((("entropy", 0.99), ("mean_reward", 0.4)), 3),
+    "mcts_asdiv": ((("mean_reward", 0.4),), 3),
+    "rebase_gsm8k": ((("entropy", 0.85), ("max_reward", 0.99)), 16),
+    "rebase_math": ((("entropy", 0.75),), 16),
+}
+
+
+class Certaindex(Stop):
+    """Dynasor's certaindex over the leaves: all measures reach their thresholds.
+
+    Args:
+        thresholds: `{measure, at_least}` each; measures are `entropy`, `mean_reward` (MCTS) and `max_reward` (REBASE).
+            Or the name of the paper's: `mcts_gsm8k`, `mcts_asdiv`, `rebase_gsm8k`, `rebase_math`.
+        every: Leaves between two looks; None takes the paper's, or 1.
+
+    Raises:
+        ConfigError: A threshold is wrong, or there is none.
+
+    Reference:
+        Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, its configured thresholds.
+    """
+
+    def __init__(
+        self, thresholds: Sequence[Threshold | Mapping[str, Any]] | str = "rebase_math", every: int | None = None
+    ) -> None:
+        known_every = 1
+        if isinstance(thresholds, str):
+            pairs, known_every = _PRESETS[require.one_of("thresholds", thresholds, _PRESETS, instead="a list")]
+            thresholds = [{"measure": measure, "at_least": least} for measure, least in pairs]
+        self.thresholds = tuple(Threshold.of(each) for each in thresholds)
+        if not self.thresholds:
+            raise ConfigError("is empty; give at least one", "thresholds")
+        self.every = require.whole("every", known_every if every is None else every)
+
+    def is_enough(self, look: Look) -> bool:
+        leaves = look.leaves[: len(look.leaves) // self.every * self.every]
+        if not leaves:
+            return False
+        needs_rewards = any(each.measure != "entropy" for each in self.thresholds)
+        rewards = [leaf.value for leaf in leaves] if needs_rewards else None
+        return is_certain(self.thresholds, [leaf.answer_class for leaf in leaves], rewards)
+
+
+class Agreement(Stop):
+    """A vote's allocation rule over the leaves: further ones would probably not change the winner.
+
+    Args:
+        rule: The rule, or the name of one; `LeaderChange`, unless another is given.
+    """
+
+    registries: ClassVar = {"rule": allocation_rules}
+
+    def __init__(self, rule: AllocationRule | Mapping[str, Any] | str = "LeaderChange") -> None:
+        self.rule: AllocationRule = part_from("rule", allocation_rules, AllocationRule, rule)  # type: ignore[type-abstract]
+
+    def is_enough(self, look: Look) -> bool:
+        classes = [leaf.answer_class for leaf in look.leaves]
+        if not classes:
+            return False
+        return self.rule.num_more(Votes(classes, len(classes) + look.num_left)) == 0
+
+
+class Unchanged(Stop):
+    """The answer of most leaves has been the same for some rounds, and enough of them give it.
+
+    Args:
+        rounds: How many.
+        share: Share of the answers that must give it.
+    """
+
+    def __init__(self, rounds: int = 3, share: float = 0.5) -> None:
+        self.rounds = require.whole("rounds", rounds)
+        self.share = require.share("share", share)
+
+    def is_enough(self, look: Look) -> bool:
+        last = look.leaders[-self.rounds :]
+        same = len(last) == self.rounds and len({leader for leader, _ in last}) == 1 and last[-1][0] >= 0
+        return same and last[-1][1] >= self.share
+
+
+class Accepted(Stop):
+    """A leaf is worth enough, as where a checker accepts it.
+
+    Args:
+        at_least: Value from which a leaf is accepted.
+    """
+
+    def __init__(self, at_least: float = 1.0) -> None:
+        self.at_least = require.number("at_least", at_least)
+
+    def is_enough(self, look: Look) -> bool:
+        return any(leaf.value >= self.at_least for leaf in look.leaves)
+
+
+def leader_of(leaves: Sequence[Leaf]) -> tuple[int, float]:
+    """The class that most leaves answer, -1 without one, and its share of the answers."""
+    classes = [leaf.answer_class for leaf in leaves if leaf.answer_class >= 0]
+    leader = vote(classes)
+    return leader, classes.count(leader) / len(classes) if classes else 0.0

@@ -1,0 +1,48 @@
+"""Beam search over steps: the best beams of a level go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.tree.node import Node
+from scaffolding_ext.controllers.tree.strategies.base import LevelStrategy, open_ones, shared_out
+
+Ended = Literal["compete", "leave"]
+
+
+class Beam(LevelStrategy):
+    """Beam search: each level writes `width` steps, and the best `keep` go on, which share the next level's steps.
+
+    Tree of thoughts by breadth is the same search: `width: 15, keep: 3` has five thoughts behind each of three.
+
+    Args:
+        width: Steps of a level.
+        keep: Beams that go on.
+        max_depth: Levels; the last one is written to the end.
+        ended: `"compete"`: a solution that has ended takes one of the `keep` places. `"leave"`: it leaves the beams.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+
+    Reference:
+        Snell et al., "Scaling LLM Test-Time Compute Optimally", arXiv 2408.03314 (n beams of which n / M go on, here
+        `width` and `keep`); Yao et al., "Tree of Thoughts", arXiv 2305.10601 (breadth-first search).
+    """
+
+    def __init__(self, width: int = 8, keep: int = 2, max_depth: int = 40, ended: Ended = "compete") -> None:
+        self.width = require.whole("width", width)
+        self.keep = require.whole("keep", keep, most=width)
+        self.max_depth = require.whole("max_depth", max_depth)
+        self.ended: Ended = require.one_of("ended", ended, get_args(Ended))
+
+    def _first(self) -> Iterable[Node]:
+        self._finished: list[Node] = []
+        return [self.root] * self.width
+
+    def _next(self, level: Sequence[Node]) -> Iterable[Node]:
+        competing = level if self.ended == "compete" else open_ones(level)
+        kept = self.best([*self._finished, *competing])[: self.keep]
+        self._finished = [node for node in kept if node.has_ended]
+        return shared_out(self.width, open_ones(kept))

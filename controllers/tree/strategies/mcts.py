@@ -1,0 +1,141 @@
+"""Monte Carlo tree search with upper confidence bounds (UCT)."""
+
+from __future__ import annotations
+
+import math
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.tree.node import Node
+from scaffolding_ext.controllers.tree.strategies.base import Strategy
+
+
+class Visits:
+    """What a search knows of a node: how often it came by, also on the way to nodes that are open, and its values."""
+
+    __slots__ = ("is_exhausted", "num_told", "num_visits", "total")
+
+    def __init__(self) -> None:
+        self.num_visits = 0
+        self.num_told = 0
+        self.total = 0.0
+        self.is_exhausted = False
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.num_told if self.num_told else 0.0
+
+
+class VisitedTree(Strategy):
+    """A strategy that walks down from the root to where it expands, and writes values back up to the root."""
+
+    branching: int
+
+    def _start(self) -> None:
+        self.known: dict[tuple[int, ...], Visits] = {(): Visits()}
+
+    def visits(self, node: Node) -> float:
+        return float(self.known[node.path].num_visits)
+
+    def _expand(self, node: Node) -> Node:
+        child = self._grow(node)
+        self.known[child.path] = Visits()
+        for each in (child, *child.ancestors()):
+            self.known[each.path].num_visits += 1
+        return child
+
+    def _back_up(self, node: Node, value: float) -> None:
+        for each in (node, *node.ancestors()):
+            known = self.known[each.path]
+            known.num_told += 1
+            known.total += value
+            if each.has_ended or (self._num_steps(each) >= self.branching and not self._live(each)):
+                known.is_exhausted = True
+
+    def _num_steps(self, node: Node) -> int:
+        """Children that are steps, not rollouts."""
+        return sum(not child.to_end or child.depth >= self.max_depth for child in node.children)
+
+    def _live(self, node: Node) -> list[Node]:
+        """Children below which something is left to write."""
+        return [child for child in node.children if not self.known[child.path].is_exhausted]
+
+
+class MCTS(VisitedTree):
+    """UCT: walk down by Q + c sqrt(ln N_parent / N) to a node with room for a child, write it, write its value back.
+
+    A node that is being written counts as a visit without a value. What has ended is left out of the walk: nothing can
+    be written below it.
+
+    Args:
+        branching: Most children of a node.
+        exploration: c.
+        rollouts: Whether a child's value is the score of one solution that is written on from it to its end, which is
+            an answer like any other; else it is the child's own score.
+        at_once: Nodes that are written at once.
+        max_depth: Depth at which solutions are written to their end.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+
+    Reference:
+        Kocsis and Szepesvari, "Bandit based Monte-Carlo Planning", 2006; Liu et al., "Watch the Unobserved", arXiv
+        1810.11755 (visits that are under way).
+    """
+
+    def __init__(
+        self,
+        branching: int = 4,
+        exploration: float = math.sqrt(2),
+        rollouts: bool = False,
+        at_once: int = 4,
+        max_depth: int = 40,
+    ) -> None:
+        self.branching = require.whole("branching", branching)
+        self.exploration = require.number("exploration", exploration, least=0)
+        self.rollouts = rollouts
+        self.at_once = require.whole("at_once", at_once)
+        self.max_depth = require.whole("max_depth", max_depth)
+
+    def _start(self) -> None:
+        super()._start()
+        self._to_roll_out: list[Node] = []
+
+    def _learn(self, node: Node, score: float) -> None:
+        if self.rollouts and not node.to_end and not node.has_ended:
+            self._to_roll_out.append(node)
+            return
+        is_rollout = self.rollouts and node.to_end and node.depth < self.max_depth
+        if is_rollout and node.parent is not None:
+            self.known[node.path].is_exhausted = True
+            self._back_up(node.parent, score)
+        else:
+            self._back_up(node, score)
+
+    def _choose(self, most: int | None) -> list[Node]:
+        chosen: list[Node] = []
+        while len(chosen) < (self.at_once if most is None else most):
+            if self._to_roll_out:
+                rollout = self._to_roll_out.pop(0).grow(to_end=True)
+                self.known[rollout.path] = Visits()
+                chosen.append(rollout)
+                continue
+            node = self._selected()
+            if node is None:
+                break
+            chosen.append(self._expand(node))
+        return chosen
+
+    def _selected(self) -> Node | None:
+        """The node that gets a child; None where the tree is full, or waits for what is open."""
+        node = self.root
+        while self._num_steps(node) >= self.branching:
+            live = [child for child in self._live(node) if self.known[child.path].num_told]
+            if not live:
+                return None
+            log_visits = math.log(self.known[node.path].num_visits)
+            node = max(live, key=lambda child: self._bound(child, log_visits))
+        return node
+
+    def _bound(self, child: Node, log_visits: float) -> float:
+        known = self.known[child.path]
+        return known.mean + self.exploration * math.sqrt(log_visits / known.num_visits)

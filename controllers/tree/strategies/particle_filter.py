@@ -1,0 +1,126 @@
+"""Particle filtering: solutions that are weak at a step are replaced by copies of strong ones, at random."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.tree.node import Node
+from scaffolding_ext.controllers.tree.strategies.base import LevelStrategy, open_ones, softmax
+
+Resampling = Literal["systematic", "multinomial"]
+Weighting = Literal["last", "product"]
+EndedParticles = Literal["stay", "resampled"]
+_CLIP = 1e-7  # a score of 0 or 1 has infinite odds
+
+
+class ParticleFilter(LevelStrategy):
+    """Particle filtering: every particle writes a step, then all are drawn anew in proportion to their weights.
+
+    Args:
+        num_particles: How many.
+        resampling: `"systematic"` draws at even positions from one offset; `"multinomial"` draws one by one.
+        weighting: `"last"`: the odds s / (1 - s) of the last step's score, as the released code has it. `"product"`:
+            the product of the scores of all steps, as the paper has it.
+        ended: `"stay"`: a particle that has ended is neither replaced nor copied. `"resampled"`: it is drawn with its
+            last weight.
+        temper_below: Weights are flattened while the effective sample size is below this share of the particles and
+            less than half of the levels are done; 0 never flattens.
+        sweeps: Particle Gibbs: filters one after the other; each but the first keeps a solution of the one before.
+        max_depth: Levels; the last one is written to the end.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+
+    Reference:
+        Puri et al., "A Probabilistic Inference Approach to Inference-Time Scaling of LLMs", arXiv 2502.01618 (filter
+        and Gibbs); "Entropic Particle Filtering", arXiv 2510.05825 (tempering: T = max(1, (N / ESS)(1 - progress))).
+    """
+
+    def __init__(
+        self,
+        num_particles: int = 8,
+        resampling: Resampling = "systematic",
+        weighting: Weighting = "last",
+        ended: EndedParticles = "stay",
+        temper_below: float = 0.0,
+        sweeps: int = 1,
+        max_depth: int = 40,
+    ) -> None:
+        self.num_particles = require.whole("num_particles", num_particles, least=2)
+        self.resampling: Resampling = require.one_of("resampling", resampling, get_args(Resampling))
+        self.weighting: Weighting = require.one_of("weighting", weighting, get_args(Weighting))
+        self.ended: EndedParticles = require.one_of("ended", ended, get_args(EndedParticles))
+        self.temper_below = require.number("temper_below", temper_below, least=0, most=1)
+        self.sweeps = require.whole("sweeps", sweeps)
+        self.max_depth = require.whole("max_depth", max_depth)
+
+    def visits(self, node: Node) -> float:
+        return float(self._copies[node.path])
+
+    def _checked(self, score: float) -> float:
+        return require.number("score", score, least=0, most=1)
+
+    @property
+    def most_leaves(self) -> int | None:
+        return self.num_particles * self.sweeps
+
+    def _first(self) -> Iterable[Node]:
+        self._copies: Counter[tuple[int, ...]] = Counter()
+        self._kept: list[Node] = []  # the reference's nodes, from depth 1 on
+        self._ended: list[Node] = []
+        self._num_steps, self._sweeps_left = 0, self.sweeps - 1
+        return [self.root] * self.num_particles
+
+    def _next(self, level: Sequence[Node]) -> Iterable[Node]:
+        self._num_steps += 1
+        reference = self._kept[: self._num_steps][-1:]
+        particles = [*self._ended, *level, *reference]
+        if open_ones([*self._ended, *level]):
+            return self._resampled(particles, self.num_particles - len(reference))
+        self._copies.update(node.path for node in particles)
+        if not self._sweeps_left:
+            return []
+        self._sweeps_left -= 1
+        winner = particles[int(self._draw(self._weights(particles), 1)[0])]
+        self._kept = [*reversed([node for node in winner.ancestors() if node.depth]), winner]
+        self._ended, self._num_steps = [], 0
+        return [self.root] * (self.num_particles - 1)
+
+    def _resampled(self, particles: Sequence[Node], num_free: int) -> list[Node]:
+        """The parents of the next steps; particles that have ended are kept as they are drawn."""
+        if self.ended == "stay":
+            self._ended = [node for node in particles if node.has_ended and node not in self._kept]
+            particles, num_free = open_ones(particles), num_free - len(self._ended)
+        drawn = [particles[number] for number in self._draw(self._weights(particles), num_free)]
+        if self.ended == "resampled":
+            self._ended = [node for node in drawn if node.has_ended]
+        return open_ones(drawn)
+
+    def _weights(self, particles: Sequence[Node]) -> list[float]:
+        logs = [self._log_weight(node) for node in particles]
+        weights = softmax(logs)
+        share = 1 / math.fsum(weight * weight for weight in weights) / len(weights)  # ESS / N
+        progress = self._num_steps / self.max_depth
+        if share < self.temper_below and progress < 0.5:
+            return softmax(logs, max(1.0, (1 - progress) / share))
+        return weights
+
+    def _log_weight(self, node: Node) -> float:
+        if self.weighting == "last":
+            score = min(1 - _CLIP, max(_CLIP, self.score[node.path]))
+            return math.log(score / (1 - score))
+        line = [node, *(ancestor for ancestor in node.ancestors() if ancestor.depth)]
+        return math.fsum(math.log(max(_CLIP, self.score[each.path])) for each in line)
+
+    def _draw(self, weights: Sequence[float], count: int) -> list[int]:
+        if self.resampling == "multinomial":
+            return sorted(self.rng.choice(len(weights), size=count, p=weights).tolist())
+        positions = (self.rng.random() + np.arange(count)) / max(1, count)
+        edges = np.cumsum(weights)
+        return np.minimum(np.searchsorted(edges, positions, side="right"), len(weights) - 1).tolist()

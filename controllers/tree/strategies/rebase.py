@@ -1,0 +1,84 @@
+"""REBASE: the next level's steps are dealt out by reward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
+
+from scaffolding_ext import require
+from scaffolding_ext.controllers.tree.node import Node
+from scaffolding_ext.controllers.tree.strategies.base import LevelStrategy, open_ones, softmax
+
+Allocation = Literal["paper", "code"]
+_TEMPERATURES: dict[Allocation, float] = {"paper": 0.1, "code": 0.2}
+
+
+class Rebase(LevelStrategy):
+    """REBASE: each node has children in proportion to softmax(score / T); ended solutions take from the width.
+
+    Args:
+        width: Steps of the first level, and solutions that end at last.
+        allocation: `"paper"` rounds each share of the width. `"code"`, the authors', goes through the nodes, best
+            first, and gives each the ceiling of its share of what is left.
+        temperature: T; None takes that of the allocation, 0.1 in the paper and 0.2 in the code.
+        max_depth: Levels; the last one is written to the end.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+
+    Reference:
+        Wu et al., "Inference Scaling Laws", arXiv 2408.00724, section 3.2 (B_i = B_(i-1) - C_i; W_j = Round(B_i
+        softmax_j(R / T_b))), and the released `rebase.py`.
+
+    Deviation:
+        Where all shares round to 0, the best nodes have one child each: the search would end without an answer.
+    """
+
+    def __init__(
+        self, width: int = 16, allocation: Allocation = "code", temperature: float | None = None, max_depth: int = 25
+    ) -> None:
+        self.width = require.whole("width", width)
+        self.allocation: Allocation = require.one_of("allocation", allocation, get_args(Allocation))
+        known = _TEMPERATURES[self.allocation] if temperature is None else temperature
+        self.temperature = require.number("temperature", known, above=0)
+        self.max_depth = require.whole("max_depth", max_depth)
+
+    @property
+    def most_leaves(self) -> int | None:
+        return self.width
+
+    def _first(self) -> Iterable[Node]:
+        self._left = self.width
+        return [self.root] * self.width
+
+    def _next(self, level: Sequence[Node]) -> Iterable[Node]:
+        going = self.best(open_ones(level))
+        self._left -= len(level) - len(going)
+        if not going or self._left < 1:
+            return []
+        shares = softmax([self.score[node.path] for node in going], self.temperature)
+        counts = rounded(shares, self._left) if self.allocation == "paper" else running_ceilings(shares, self._left)
+        if not any(counts):
+            counts = [1] * self._left
+        return [node for node, count in zip(going, counts, strict=False) for _ in range(count)]
+
+
+def rounded(shares: Sequence[float], width: int) -> list[int]:
+    """The nearest whole number to each share of the width, halves upward; their sum may differ from the width."""
+    return [math.floor(width * share + 0.5) for share in shares]
+
+
+def running_ceilings(shares: Sequence[float], width: int) -> list[int]:
+    """The ceiling of each share of what is left of the width; their sum is never above it.
+
+    Args:
+        shares: Best first.
+        width: What is dealt out.
+    """
+    counts, left, total = [], width, math.fsum(shares)
+    for share in shares:
+        count = min(left, math.ceil(left * share / total - 1e-9)) if total > 0 else 0
+        counts.append(count)
+        left, total = left - count, total - share
+    return counts

@@ -1,0 +1,428 @@
+"""Each strategy expands what a plain reference of it expands, on random trees, in any order of `tell`."""
+
+import math
+
+import numpy as np
+import pytest
+
+from scaffolding_ext.controllers.tree.node import Node
+from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
+from scaffolding_ext.controllers.tree.strategies.beam import Beam
+from scaffolding_ext.controllers.tree.strategies.best_first import BestFirst
+from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
+from scaffolding_ext.controllers.tree.strategies.budget_guided_mcts import BudgetGuidedMCTS
+from scaffolding_ext.controllers.tree.strategies.dvts import DVTS
+from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
+from scaffolding_ext.controllers.tree.strategies.particle_filter import ParticleFilter
+from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
+
+STRATEGIES = {
+    "adaptive_beta": lambda: AdaptiveBranching("beta"),
+    "adaptive_gaussian": AdaptiveBranching,
+    "adaptive_widening": lambda: AdaptiveBranching("widening"),
+    "beam": Beam,
+    "beam_leave": lambda: Beam(8, 3, ended="leave"),
+    "best_first": BestFirst,
+    "best_of_n": BestOfN,
+    "budget_guided": BudgetGuidedMCTS,
+    "budget_guided_code": lambda: BudgetGuidedMCTS(root_visits=False),
+    "dvts": DVTS,
+    "mcts": MCTS,
+    "mcts_rollouts": lambda: MCTS(rollouts=True),
+    "particle_filter": ParticleFilter,
+    "particle_filter_paper": lambda: ParticleFilter(
+        resampling="multinomial", weighting="product", ended="resampled", temper_below=0.5
+    ),
+    "particle_gibbs": lambda: ParticleFilter(sweeps=3),
+    "rebase_code": Rebase,
+    "rebase_paper": lambda: Rebase(allocation="paper"),
+}
+
+
+class World:
+    """A random tree: score and end of a node follow from its path and a seed alone."""
+
+    def __init__(self, seed, ends=0.25, levels=None):
+        self.seed, self.ends, self.levels = seed, ends, levels
+
+    def score(self, path):
+        value = float(np.random.default_rng((self.seed, 1, *path)).random())
+        return value if self.levels is None else round(value * self.levels) / self.levels
+
+    def has_ended(self, path):
+        return len(path) > 1 and float(np.random.default_rng((self.seed, 2, *path)).random()) < self.ends
+
+
+def searched(strategy, world, most_nodes=120, order=None, budget=120):
+    """Paths in the order of the rounds, as a search asks for them."""
+    search, root, rounds = strategy.begin(Node(), np.random.default_rng(world.seed)), None, []
+    root = search.root
+    num = 0
+    while num < most_nodes:
+        search.used = min(1.0, num / budget)
+        nodes = search.ask(most_nodes - num)
+        if not nodes:
+            break
+        num += len(nodes)
+        rounds.append([node.path for node in nodes])
+        for node in nodes:
+            if node.to_end or world.has_ended(node.path):
+                node.end()
+        told = list(nodes) if order is None else [nodes[at] for at in order.permutation(len(nodes))]
+        for node in told:
+            search.tell(node, world.score(node.path))
+            search.tell(node, 0.123)  # told again: nothing changes
+    assert root is search.root
+    return rounds
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_order_of_tell_does_not_matter_and_trees_repeat(name):
+    for seed in range(12):
+        world = World(seed)
+        once = searched(STRATEGIES[name](), world)
+        assert once == searched(STRATEGIES[name](), world, order=np.random.default_rng(seed))
+        paths = [path for level in once for path in level]
+        assert len(paths) == len(set(paths)) <= 120
+        assert all(path[:-1] in {(), *paths} for path in paths)
+        assert not any(world.has_ended(path[:-1]) for path in paths if len(path) > 1), "an ended node was expanded"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_is_told_wrongly_is_refused(name):
+    search = STRATEGIES[name]().begin(Node(), np.random.default_rng(0))
+    node = search.ask()[0]
+    with pytest.raises(ValueError, match="finite"):
+        search.tell(node, math.nan)
+    with pytest.raises(ValueError, match="nobody asked"):
+        search.tell(Node((7, 7)), 0.5)
+
+
+def by_score(paths, world):
+    return sorted(paths, key=lambda path: (-world.score(path), path))
+
+
+class Plain:
+    """What references share: children are numbered in the order in which they are grown."""
+
+    def __init__(self, world):
+        self.world, self.count = world, {}
+
+    def grow(self, parent):
+        number = self.count[parent] = self.count.get(parent, -1) + 1
+        return (*parent, number)
+
+    def ended(self, path, max_depth=40):
+        return len(path) >= max_depth or self.world.has_ended(path)
+
+
+def plain_beam(world, width, keep, compete):
+    tree, finished = Plain(world), []
+    rounds = [[tree.grow(()) for _ in range(width)]]
+    while True:
+        level = [path for path in rounds[-1] if compete or not tree.ended(path)]
+        kept = by_score(finished + level, world)[:keep]
+        finished = [path for path in kept if tree.ended(path)]
+        going = [path for path in kept if not tree.ended(path)]
+        if not going:
+            return rounds
+        counts = [width // len(going) + (rank < width % len(going)) for rank in range(len(going))]
+        rounds.append([tree.grow(path) for path, num in zip(going, counts, strict=True) for _ in range(num)])
+
+
+def plain_dvts(world, trees, copies):
+    tree = Plain(world)
+    rounds = [[tree.grow(()) for _ in range(trees * copies)]]
+    while True:
+        best = []
+        for number in range(trees):
+            own = [path for path in rounds[-1] if path[0] // copies == number]
+            best += by_score(own, world)[:1]
+        going = [path for path in best if not tree.ended(path)]
+        if not going:
+            return rounds
+        rounds.append([tree.grow(path) for path in going for _ in range(copies)])
+
+
+def plain_rebase(world, width, paper):
+    tree, left, temperature = Plain(world), width, 0.1 if paper else 0.2
+    rounds = [[tree.grow(()) for _ in range(width)]]
+    while True:
+        going = by_score([path for path in rounds[-1] if not tree.ended(path, 25)], world)
+        left -= len(rounds[-1]) - len(going)
+        if left < 1 or not going:
+            return rounds
+        weights = [math.exp(world.score(path) / temperature) for path in going]
+        counts, width_left, sum_left = [], left, sum(weights)
+        for weight in weights:
+            if paper:
+                counts.append(round(left * weight / sum(weights)))
+            else:
+                counts.append(min(width_left, math.ceil(width_left * weight / sum_left)) if width_left else 0)
+                width_left, sum_left = width_left - counts[-1], sum_left - weight
+        if not any(counts):
+            counts = [1] * left + [0] * len(going)
+        rounds.append([tree.grow(path) for path, num in zip(going, counts, strict=False) for _ in range(num)])
+
+
+def plain_best_first(world, branching, at_once, most):
+    tree, leaves, queue, rounds, num = Plain(world), [], [()] * branching, [], 0
+    while num < most:
+        while len(queue) < min(at_once, most - num) and leaves:
+            best = by_score(leaves, world)[0]
+            leaves.remove(best)
+            queue += [best] * branching
+        now, queue = queue[: min(at_once, most - num)], queue[min(at_once, most - num) :]
+        if not now:
+            break
+        rounds.append([tree.grow(parent) for parent in now])
+        num += len(now)
+        leaves += [path for path in rounds[-1] if not tree.ended(path)]
+    return rounds
+
+
+def plain_uct(world, branching, c, most):
+    """One node at a time."""
+    tree, visits, totals, rounds = Plain(world), {(): 0}, {(): 0.0}, []
+
+    def children(path):
+        return [(*path, number) for number in range(tree.count.get(path, -1) + 1)]
+
+    def is_full(path):
+        if tree.ended(path):
+            return True
+        return len(children(path)) >= branching and all(map(is_full, children(path)))
+
+    while len(rounds) < most and not is_full(()):
+        path = ()
+        while len(children(path)) >= branching:
+            open_ones = [child for child in children(path) if not is_full(child)]
+            log_visits = math.log(visits[path])
+            path = max(open_ones, key=lambda p: totals[p] / visits[p] + c * math.sqrt(log_visits / visits[p]))
+        new = tree.grow(path)
+        rounds.append([new])
+        for depth in range(len(new) + 1):
+            visits[new[:depth]] = visits.get(new[:depth], 0) + 1
+            totals[new[:depth]] = totals.get(new[:depth], 0.0) + world.score(new)
+    return rounds
+
+
+def plain_budget_guided(world, most, root_visits):
+    """One node at a time, after the first two of each parent."""
+    tree, scores, order = Plain(world), {}, []
+    c = math.sqrt(2)
+
+    def children(path):
+        return [p for p in scores if p[:-1] == path and p]
+
+    def below(path):
+        return [p for p in scores if p[: len(path)] == path]
+
+    while len(order) < most:
+        path, rho = (), 1 - min(1.0, len(order) / most)
+        while children(path):
+            own = children(path)
+            values = [scores[p] for p in own]
+            answers = [len(p) for p in scores if tree.ended(p)]
+            d = sum(answers) / len(answers) if answers else max(map(len, scores))
+            total = sum(math.exp(v) for v in values)
+            num_parent = len(below(path)) if path or root_visits else 1
+            bounds = {}
+            for p in own:
+                if tree.ended(p):
+                    continue
+                value = sum(scores[x] + (1 - rho) * (0 if tree.ended(x) else len(x)) / d for x in below(p)) / len(
+                    below(p)
+                )
+                explore = math.exp(scores[p]) / total * math.sqrt(math.log(num_parent) / len(below(p)))
+                bounds[p] = value + rho * c * explore
+            mean = sum(values) / len(values)
+            widening = mean + rho * sum((v - mean) ** 2 for v in values) / len(values)
+            best = max(bounds, key=bounds.get, default=None)
+            if best is None or widening >= bounds[best]:
+                break
+            path = best
+        count = 1 if children(path) else 2
+        new = [tree.grow(path) for _ in range(min(count, most - len(order)))]
+        order += new
+        scores |= {p: world.score(p) for p in new}
+    return order
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_levels_are_those_of_the_references(seed):
+    world = World(seed)
+    plenty = 10**6
+    assert searched(Beam(8, 3), world, plenty) == plain_beam(world, 8, 3, compete=True)
+    assert searched(Beam(8, 3, ended="leave"), world, plenty) == plain_beam(world, 8, 3, compete=False)
+    assert searched(DVTS(3, 4), world, plenty) == plain_dvts(world, 3, 4)
+    assert searched(Rebase(), world, plenty) == plain_rebase(world, 16, paper=False)
+    assert searched(Rebase(allocation="paper"), world, plenty) == plain_rebase(world, 16, paper=True)
+    assert searched(BestFirst(3, at_once=4), world) == plain_best_first(world, 3, 4, 120)
+    assert searched(BestOfN(5), world) == [[(number,) for number in range(5)]]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bandits_walk_as_the_references_do(seed):
+    world = World(seed)
+    assert searched(MCTS(3, at_once=1), world) == plain_uct(world, 3, math.sqrt(2), 120)
+    for root_visits in (True, False):
+        found = searched(BudgetGuidedMCTS(at_once=2, root_visits=root_visits), World(seed), 60, budget=60)
+        one_by_one = searched_singly(BudgetGuidedMCTS(root_visits=root_visits), world, 60)
+        assert one_by_one == plain_budget_guided(world, 60, root_visits)
+        assert found[0] == [(0,), (1,)]
+
+
+def searched_singly(strategy, world, most):
+    """As the reference counts: two children of a node that has none, else one node at a time."""
+    strategy.at_once = 2
+    search, order = strategy.begin(Node(), np.random.default_rng(0)), []
+    while len(order) < most:
+        search.used = min(1.0, len(order) / most)
+        node = search._selected()
+        count = 1 if node.children else 2
+        new = [search._expand(node) for _ in range(min(count, most - len(order)))]
+        search._asked.update(each.path for each in new)
+        search.num_open += len(new)
+        for each in new:
+            if world.has_ended(each.path) or each.to_end:
+                each.end()
+            search.tell(each, world.score(each.path))
+        for each in sorted(search._new, key=lambda each: each.path):
+            search._learn(each, search.score[each.path])
+        search._new = []
+        order += [each.path for each in new]
+    return order
+
+
+def test_rebase_never_deals_out_more_than_its_width_and_ends_with_as_many_solutions():
+    for seed in range(30):
+        world = World(seed)
+        rounds = searched(Rebase(), world, 10**6)
+        ended, left = 0, 16
+        for level in rounds:
+            assert len(level) == left
+            ended += sum(world.has_ended(path) or len(path) >= 25 for path in level)
+            left = 16 - ended
+        assert ended == 16
+
+
+def particle_counts(resampling, weights_of, num=40_000):
+    """How often each of four particles is copied, on average over searches of one step."""
+    scores = [0.2, 0.5, 0.8, 0.9]
+    counts = np.zeros(4)
+    for seed in range(num // 100):
+        search = ParticleFilter(4, resampling, weights_of).begin(Node(), np.random.default_rng(seed))
+        for node, score in zip(search.ask(), scores, strict=True):
+            search.tell(node, score)
+        for node in search.ask():
+            counts[node.path[0]] += 1
+    return counts / counts.sum()
+
+
+@pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
+def test_particles_are_copied_in_proportion_to_their_weights(resampling):
+    """Binomial tolerance: 1,600 draws, five standard deviations are at most 0.0625."""
+    odds = np.array([0.2 / 0.8, 1.0, 4.0, 9.0])
+    products = np.array([0.2, 0.5, 0.8, 0.9])
+    assert particle_counts(resampling, "last") == pytest.approx(odds / odds.sum(), abs=0.0625)
+    assert particle_counts(resampling, "product") == pytest.approx(products / products.sum(), abs=0.0625)
+
+
+def test_systematic_resampling_keeps_what_weighs_more_than_its_share():
+    for seed in range(200):
+        search = ParticleFilter(8).begin(Node(), np.random.default_rng(seed))
+        for node, score in zip(search.ask(), [0.5] * 7 + [0.6], strict=True):
+            search.tell(node, score)
+        assert any(node.path[0] == 7 for node in search.ask())  # its weight is above 1 / 8
+
+
+def test_tempering_flattens_weights_only_while_few_particles_count():
+    def copies(temper_below):
+        total = 0
+        for seed in range(200):
+            search = ParticleFilter(8, temper_below=temper_below).begin(Node(), np.random.default_rng(seed))
+            for node, score in zip(search.ask(), [0.999] + [0.5] * 7, strict=True):
+                search.tell(node, score)
+            total += sum(node.path[0] == 0 for node in search.ask())
+        return total
+
+    assert copies(0.5) < copies(0.0)
+
+
+def test_a_gibbs_sweep_keeps_one_solution_and_writes_the_others():
+    world = World(3)
+    rounds = searched(ParticleFilter(4, sweeps=2), world, 10**6)
+    first = [path for level in rounds for path in level if len(path) == 1]
+    assert first == [(number,) for number in range(4 + 3)]  # the reference is not written again
+
+
+class TwoArms:
+    """Behind the root's children of even number every score is high, behind those of odd number low."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def score(self, path):
+        return float(np.clip((0.8 if path[0] % 2 == 0 else 0.2) + self.rng.normal(0, 0.1), 0, 1))
+
+
+@pytest.mark.parametrize("name", ["adaptive_gaussian", "adaptive_beta", "adaptive_widening", "mcts", "budget_guided"])
+def test_bandits_spend_their_nodes_on_the_better_arm(name):
+    """Most of the nodes below the root's children stand below good ones."""
+    shares = []
+    for seed in range(10):
+        world = TwoArms(seed)
+        strategy = STRATEGIES[name]()
+        strategy.at_once = 2
+        search = strategy.begin(Node(), np.random.default_rng(seed))
+        deep = []
+        for number in range(100):
+            search.used = number / 100
+            for node in search.ask():
+                search.tell(node, world.score(node.path))
+                deep += [node.path[0] % 2 == 0] if node.depth > 1 else []
+        shares.append(np.mean(deep))
+    assert np.mean(shares) > 0.7
+
+
+def test_posteriors_are_the_textbooks():
+    """The draw's mean over many draws, against closed forms; five standard errors."""
+    for model in ("gaussian", "beta"):
+        search = AdaptiveBranching(model).begin(Node(), np.random.default_rng(0))
+        nodes = search.ask(3)
+        for node, score in zip(nodes, [0.9, 0.7, 0.8], strict=True):
+            search.tell(node, score)
+        search.ask(1)
+        arm = search._gen[()]
+        draws = np.array([search._draw(arm) for _ in range(20_000)])
+        mean = 2.4 / 4 if model == "gaussian" else (0.5 + 2.4) / (0.5 + 0.5 + 3)
+        assert draws.mean() == pytest.approx(mean, abs=5 * draws.std() / math.sqrt(len(draws)))
+    kappa, nu = 4, 4  # after three scores
+    scale = 0.1 + sum((x - 0.8) ** 2 for x in (0.9, 0.7, 0.8)) + 3 * 1 / 4 * 0.8**2
+    search = AdaptiveBranching().begin(Node(), np.random.default_rng(1))
+    for node, score in zip(search.ask(3), [0.9, 0.7, 0.8], strict=True):
+        search.tell(node, score)
+    search.ask(1)
+    draws = np.array([search._draw(search._gen[()]) for _ in range(40_000)])
+    spread = math.sqrt(scale / nu / kappa)  # the marginal is Student's t with nu degrees of freedom
+    quartiles = np.quantile(draws, [0.25, 0.75]) - 0.6
+    assert quartiles == pytest.approx([-0.7407 * spread, 0.7407 * spread], rel=0.05)  # t_4's upper quartile is 0.7407
+
+
+def test_a_saturated_subtree_is_left_alone():
+    search = AdaptiveBranching("beta", saturation=0.75).begin(Node(), np.random.default_rng(0))
+    first, second = search.ask(2)
+    search.tell(first, 1.0)
+    search.tell(second, 0.9)
+    below = set()
+    for _ in range(40):
+        for node in search.ask(1):
+            search.tell(node, 1.0)
+            below.add(node.path[:2]) if node.path[0] == 0 else None
+    assert sum(path[0] == 0 for path in search.score) == 4  # four equal scores, and no more
+    kept = AdaptiveBranching("beta", saturation=1.0).begin(Node(), np.random.default_rng(0))
+    for _ in range(40):
+        for node in kept.ask(1):
+            kept.tell(node, 1.0)
+    assert max(sum(path[:1] == (number,) for path in kept.score) for number in range(40)) > 4
