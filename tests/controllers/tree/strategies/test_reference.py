@@ -422,7 +422,7 @@ def test_a_saturated_subtree_is_left_alone():
             below.add(node.path[:2]) if node.path[0] == 0 else None
     assert sum(path[0] == 0 for path in search.score) == 4  # four equal scores, and no more
     kept = AdaptiveBranching("beta", saturation=1.0).begin(Node(), np.random.default_rng(0))
-    for _ in range(40):
+    for _ in range(400):
         for node in kept.ask(1):
             kept.tell(node, 1.0)
-    assert max(sum(path[:1] == (number,) for path in kept.score) for number in range(40)) > 4
+    assert max(sum(path[:1] == (number,) for path in kept.score) for number in range(400)) > 4
