@@ -33,12 +33,10 @@ def part_from(key: str, known: Registry, kind: type[T], given: Any, *, default: 
         elif isinstance(given, Mapping):
             if not isinstance(given.get("type"), str) or not given.keys() <= {"type", "args"}:
                 raise ConfigError(f"is {dict(given)!r}; give {{type: ..., args: {{...}}}}")
-            factory = known.resolve(given["type"])
-            with require.under("args"):
-                try:
-                    given = factory(**(given.get("args") or {}))
-                except TypeError as error:
-                    raise ConfigError(f"are wrong for {given['type']}: {error}") from None
+            try:
+                given = known.build({"args": {}, **given})
+            except TypeError as error:
+                raise ConfigError(f"is {dict(given)!r}, which makes no {given['type']} ({error})") from None
         if not isinstance(given, kind):
             names = ", ".join(known.names())
             raise ConfigError(f"is {require.shown(given)}; give a {known.kind}, or the name of one: {names}")
