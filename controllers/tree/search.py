@@ -37,7 +37,6 @@ from scaffolding_ext.prompts.sampling_params import (
 )
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.notes import Purpose
-from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import (
     search_expanders,
@@ -193,7 +192,7 @@ class SearchController(BaseController):
         root = Branch(prompt, (), self._branch_budget(longest, beginnings.hints), beginnings=beginnings)
         search = _Search(self, root)
         try:
-            yield from relay(search.grow(), after=search.meter.count)
+            yield from search.meter.watch(search.grow())
             winner = yield from search.answer()
         finally:
             search.record_tree()
