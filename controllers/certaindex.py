@@ -17,27 +17,40 @@ from scaffolding_ext import require
 
 Measure = Literal["entropy", "mean_reward", "max_reward"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
+MIN_ANSWERS = 3  # of the samples that a look sees; with fewer answers nothing is settled
 
 
-def entropy_certaindex(classes: Sequence[int]) -> float:
+def has_answers(classes: Sequence[int], min_answers: int = MIN_ANSWERS) -> bool:
+    """Whether enough samples have an answer: `min_answers` of them, and all of them where there are fewer samples.
+
+    Args:
+        classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
+        min_answers: At least 1.
+    """
+    return sum(number != -1 for number in classes) >= max(1, min(min_answers, len(classes)))
+
+
+def entropy_certaindex(classes: Sequence[int], min_answers: int = MIN_ANSWERS) -> float:
     """Normalised agreement of sampled answers: (log n - H) / log n, H the entropy of the answer classes in nats.
 
     Args:
         classes: Class of each sample's answer, shape [num_samples]; -1 where there is none.
+        min_answers: Answers that there must be, as `has_answers` counts them.
 
     Returns:
-        1 where all answers are equal, 0 where no two are, and 0 for fewer than two answers: nothing agrees yet.
+        1 where all answers are equal, 0 where no two are, and 0 where there are too few answers: nothing agrees yet.
 
     Reference:
         Certaindex, section on multi-path algorithms: semantic entropy of the answer clusters, normalised by log n.
 
     Deviation:
         n = 1 is 0 / 0 in the paper. It is 0 here, so that no threshold stops a vote on its first sample. Samples
-        without an answer are left out, as they are of the vote itself: n counts the answers.
+        without an answer are left out, as the vote leaves them out: n counts the answers. The paper does not say what
+        two equal answers among many samples without one are worth; here it is 0.
     """
     counts = Counter(number for number in classes if number != -1)
     num_answers = counts.total()
-    if num_answers < 2:
+    if num_answers < 2 or not has_answers(classes, min_answers):
         return 0.0
     # H = log n - sum(c log c) / n, so (log n - H) / log n is this, and exact where all answers are equal.
     return min(1.0, sum(count * math.log(count) for count in counts.values()) / (num_answers * math.log(num_answers)))
@@ -116,31 +129,43 @@ class Threshold:
         return value if isinstance(value, Threshold) else cls(**value)
 
 
-def measure_value(measure: Measure, classes: Sequence[int], rewards: Sequence[float] | None = None) -> float:
+def measure_value(
+    measure: Measure,
+    classes: Sequence[int],
+    rewards: Sequence[float] | None = None,
+    min_answers: int = MIN_ANSWERS,
+) -> float:
     """The value of a measure.
 
     Raises:
         ValueError: The measure is unknown, or needs rewards and there are none.
     """
     if measure == "entropy":
-        return entropy_certaindex(classes)
+        return entropy_certaindex(classes, min_answers)
     require.one_of("measure", measure, MEASURES)
     if rewards is None:
         raise ValueError(f"{measure} needs the paths' rewards; give them, or threshold the entropy alone")
     return reward_certaindex(rewards, "mean" if measure == "mean_reward" else "max")
 
 
-def is_certain(thresholds: Sequence[Threshold], classes: Sequence[int], rewards: Sequence[float] | None = None) -> bool:
+def is_certain(
+    thresholds: Sequence[Threshold],
+    classes: Sequence[int],
+    rewards: Sequence[float] | None = None,
+    min_answers: int = MIN_ANSWERS,
+) -> bool:
     """Whether every measure reaches its threshold.
 
     Args:
         thresholds: At least one.
         classes: Class of each sample's answer, -1 where there is none.
         rewards: Reward of each path, for the measures that need it.
+        min_answers: Answers that there must be, as `has_answers` counts them; whatever is measured.
 
     Raises:
         ValueError: There is no threshold, or a measure lacks its rewards.
     """
     if not thresholds:
         raise ValueError("there is no threshold, and everything would pass; give at least one")
-    return all(measure_value(each.measure, classes, rewards) >= each.at_least for each in thresholds)
+    values = (measure_value(each.measure, classes, rewards, min_answers) >= each.at_least for each in thresholds)
+    return has_answers(classes, min_answers) and all(values)

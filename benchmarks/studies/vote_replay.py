@@ -35,7 +35,7 @@ from scaffolding_ext.controllers.vote.allocation.replay import Outcome, play, sh
 from scaffolding_ext.controllers.vote.allocation.search import cheapest
 from scaffolding_ext.controllers.vote.allocation.skyline import DynamicSkyline, InitialStepSkyline, fit_curve
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
-from scaffolding_ext.controllers.vote.voting import filtered_weights, vote
+from scaffolding_ext.controllers.vote.voting import elect, filtered_weights
 from scaffolding_ext.evaluation.calibrate.samples import read_votes
 from scaffolding_ext.evaluation.calibrate.vote_trial import Trial, plot_trial, try_rules
 
@@ -74,11 +74,10 @@ def named_rules(votes: Sequence[LabelledVote]) -> dict[str, AllocationRule]:
 
 def skylines(votes: Sequence[LabelledVote]) -> dict[str, AllocationRule]:
     """Curves fitted on the votes in the order of the file."""
-    classes = [each.classes for each in votes]
-    knobs = tuple(knob for knob in (2, 4, 6, 8, 12) if knob < min(map(len, classes)))
-    curves = tuple(fit_curve(classes, knob, 0.9) for knob in knobs)
+    knobs = tuple(knob for knob in (2, 4, 6, 8, 12) if knob < min(len(each.classes) for each in votes))
+    curves = tuple(fit_curve(votes, knob, 0.9) for knob in knobs)
     return {
-        "initial-step skyline": InitialStepSkyline(knob=KNOB, curve=fit_curve(classes, KNOB, 0.9)),
+        "initial-step skyline": InitialStepSkyline(knob=KNOB, curve=fit_curve(votes, KNOB, 0.9)),
         "dynamic skyline": DynamicSkyline(knobs=knobs, curves=curves),
     }
 
@@ -143,9 +142,10 @@ def report_weights(report: Report, votes: Sequence[LabelledVote]) -> None:
         report.figure(f"{name}: accuracy", float(np.mean(right)))
         report.difference(f"{name}: difference from the plain vote, points", right, plain, scale=100)
 
-    def compare_winners(name: str, winners: list[int]) -> None:
-        pairs = zip(votes, winners, strict=True)
-        compare(name, [winner != -1 and bool(v.correct[list(v.classes).index(winner)]) for v, winner in pairs])
+    def compare_winners(name: str, weights: Sequence[Sequence[float]]) -> None:
+        elections = [elect(each.classes, own) for each, own in zip(votes, weights, strict=True)]
+        pairs = zip(votes, elections, strict=True)
+        compare(name, [winner != -1 and bool(each.correct[first]) for each, (winner, first) in pairs])
 
     if votes[0].rewards is not None:
         scores = [list(each.rewards or ()) for each in votes]
@@ -157,10 +157,10 @@ def report_weights(report: Report, votes: Sequence[LabelledVote]) -> None:
         weighted = "probability-weighted vote"
     else:
         return
-    compare_winners(weighted, [vote(e.classes, s) for e, s in zip(votes, scores, strict=True)])
+    compare_winners(weighted, scores)
     for share in (0.1, 0.5, 0.9):
-        winners = [vote(e.classes, filtered_weights(e.classes, s, share)) for e, s in zip(votes, scores, strict=True)]
-        compare_winners(f"DeepConf's offline vote, best {share:.0%}", winners)
+        filtered = [filtered_weights(each.classes, own, share) for each, own in zip(votes, scores, strict=True)]
+        compare_winners(f"DeepConf's offline vote, best {share:.0%}", filtered)
 
 
 @benchmark("studies.vote_replay --samples runs/votes/samples.jsonl")

@@ -32,7 +32,7 @@ from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOve
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.vote.variety import Variety, check_variety
-from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess, Worker
@@ -257,8 +257,8 @@ class ConformalDraftTargetController(BaseController):
         answers = [chain.answer for chain in chains]
         classes = yield from classify(self, answers)
         weights = [self.aggregator(chain) for chain in chains]
-        winner = vote(classes, weights)
-        elected = chains[classes.index(winner)] if winner >= 0 else chains[0]
+        winner, first = elect(classes, weights)
+        elected = chains[first]
         record("vote", answers=answers, classes=classes, weights=weights, winner=winner, **figures)
         reason = elected.exit_reason if len(chains) == 1 else "vote" if winner >= 0 else "no_answer"
         finish(task, elected.text, elected.token_ids, elected.answer, reason)

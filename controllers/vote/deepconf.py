@@ -17,7 +17,7 @@ from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finis
 from scaffolding_ext.controllers.chain import Chain, conclude, start_chain
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.vote.group_confidence import RunningGroupConfidence, warm_up_threshold
-from scaffolding_ext.controllers.vote.samples import Sample, Sampler
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler, end_vote
 from scaffolding_ext.controllers.vote.voting import filtered_weights, vote
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.prompting import family_named
@@ -110,30 +110,15 @@ class DeepConfController(BaseController):
             samples = sampler.samples
             classes = yield from classify(self, [sample.answer for sample in samples])
             weights = self._weights(samples, classes, threshold)
-            winner = vote(classes, weights)
-            share = _share(classes, weights, winner)
+            share = _share(classes, weights)
             agree = share >= self.consensus_share and sum(weight > 0 for weight in weights) > 1
             if len(samples) == num or agree:
                 break
             yield sampler.start(min(self.warm_up_sample_num, num - len(samples)))
         sampler.look_for_copies(self)
-        num_discarded = sampler.discard(sample for sample in samples if _is_unsure(sample))
-        record(
-            "vote",
-            num_samples=len(samples),
-            answers=[sample.answer for sample in samples],
-            classes=classes,
-            weights=weights,
-            winner=winner,
-            share=share,
-            stopped=[sample.index for sample in samples if _is_unsure(sample)],
-            num_decoded=[sample.num_decoded for sample in samples],
-            num_discarded=num_discarded,
-        )
-        elected = samples[classes.index(winner)] if winner >= 0 else samples[0]
-        reason = "no_answer" if winner < 0 else "certain" if len(samples) < num else "vote"
-        answer = elected.answer if winner >= 0 else None
-        finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
+        unsure = [sample for sample in samples if _is_unsure(sample)]
+        num_discarded, stopped = sampler.discard(unsure), [sample.index for sample in unsure]
+        end_vote(task, samples, classes, weights, num, share=share, stopped=stopped, num_discarded=num_discarded)
 
     def _weights(self, samples: list[Sample], classes: list[int], threshold: float) -> list[float]:
         """Each trace's confidence; 0 for those that do not vote."""
@@ -233,6 +218,7 @@ def _is_unsure(sample: Sample) -> bool:
     return sample.task.customized_result_fields.get("exit_reason") == "unsure"
 
 
-def _share(classes: list[int], weights: list[float], winner: int) -> float:
-    total = math.fsum(weights)
+def _share(classes: list[int], weights: list[float]) -> float:
+    """The winner's share of the weights; 0 where no vote weighs anything."""
+    winner, total = vote(classes, weights), math.fsum(weights)
     return math.fsum(w for w, kind in zip(weights, classes, strict=True) if kind == winner) / total if total else 0.0

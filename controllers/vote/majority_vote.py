@@ -17,9 +17,8 @@ from scaffolding_ext.controllers.base import ONE_GENERATION, BaseController, fin
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.reward import prepare, score
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.samples import Sample, Sampler
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler, end_vote
 from scaffolding_ext.controllers.vote.variety import check_variety
-from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight, weight_from
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
@@ -145,22 +144,16 @@ class MajorityVoteController(BaseController):
             record("allocate", num_samples=len(classes), classes=classes, num_more=num_more)
         publish(Steps(type(self).__name__, len(classes), 0, 1.0))
         sampler.look_for_copies(self)
-        samples, winner = sampler.samples, vote(classes, weights)
-        elected = samples[classes.index(winner)] if winner >= 0 else samples[0]
-        record(
-            "vote",
-            num_samples=len(samples),
+        end_vote(
+            task,
+            sampler.samples,
+            classes,
+            weights,
+            max_samples,
             num_rounds=num_rounds,
-            answers=[sample.answer for sample in samples],
-            classes=classes,
-            weights=weights,
-            winner=winner,
-            num_decoded=[sample.num_decoded for sample in samples],
+            min_answers=None if self.allocation is None else self.allocation.min_answers,
             drift=None if self.allocation is None else self.allocation.observe(classes, max_samples),
         )
-        reason = "no_answer" if winner < 0 else "certain" if len(samples) < max_samples else "vote"
-        answer = elected.answer if winner >= 0 else None
-        finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
 
     def _steps(self, classes: Sequence[int], max_samples: int) -> Steps:
         """How far the vote is: its knob is the samples that it may still draw, as far as its rule may stop it."""

@@ -121,6 +121,7 @@ class CalibratedRule(AllocationRule):
     def __init__(self, path: str, model: str, window: int = 100) -> None:
         self.calibration = load_calibration(path)
         self.rule = self.calibration.rule_for(model)
+        self.min_answers = self.rule.min_answers
         self._recent = RecentRequests(self.calibration.certaindex, window)
 
     @property

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.base import BaseController, finish
 from scaffolding_ext.controllers.vote.variety import Variety
+from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.protocol import (
     Controller,
     ControllerGenerator,
@@ -21,6 +22,8 @@ from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.request.ledger import Ledger, Meter
 from scaffolding_ext.request.program import current_program, discard, enter_part, next_seed, record
 from scaffolding_ext.request.seeds import derive_seed
+
+_log = logging.getLogger(__name__)
 
 
 class Sample:
@@ -52,7 +55,41 @@ class Sample:
         return self.ledger.num_decoded
 
 
-_log = logging.getLogger(__name__)
+def end_vote(
+    task: GenerationTask,
+    samples: Sequence[Sample],
+    classes: Sequence[int],
+    weights: Sequence[float],
+    max_samples: int,
+    **figures: Any,
+) -> None:
+    """Write the elected sample into the task, and the vote into the trace.
+
+    Args:
+        task: Gets the output. Its exit reason is `"certain"` where samples were left undrawn, `"no_answer"` where no
+            sample has an answer, else `"vote"`.
+        samples: Those that were drawn.
+        classes: Class of each one's answer, -1 where there is none.
+        weights: What each one's vote weighs.
+        max_samples: Samples that the vote could have drawn.
+        **figures: For the trace, beside what every vote tells.
+    """
+    winner, first = elect(classes, weights)
+    record(
+        "vote",
+        num_samples=len(samples),
+        num_answers=sum(number != -1 for number in classes),
+        answers=[sample.answer for sample in samples],
+        classes=classes,
+        weights=weights,
+        winner=winner,
+        num_decoded=[sample.num_decoded for sample in samples],
+        **figures,
+    )
+    reason = "no_answer" if winner < 0 else "certain" if len(samples) < max_samples else "vote"
+    elected = samples[first]
+    answer = elected.answer if winner >= 0 else None
+    finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
 
 
 class Sampler:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,28 @@ def vote(classes: Sequence[int], weights: Sequence[float] | None = None) -> int:
         if number != -1:
             totals[number] = totals.get(number, 0.0) + weight
     return max(totals, key=totals.__getitem__, default=-1)  # of equals, the first inserted
+
+
+class Election(NamedTuple):
+    """How a vote ended.
+
+    Attributes:
+        winner: The class that won; -1 where no sample has an answer.
+        first: Index of the first sample of that class, which is the vote's output; 0 where no sample has an answer.
+    """
+
+    winner: int
+    first: int
+
+
+def elect(classes: Sequence[int], weights: Sequence[float] | None = None) -> Election:
+    """The winner, as `vote` finds it, and the sample that stands for it.
+
+    Raises:
+        ValueError: As `vote`.
+    """
+    winner = vote(classes, weights)
+    return Election(winner, list(classes).index(winner) if winner != -1 else 0)
 
 
 def trace_confidence(

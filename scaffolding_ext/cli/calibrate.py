@@ -53,6 +53,12 @@ calibrate.add_command(chain)
 @click.option(
     "--num_orders", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Random sample orders."
 )
+@click.option(
+    "--rewards/--no_rewards",
+    default=True,
+    show_default=True,
+    help="Whether a policy may read rewards, where the samples have some: it then needs a reward_controller.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sample orders.")
 @json_option
 def certaindex(
@@ -62,6 +68,7 @@ def certaindex(
     plot_path: Path | None,
     max_loss: float,
     num_orders: int,
+    rewards: bool,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -82,7 +89,7 @@ def certaindex(
     from scaffolding_ext.evaluation.calibrate.vote_trial import plot_trial, try_rules
 
     votes = read_votes(samples)
-    trial = try_rules(votes, num_orders, np.random.default_rng(seed))
+    trial = try_rules(votes, num_orders, np.random.default_rng(seed), reads_rewards=rewards)
     rule = trial.chosen(max_loss)
     figures = trial.figures(rule)
     knob = max(2, int(trial.outcomes[rule].sizes.min()))  # what every vote under this rule draws: drift is tested there
@@ -103,6 +110,8 @@ def certaindex(
         click.echo(json.dumps({"policy": calibration.policy, "figures": figures, "output_path": str(output_path)}))
         return
     click.echo(f"policy    {rule}")
+    if rule.reads_rewards:
+        click.echo("          it reads rewards: give the vote the reward_controller that scored these samples")
     click.echo(f"accuracy  {figures['accuracy']:.1%} against {figures['full_accuracy']:.1%} of the full vote")
     click.echo(f"tokens    {figures['tokens']:,.0f} against {figures['full_tokens']:,.0f} a question")
     click.echo(f"samples   {figures['samples']:.1f} in {figures['rounds']:.1f} rounds")

@@ -56,6 +56,15 @@ def test_fewer_than_two_answers_are_not_certain(votes: list[int]) -> None:
     assert entropy_certaindex(votes) == 0
 
 
+@pytest.mark.parametrize(
+    ("votes", "min_answers", "value"),
+    [([0, 0, -1, -1, -1], 3, 0.0), ([0, 0, -1, -1, -1], 2, 1.0), ([0, 0, 0, -1], 3, 1.0), ([0, 0], 3, 1.0)],
+)
+def test_nothing_is_settled_by_too_few_answers(votes: list[int], min_answers: int, value: float) -> None:
+    assert entropy_certaindex(votes, min_answers) == value
+    assert is_certain((Threshold("max_reward", 0.5),), votes, [1.0], min_answers) is (value == 1.0)
+
+
 def test_samples_without_an_answer_are_left_out() -> None:
     assert entropy_certaindex([-1, -1, -1]) == 0
     assert entropy_certaindex([0, -1, 0, 1, -1]) == pytest.approx(entropy_certaindex([0, 0, 1]))

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
@@ -46,7 +46,16 @@ class AllocationRule(ABC):
 
     A subclass gives `_num_more`; callers ask `num_more`, draw as many samples, and ask again with them appended. A
     setting that plain data cannot hold is made of plain data, too, so that stack files and calibrations can give it.
+
+    Attributes:
+        min_answers: Answers that a vote must have before the rule may stop it, for the trace; None where the rule
+            weighs samples without an answer in another way.
+        is_fitted: Whether `families` fits each setting to the labelled votes. A calibration then fits on some questions
+            and plays on the others; the families of any votes must have equally many settings.
     """
+
+    min_answers: int | None = None
+    is_fitted: ClassVar[bool] = False
 
     @classmethod
     def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:

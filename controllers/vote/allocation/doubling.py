@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scaffolding_ext import require
+from scaffolding_ext.controllers.certaindex import MIN_ANSWERS, has_answers
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes, standing_of
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 
@@ -17,20 +18,23 @@ class AgreementDoubling(AllocationRule):
     Args:
         agreement: Share of the votes, by weight, that must agree, in (0.5, 1].
         first: Samples before the first look, at least 1.
+        min_answers: Answers that a look must find: so many of the samples, or all of them where there are fewer.
 
     Raises:
         ValueError: A setting is out of range.
 
     Reference:
-        `AdaptiveSelfConsistency` of its_hub (Red Hat AI Innovation Team), whose defaults these are.
+        `AdaptiveSelfConsistency` of its_hub (Red Hat AI Innovation Team), whose defaults `agreement` and `first` are.
     """
 
     agreement: float = 0.75
     first: int = 2
+    min_answers: int = MIN_ANSWERS
 
     def __post_init__(self) -> None:
         require.number("agreement", self.agreement, above=0.5, most=1)
         require.whole("first", self.first)
+        require.whole("min_answers", self.min_answers)
 
     @classmethod
     def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
@@ -42,9 +46,8 @@ class AgreementDoubling(AllocationRule):
             return self.first - num_drawn
         standing = standing_of(votes)
         cast = standing.lead + sum(rival.num_votes for rival in standing.rivals)
-        if cast and standing.lead / cast >= self.agreement:
-            return 0
-        return num_drawn
+        agree = has_answers(votes.classes, self.min_answers) and standing.lead >= self.agreement * cast > 0
+        return 0 if agree else num_drawn
 
     def refuses_weights(self, most_weight: float) -> str | None:
         return None  # shares are shares of the weight

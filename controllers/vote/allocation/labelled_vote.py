@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.controllers.vote.voting import elect
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,23 @@ class LabelledVote:
         )
 
     def is_right(self, num_samples: int) -> bool:
-        """Whether the vote of the first samples is: its output is the winner's first sample."""
-        winner = vote(self.classes[:num_samples])
-        return winner != -1 and bool(self.correct[list(self.classes).index(winner)])
+        """Whether the vote of the first samples is right: its output is the winner's first sample."""
+        winner, first = elect(self.classes[:num_samples])
+        return winner != -1 and bool(self.correct[first])
+
+    def samples_needed(self) -> int | None:
+        """The fewest samples from which on the vote is right, at every larger size; None where the full vote is wrong.
+
+        Reference:
+            Fu et al., arXiv 2412.20993: steps to the right answer, of questions that can be solved.
+
+        Deviation:
+            The paper counts the steps up to the first right answer. A vote that is right once and then wrong has not
+            arrived there, so here it must stay right.
+        """
+        needed = None
+        for num_samples in range(len(self.classes), 0, -1):
+            if not self.is_right(num_samples):
+                break
+            needed = num_samples
+        return needed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,13 +20,6 @@ def knobs_of(votes: Sequence[LabelledVote]) -> list[int]:
     """Numbers of samples after which a rule may look at these votes."""
     most = most_samples(votes)
     return [knob for knob in (2, 3, 4, 5, 6, 8) if knob < most]
-
-
-def families(
-    rules: Iterable[type[AllocationRule]], votes: Sequence[LabelledVote]
-) -> dict[str, Sequence[AllocationRule]]:
-    """Every family of every rule, as `AllocationRule.families` gives them for the labelled votes."""
-    return {name: settings for rule in rules for name, settings in rule.families(votes).items()}
 
 
 def cheapest(

@@ -17,21 +17,9 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.search import knobs_of, most_samples
 from scaffolding_ext.errors import ConfigError
-
-
-def samples_needed(classes: Sequence[int]) -> int:
-    """The fewest samples from which on the vote's winner is that of the full vote, at every later size too.
-
-    Args:
-        classes: Class of each sample's answer in order, shape [num_samples], at least one; -1 where there is none.
-    """
-    winner = vote(classes)
-    needed = len(classes)
-    while needed > 1 and vote(classes[: needed - 1]) == winner:
-        needed -= 1
-    return needed
 
 
 @dataclass(frozen=True)
@@ -68,32 +56,41 @@ class Curve:
         return self.num_samples[-1]
 
 
-def fit_curve(votes: Sequence[Sequence[int]], knob: int, quantile: float) -> Curve:
-    """Fit the samples that votes need to their certaindex after `knob` samples.
+def fit_curve(votes: Sequence[LabelledVote], knob: int, quantile: float) -> Curve:
+    """Fit the samples that votes need to be right to their certaindex after `knob` samples.
 
     At each value that occurs the curve is the `quantile` of what the votes with that value needed, and never below the
-    curve at a higher value.
+    curve at a higher value. Votes that are wrong with all their samples say nothing: no number of samples helps them.
 
     Args:
-        votes: Classes of each full vote in the order drawn, each with at least `knob` samples.
+        votes: Labelled votes in the order drawn, each with at least `knob` samples.
         knob: Samples before the look, at least 1.
         quantile: Share of the votes that get what they need, in (0, 1].
 
     Raises:
-        ValueError: There is no vote, a vote is shorter than the knob, or a setting is out of range.
+        ValueError: No vote is right with all its samples, a vote is shorter than the knob, or a setting is out of
+            range.
     """
-    if not votes or knob < 1 or not 0 < quantile <= 1:
-        raise ValueError(f"{len(votes)} votes, knob {knob}, quantile {quantile}; give votes, 1 or more, and (0, 1]")
-    shortest = min(len(classes) for classes in votes)
+    if knob < 1 or not 0 < quantile <= 1:
+        raise ValueError(f"knob {knob}, quantile {quantile}; give 1 or more, and a share in (0, 1]")
+    shortest = min((len(each.classes) for each in votes), default=knob)
     if shortest < knob:
         raise ValueError(f"a vote has {shortest} samples, fewer than the knob {knob}; leave it out or lower the knob")
     needs: dict[float, list[int]] = {}
-    for classes in votes:
-        value = round(entropy_certaindex(classes[:knob]), 9)
-        needs.setdefault(value, []).append(max(knob, samples_needed(classes)))
+    for each in votes:
+        needed = each.samples_needed()
+        if needed is not None:
+            value = round(entropy_certaindex(each.classes[:knob]), 9)
+            needs.setdefault(value, []).append(max(knob, needed))
+    if not needs:
+        raise ValueError(f"none of {len(votes)} votes is right with all its samples; a curve is fitted to right ones")
     values = sorted(needs, reverse=True)
     wanted = [int(np.quantile(needs[value], quantile, method="higher")) for value in values]
     return Curve(tuple(values), tuple(int(number) for number in np.maximum.accumulate(wanted)))
+
+
+QUANTILES = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)  # that a calibration tries
+STEPS = (2, 4)  # between the looks of the dynamic rule that a calibration tries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +102,15 @@ class InitialStepSkyline(AllocationRule):
         curve: Fitted at that knob.
     """
 
+    is_fitted = True
     knob: int
     curve: Curve
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        knobs = knobs_of(votes) if _can_be_fitted(votes) else []
+        fitted = [cls(knob=knob, curve=fit_curve(votes, knob, share)) for knob in knobs for share in QUANTILES]
+        return {"curve at one knob": fitted} if fitted else {}
 
     def __post_init__(self) -> None:
         require.whole("knob", self.knob)
@@ -130,8 +134,20 @@ class DynamicSkyline(AllocationRule):
         ValueError: The knobs do not rise, or have not one curve each.
     """
 
+    is_fitted = True
     knobs: tuple[int, ...]
     curves: tuple[Curve, ...]
+
+    @classmethod
+    def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
+        looks = [tuple(range(step, most_samples(votes), step)) for step in STEPS] if _can_be_fitted(votes) else []
+        fitted = [
+            cls(knobs=knobs, curves=tuple(fit_curve(votes, knob, share) for knob in knobs))
+            for knobs in looks
+            if knobs
+            for share in QUANTILES
+        ]
+        return {"curves at every knob": fitted} if fitted else {}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", tuple(self.knobs))
@@ -150,3 +166,8 @@ class DynamicSkyline(AllocationRule):
         index = passed[-1]
         allotted = self.curves[index].allocated(entropy_certaindex(votes.classes[: self.knobs[index]]))
         return min(allotted, next_look) - num_drawn
+
+
+def _can_be_fitted(votes: Sequence[LabelledVote]) -> bool:
+    """Whether the votes are equally large, and one of them is right."""
+    return len({len(each.classes) for each in votes}) == 1 and any(each.samples_needed() for each in votes)

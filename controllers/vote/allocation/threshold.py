@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from scaffolding_ext import require
-from scaffolding_ext.controllers.certaindex import Threshold, is_certain
+from scaffolding_ext.controllers.certaindex import MIN_ANSWERS, Measure, Threshold, is_certain, measure_value
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.search import knobs_of
 
 THRESHOLDS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)  # that a calibration tries
+BESIDE_REWARDS = (0.9, 0.7, 0.5, 0.0)  # of the entropy, that it tries beside a threshold of the rewards
+REWARD_MEASURES: tuple[Measure, ...] = ("mean_reward", "max_reward")
+REWARD_QUANTILES = (0.25, 0.5, 0.75)  # of the questions reach the threshold that it tries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +27,7 @@ class CertaindexRule(AllocationRule):
     Args:
         threshold: Least entropy certaindex.
         reward_thresholds: Further measures that must reach a threshold too; they need the samples' rewards.
+        min_answers: Answers that a look must find: so many of the samples, or all of them where there are fewer.
 
     Raises:
         ValueError: A setting is out of range.
@@ -28,9 +35,11 @@ class CertaindexRule(AllocationRule):
 
     threshold: float = 0.7
     reward_thresholds: tuple[Threshold, ...] = ()
+    min_answers: int = MIN_ANSWERS
 
     def __post_init__(self) -> None:
         require.number("threshold", self.threshold, least=0, most=1)
+        require.whole("min_answers", self.min_answers)
         object.__setattr__(self, "reward_thresholds", tuple(map(Threshold.of, self.reward_thresholds)))
 
     @property
@@ -42,7 +51,7 @@ class CertaindexRule(AllocationRule):
         """Whether every measure of the first samples reaches its threshold."""
         thresholds = (Threshold("entropy", self.threshold), *self.reward_thresholds)
         rewards = None if votes.rewards is None else votes.rewards[:num_samples]
-        return is_certain(thresholds, votes.classes[:num_samples], rewards)
+        return is_certain(thresholds, votes.classes[:num_samples], rewards, self.min_answers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +76,9 @@ class StaticThreshold(CertaindexRule):
 
     @classmethod
     def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        return {"certaindex, one knob": [cls(threshold=least, knob=n) for n in knobs_of(votes) for least in THRESHOLDS]}
+        plain = [cls(threshold=least, knob=n) for n in knobs_of(votes) for least in THRESHOLDS]
+        rewarded = [cls(knob=n, **both) for n in knobs_of(votes) for both in _conjunctions(votes, n)]
+        return {"certaindex, one knob": plain, "certaindex and rewards, one knob": rewarded}
 
     def _num_more(self, votes: Votes) -> int:
         if len(votes.classes) < self.knob:
@@ -97,9 +108,29 @@ class ThresholdEvery(CertaindexRule):
 
     @classmethod
     def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        return {
-            "certaindex, every step": [cls(threshold=least, step=n) for n in knobs_of(votes) for least in THRESHOLDS]
-        }
+        plain = [cls(threshold=least, step=n) for n in knobs_of(votes) for least in THRESHOLDS]
+        rewarded = [cls(step=n, **both) for n in knobs_of(votes) for both in _conjunctions(votes, n)]
+        return {"certaindex, every step": plain, "certaindex and rewards, every step": rewarded}
 
     def _num_more(self, votes: Votes) -> int:
         return 0 if votes.classes and self.is_certain(votes, len(votes.classes)) else self.step
+
+
+def _conjunctions(votes: Sequence[LabelledVote], knob: int) -> list[dict[str, Any]]:
+    """Thresholds of the entropy and of a reward measure, for a calibration to try; none where there are no rewards.
+
+    A reward model's scores may be crowded anywhere in [0, 1], so that the thresholds are quantiles of what the votes
+    have after `knob` samples.
+    """
+    if any(each.rewards is None for each in votes):
+        return []
+    found = []
+    for measure in REWARD_MEASURES:
+        values = [measure_value(measure, (), (each.rewards or ())[:knob]) for each in votes]
+        cuts = sorted({round(float(cut), 3) for cut in np.quantile(values, REWARD_QUANTILES)})
+        found += [
+            {"threshold": least, "reward_thresholds": (Threshold(measure, cut),)}
+            for cut in cuts
+            for least in BESIDE_REWARDS
+        ]
+    return found

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.replay import Outcome, play, shuffled
-from scaffolding_ext.controllers.vote.allocation.search import cheapest, families
+from scaffolding_ext.controllers.vote.allocation.search import cheapest
+from scaffolding_ext.errors import DatasetError, MissingDependencyError
 from scaffolding_ext.registry import allocation_rules
+
+NUM_FOLDS = 5  # of the questions, for settings that are fitted to the others
 
 
 class Trial(NamedTuple):
     """Every setting of every family, played on the same orders of the same votes.
+
+    Settings that are fitted to the votes are played on questions that they were not fitted to.
 
     Attributes:
         full: The full vote.
@@ -60,7 +67,8 @@ def try_rules(
     votes: Sequence[LabelledVote],
     num_orders: int,
     rng: np.random.Generator,
-    on_rule: Callable[[AllocationRule], None] = lambda rule: None,
+    *,
+    reads_rewards: bool = True,
 ) -> Trial:
     """Play every setting of every family on random orders of the samples.
 
@@ -68,17 +76,57 @@ def try_rules(
         votes: The labelled votes, at least one.
         num_orders: Orders of each vote.
         rng: Draws the orders.
-        on_rule: Called with each rule when it has been played.
+        reads_rewards: Whether rules that read rewards are tried, where the votes have some.
+
+    Raises:
+        DatasetError: No sample is right, so that no rule could lose accuracy.
     """
+    if not any(any(each.correct) for each in votes):
+        raise DatasetError(
+            f"no sample of {len(votes)} questions is right, so that no rule could lose accuracy: give samples whose "
+            "questions have answers"
+        )
     orders = shuffled(votes, num_orders, rng)
     full = play(Even(num_samples=max(len(each.classes) for each in votes)), orders)
-    found: dict[str, dict[AllocationRule, Outcome]] = {}
-    for name, rules in families(rules_to_try(), votes).items():
-        found[name] = {}
-        for rule in rules:
-            found[name][rule] = play(rule, orders)
-            on_rule(rule)
+    folds = np.array_split(rng.permutation(len(votes)), min(NUM_FOLDS, len(votes)))
+    found: dict[str, Mapping[AllocationRule, Outcome]] = {}
+    for kind in rules_to_try():
+        for name, rules in kind.families(votes).items():
+            if kind.is_fitted:
+                outcomes = _cross_fitted(kind, name, votes, orders, folds)
+            else:
+                tried = (rule for rule in rules if reads_rewards or not rule.reads_rewards)
+                outcomes = {rule: play(rule, orders) for rule in tried}
+            if outcomes:
+                found[name] = outcomes
     return Trial(full, found)
+
+
+def _cross_fitted(
+    kind: type[AllocationRule],
+    name: str,
+    votes: Sequence[LabelledVote],
+    orders: Sequence[Sequence[LabelledVote]],
+    folds: Sequence[npt.NDArray[np.int64]],
+) -> dict[AllocationRule, Outcome]:
+    """A family's settings as fitted to all votes, each with what it comes to on questions that it was not fitted to.
+
+    Empty where the questions outside a fold cannot be fitted to.
+    """
+    parts = []
+    for fold in folds:
+        others = [votes[index] for index in sorted(set(range(len(votes))) - set(fold.tolist()))]
+        rules = kind.families(others).get(name)
+        if rules is None:
+            return {}
+        parts.append([play(rule, [orders[index] for index in fold]) for rule in rules])
+    places = np.argsort(np.concatenate(folds))
+    names = [field.name for field in dataclasses.fields(Outcome)]
+    found: dict[AllocationRule, Outcome] = {}
+    for rule, own in zip(kind.families(votes)[name], zip(*parts, strict=True), strict=True):
+        columns = {each: np.concatenate([getattr(part, each) for part in own])[places] for each in names}
+        found.setdefault(rule, Outcome(**columns))
+    return found
 
 
 def plot_trial(trial: Trial, chosen: AllocationRule, title: str, path: str | os.PathLike[str]) -> None:
@@ -87,8 +135,6 @@ def plot_trial(trial: Trial, chosen: AllocationRule, title: str, path: str | os.
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    from scaffolding_ext.errors import MissingDependencyError
-
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -19,7 +19,7 @@ from scaffolding_ext.controllers.vote.allocation.data_set import CLAIMS, Spendin
 from scaffolding_ext.controllers.vote.allocation.data_set_replay import skyline
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Sample
@@ -152,14 +152,15 @@ def _checked(controller: Controller) -> MajorityVoteController:
 def _vote_of(samples: Sequence[Record]) -> Record:
     """The vote of a question: the first sample that gave the winning answer, with what all samples cost."""
     classes = group([sample.answer for sample in samples])
-    winner = vote(classes)
+    winner, first = elect(classes)
     ended = [sample for sample in samples if sample.error is None]
-    elected = samples[classes.index(winner)] if winner >= 0 else (ended or samples)[0]
+    elected = samples[first] if winner >= 0 else (ended or samples)[0]
     event = {
         "event": "vote",
         "branch": [],
         "seconds": 0.0,
         "num_samples": len(samples),
+        "num_answers": sum(number != -1 for number in classes),
         "num_rounds": len(samples),
         "answers": [sample.answer for sample in samples],
         "classes": classes,

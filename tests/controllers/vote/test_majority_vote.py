@@ -78,6 +78,16 @@ def test_it_ends_once_the_rule_is_certain():
     assert len(worker.tasks) == 4
 
 
+def test_two_equal_answers_among_five_samples_do_not_end_a_vote():
+    answers = ["7", "7", None, None, None, "7", "7", "7"]
+    result = voted(boxed(*answers), default_sample_num=8, allocation=StaticThreshold(knob=5))
+    event = vote_event(result)
+    assert (event["num_samples"], event["num_answers"], event["min_answers"]) == (8, 5, 3)
+    sooner = voted(boxed(*answers), default_sample_num=8, allocation=StaticThreshold(knob=5, min_answers=2))
+    event = vote_event(sooner)
+    assert (event["num_samples"], event["num_answers"], event["min_answers"]) == (5, 2, 2)
+
+
 def test_nothing_is_decoded_in_vain():
     result = voted(boxed("8", "8", "8", "8", "8"), default_sample_num=5, allocation=Curtailment())
     assert vote_event(result)["num_samples"] == 3

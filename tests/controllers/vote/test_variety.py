@@ -112,12 +112,15 @@ def test_one_greedy_sample_is_not_refused():
     assert temperatures(worker) == {0.0}
 
 
-@pytest.mark.parametrize(("texts", "told"), [(["a", "a", "a"], True), (["a", "a", "b"], False)])
+@pytest.mark.parametrize(
+    ("texts", "told"), [(["a", "a", "a"], True), (["a", "a"], True), (["a", "a", "b"], False), (["a"], False)]
+)
 def test_a_vote_of_copies_says_so(texts, told, caplog, events):
     replies = iter(texts)
     with caplog.at_level(logging.WARNING):
         result, _ = run(
-            MajorityVoteController(NativeGenerationController(PLAIN), 3, allocation=None), lambda task: next(replies)
+            MajorityVoteController(NativeGenerationController(PLAIN), len(texts), allocation=None),
+            lambda task: next(replies),
         )
     assert ("the same text" in caplog.text) == told
     assert bool(events(result, "warning")) == told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.replay import Outcome, play, shuffled, tokens_at_once
-from scaffolding_ext.controllers.vote.allocation.search import cheapest, families
+from scaffolding_ext.controllers.vote.allocation.search import cheapest
 from scaffolding_ext.evaluation.calibrate.vote_trial import rules_to_try
 
 VOTE = LabelledVote("a", [0, 1, 1, -1, 0, 1], [False, True, True, False, False, True], [10, 20, 30, 40, 50, 60])
@@ -87,11 +89,19 @@ def test_where_none_is_within_the_loss_the_one_that_loses_least_is_taken() -> No
 
 
 def test_every_setting_of_every_family_plays() -> None:
-    orders = shuffled([VOTE], 2, np.random.default_rng(0))
-    made = families(rules_to_try(), [VOTE])
-    assert {"curtailment", "leader change", "certaindex, every step"} <= made.keys()
+    scored = dataclasses.replace(VOTE, rewards=[0.1, 0.9, 0.4, 0.3, 0.8, 0.2])
+    plain, made = (
+        {name: rules for kind in rules_to_try() for name, rules in kind.families([vote]).items()}
+        for vote in (VOTE, scored)
+    )
+    orders = shuffled([scored], 2, np.random.default_rng(0))
+    assert {"curtailment", "leader change", "certaindex, every step", "curve at one knob"} <= plain.keys()
+    rewarded = "certaindex and rewards, one knob", "certaindex and rewards, every step"
+    assert [len(plain[name]) for name in rewarded] == [0, 0]
+    assert all(rule.reads_rewards for name in rewarded for rule in made[name])
     for rules in made.values():
-        assert len(set(rules)) == len(rules)
+        assert rules
+        assert rules[0].is_fitted or len(set(rules)) == len(rules)
         for rule in rules:
             assert play(rule, orders).num_samples[0] <= 6
     assert play(Curtailment(leap=1.0), orders).changed[0] == 0

@@ -22,6 +22,7 @@ from scaffolding_ext.controllers.vote.allocation.baselines import Even, LengthTh
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.early_stopping import EarlyStoppingWindow
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.replay import replay
 from scaffolding_ext.controllers.vote.allocation.skyline import (
@@ -29,7 +30,6 @@ from scaffolding_ext.controllers.vote.allocation.skyline import (
     DynamicSkyline,
     InitialStepSkyline,
     fit_curve,
-    samples_needed,
 )
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
 from scaffolding_ext.controllers.vote.voting import vote
@@ -197,17 +197,28 @@ def test_a_question_without_answers_is_given_up_and_an_answer_brings_it_back() -
     assert replay(rule, [-1, -1, 0, 0, 0, 0]).num_samples == 5
 
 
+def labelled(classes: list[int], right: int = 0) -> LabelledVote:
+    """A vote in which one class is right."""
+    return LabelledVote("", classes, [number == right for number in classes], [10] * len(classes))
+
+
 @given(classes=st.lists(st.integers(-1, 2), min_size=1, max_size=12))
 def test_samples_needed_by_definition(classes: list[int]) -> None:
-    needed = samples_needed(classes)
-    winner = vote(classes)
-    assert all(vote(classes[:size]) == winner for size in range(needed, len(classes) + 1))
-    assert needed == 1 or vote(classes[: needed - 1]) != winner
+    needed = labelled(classes).samples_needed()
+    if vote(classes) != 0:
+        assert needed is None
+        return
+    assert needed is not None
+    assert all(vote(classes[:size]) == 0 for size in range(needed, len(classes) + 1))
+    assert needed == 1 or vote(classes[: needed - 1]) != 0
 
 
 def test_a_curve_falls_with_certainty() -> None:
-    votes = [[0] * 8, [0, 0, 1, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0], [0, 1, 2, 2, 2, 2, 2, 2]]
-    curve = fit_curve(votes, 3, 1.0)
+    votes = [labelled([0] * 8), labelled([0, 0, 1, 0, 0, 0, 0, 0])]
+    votes += [labelled([0, 1, 1, 0, 0, 0, 0, 0]), labelled([0, 1, 2, 2, 2, 2, 2, 2], right=2)]
+    wrong = labelled([0, 0, 0, 1, 1, 1, 1, 1])  # certain after 3, and wrong in the end whatever is drawn
+    curve = fit_curve([*votes, wrong], 3, 1.0)
+    assert curve == fit_curve(votes, 3, 1.0)
     assert curve.certaindex == pytest.approx((1.0, 2 * math.log(2) / (3 * math.log(3)), 0.0))
     assert curve.num_samples == (3, 4, 4)  # a tie at 4 goes to the earlier class
     assert (curve.allocated(1.0), curve.allocated(0.9), curve.allocated(-1.0)) == (3, 4, 4)
@@ -215,6 +226,39 @@ def test_a_curve_falls_with_certainty() -> None:
         fit_curve(votes, 9, 1.0)
     with pytest.raises(ValueError, match="quantile 0"):
         fit_curve(votes, 3, 0)
+    with pytest.raises(ValueError, match="none of 1 votes is right with all its samples"):
+        fit_curve([wrong], 3, 1.0)
+    assert InitialStepSkyline.families([wrong]) == DynamicSkyline.families([wrong]) == {}
+    assert DynamicSkyline.families([labelled([0, 0])]) == {}  # no look is left before the last sample
+
+
+@pytest.mark.parametrize(
+    ("rule", "classes", "stops"),
+    [
+        (StaticThreshold(knob=5), [0, 0, -1, -1, -1], False),  # two equal answers among five
+        (StaticThreshold(knob=5, min_answers=2), [0, 0, -1, -1, -1], True),
+        (StaticThreshold(knob=5), [0, 0, 0, -1, -1], True),
+        (StaticThreshold(knob=5, threshold=0.0), [0, 0, -1, -1, -1], False),
+        (ThresholdEvery(step=2), [0, 0], True),  # all that were drawn have an answer
+        (ThresholdEvery(step=2), [0, 0, -1, -1], False),
+        (AgreementDoubling(), [0, -1], False),
+        (AgreementDoubling(), [0, 0], True),
+        (AgreementDoubling(), [0, -1, 0, -1], False),
+        (AgreementDoubling(min_answers=1), [0, -1], True),
+        (InitialStepSkyline(knob=3, curve=CURVE), [0, 0, -1], False),
+        (DynamicSkyline(knobs=(3, 6), curves=(CURVE, CURVE)), [0, 0, -1], False),
+    ],
+)
+def test_too_few_answers_settle_nothing(rule: AllocationRule, classes: list[int], stops: bool) -> None:
+    assert (rule.num_more(Votes(classes, 16)) == 0) is stops
+
+
+def test_calibrations_try_windows_of_two_to_eight_samples() -> None:
+    windows = [
+        [rule.window for rule in EarlyStoppingWindow.families([labelled([0] * size)])["early stopping"]]  # type: ignore[attr-defined]
+        for size in (16, 5)
+    ]
+    assert windows == [[8, 7, 6, 5, 4, 3, 2], [5, 4, 3, 2]]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +268,10 @@ def test_a_curve_falls_with_certainty() -> None:
         (lambda: ThresholdEvery(step=0), "step: is 0"),
         (lambda: EarlyStoppingWindow(window=1), "window: is 1"),
         (lambda: AgreementDoubling(agreement=0.5), "agreement: is 0.5"),
+        (lambda: AgreementDoubling(agreement=1.01), "agreement: is 1.01"),
         (lambda: AgreementDoubling(first=0), "first: is 0"),
+        (lambda: AgreementDoubling(min_answers=0), "min_answers: is 0"),
+        (lambda: StaticThreshold(min_answers=0), "min_answers: is 0"),
         (lambda: Even(num_samples=0), "num_samples: is 0"),
         (lambda: LengthThreshold(max_mean_length=0), "max_mean_length: is 0"),
         (lambda: LengthThreshold(max_mean_length=1, knob=0), "knob: is 0"),
