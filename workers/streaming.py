@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, current_scope
 from scaffolding_ext.protocol.notes import notes_of
@@ -13,6 +13,13 @@ from scaffolding_ext.request.program import current_program
 
 T = TypeVar("T")
 NEVER = 1 << 60  # more tokens than any request has: waits for its end
+Seams = Literal["fixed", "late", "none"]
+"""Where a worker that cannot pause a stream ends one that nobody has asked more of; its chain goes on in another.
+
+- `"fixed"`: at the limit that its first step has, whatever the time: a seeded engine gives the same texts at any load.
+- `"late"`: only where it gets so far ahead: the fewest requests, at places that depend on time.
+- `"none"`: nowhere: the texts are those of one stream, and what it decodes in vain has no limit.
+"""
 
 
 class OpenStreams(dict[str, set[T]]):
@@ -67,6 +74,20 @@ def furthest(task: StreamGenerationTask) -> int:
     """How many tokens a stream may have until more is asked of it: what its note says, and what it is asked for now."""
     limit = notes_of(task).may_run_to
     return NEVER if limit is None else max(limit, next_len(task))
+
+
+def fixed_end(task: StreamGenerationTask, seams: Seams | None) -> int | None:
+    """The number of tokens at which a stream is ended whatever the time; None where that depends on time, or never is.
+
+    Args:
+        task: A stream that begins.
+        seams: What its worker was told; None takes `"fixed"` for a sampled stream with a seed, which is to repeat.
+    """
+    repeats = task.seed is not None and task.temperature != 0
+    if task.streaming_output_flag or seams in ("late", "none") or not (seams or repeats):
+        return None
+    limit = furthest(task)
+    return None if limit == NEVER else limit
 
 
 def show(task: GenerationTask) -> None:

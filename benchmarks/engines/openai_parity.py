@@ -95,7 +95,7 @@ def main(report: Report, num_problems: int, model: str) -> None:
     with (
         HuggingFaceWorker(model) as here,
         OpenAIServer(here, model) as server,
-        OpenAIWorker(server.url, model) as there,
+        OpenAIWorker(server.url, model, seams="none") as there,
     ):
         for name, controller in stacks().items():
             for place, worker in (("in process", here), ("over HTTP", there)):

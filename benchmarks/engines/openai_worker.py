@@ -4,7 +4,8 @@
     python -m benchmarks.engines.openai_worker --tokenizer models/SmolLM2-135M-Instruct --runs FILE.jsonl.gz
 
 DynasorCoT on a recorded chain of 300, 2,000 and 8,000 tokens, which the server plays back. The probes never agree, so
-that each chain runs to its budget, where its answer is asked for, or to an end of its own, where it is not. Prompts go
+that each chain runs to its budget, where its answer is asked for, or to an end of its own, where it is not. Streams
+have no seams (`seams="none"`), but in the modes that say so (`fixed`, for texts that repeat at any load). Prompts go
 as token ids (`ids`), or with `compact_prompts` as text where that is shorter and gives the same ids. Bytes are those of
 the bodies; the headers are told beside.
 
@@ -33,6 +34,7 @@ from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker
 from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
 from scaffolding_ext.testing.server import OpenAIServer
+from scaffolding_ext.workers.streaming import Seams
 
 EMBEDDED = "tinylm/draft"
 LENGTHS = (300, 2_000, 8_000)
@@ -43,6 +45,8 @@ MODES: dict[str, dict[str, Any]] = {
     "stream, geometric 2": {"schedule": ProbeSchedule(growth=2.0)},
     "stream, geometric 2, own end": {"schedule": ProbeSchedule(growth=2.0), "insist_on_answer": False},
     "stream, geometric 1.5": {"schedule": ProbeSchedule(growth=1.5)},
+    "fixed seams, geometric 3": {"schedule": ProbeSchedule(growth=3.0)},
+    "fixed seams, geometric 2": {"schedule": ProbeSchedule(growth=2.0)},
     "stream, fixed 64": {},
     "chunk, geometric 2": {"mode": "chunk", "schedule": ProbeSchedule(growth=2.0)},
     "chunk, fixed 64": {"mode": "chunk"},
@@ -97,13 +101,16 @@ class RecordedWorker(Worker):
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
-        known, text = len(task.output_tokens or ()), task.output_str or ""
-        most = min(task.max_tokens or 0, len(self._token_ids))
+        if task.request_handle is None:
+            task.request_handle = self._token_ids[self._num_played :]
+        left, known, text = task.request_handle, len(task.output_tokens or ()), task.output_str or ""
+        most = min(task.max_tokens or 0, len(left))
         num_tokens = min(known + (task.streaming_step or 1), most)
         task.end_flag = bool(task.cancel_flag) or num_tokens == most
         reason = "length" if num_tokens == task.max_tokens else "stop"
-        self._write(task, self._token_ids[known:num_tokens], reason if task.end_flag else None)
-        task.output_tokens, task.output_str = self._token_ids[:num_tokens], text + (task.output_str or "")
+        self._write(task, left[known:num_tokens], reason if task.end_flag else None)
+        task.output_tokens, task.output_str = left[:num_tokens], text + (task.output_str or "")
+        self._num_played += num_tokens if task.end_flag else 0
         return TaskStatus.SUCCESS
 
     def _write(self, task: GenerationTask, token_ids: list[int], reason: str | None) -> None:
@@ -159,7 +166,9 @@ def record_chain(tokenizer: str, texts: Iterator[tuple[str, str]], num_tokens: i
     raise click.UsageError(f"the texts have {len(ids)} tokens; {num_tokens} are needed")
 
 
-def traffic(recording: Recording, num_tokens: int, mode: dict[str, Any], as_ids: bool, seed: int) -> Traffic:
+def traffic(
+    recording: Recording, num_tokens: int, mode: dict[str, Any], seams: Seams, as_ids: bool, seed: int
+) -> Traffic:
     """Run one chain and count."""
     budget = num_tokens if mode.get("insist_on_answer", True) else 2 * num_tokens
     controller = DynasorCoTController(max_tokens=budget, probe=AnswerProbe(PROBE_TOKENS), overlap=False, **mode)
@@ -167,7 +176,7 @@ def traffic(recording: Recording, num_tokens: int, mode: dict[str, Any], as_ids:
     with (
         OpenAIServer(RecordedWorker(recording, num_tokens), model) as server,
         OpenAIWorker(
-            server.url, model, flavor="vllm", tokenizer=recording.tokenizer, compact_prompts=not as_ids
+            server.url, model, flavor="vllm", tokenizer=recording.tokenizer, compact_prompts=not as_ids, seams=seams
         ) as worker,
         ScaffoldingLlm(controller, {"generation": worker}, seed=seed) as llm,
     ):
@@ -197,7 +206,8 @@ def main(report: Report, tokenizer: str, runs: Path | None, num_lengths: int) ->
         num_bytes = len(decode(recording.token_ids[:num_tokens]).encode())
         report.figure(f"{num_tokens} tokens: bytes of text a token", num_bytes / num_tokens)
     for num_tokens, (name, mode), as_ids in itertools.product(lengths, MODES.items(), (False, True)):
-        found = traffic(recording, num_tokens, mode, as_ids, seed)
+        seams: Seams = "fixed" if name.startswith("fixed") else "none"
+        found = traffic(recording, num_tokens, mode, seams, as_ids, seed)
         label = f"{num_tokens} tokens, {name}, {'ids' if as_ids else 'text'}"
         report.figure(f"{label}: sent / text", found.sent / found.text)
         report.figure(f"{label}: headers / text", found.headers / found.text)

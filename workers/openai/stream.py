@@ -59,6 +59,7 @@ class StreamReader:
         expects_ids: Whether token ids must come.
         lost_ids: Restores those that the server leaves out.
         stops: Strings that end the answer, where the server matches none; what came behind them is counted, not kept.
+        is_piece: Whether its budget is a piece of its task's, so that the end of it is a pause.
 
     Attributes:
         may_run_to: Tokens at which it is given up, with `PAUSED` as its reason: a server cannot pause it.
@@ -73,6 +74,7 @@ class StreamReader:
         expects_ids: bool,
         lost_ids: LostIds | None = None,
         stops: IdStops | None = None,
+        is_piece: bool = False,
     ) -> None:
         self.may_run_to = NEVER
         self.num_retries = 0
@@ -84,6 +86,7 @@ class StreamReader:
         self._expects_ids = expects_ids
         self._lost_ids = lost_ids
         self._stops = stops
+        self._is_piece = is_piece
         self._is_cut = False
         self._texts: list[str] = []
         self._whole = WholeText()
@@ -156,6 +159,8 @@ class StreamReader:
             self._logprobs += piece.logprobs
             self._num_received += bool(self._texts[-1]) if piece.token_ids is None else len(piece.token_ids)
             self._finish_reason = piece.finish_reason or self._finish_reason
+            if self._is_piece and self._finish_reason == "length":
+                self._finish_reason = PAUSED
             self._cut(len(piece.token_ids or ()))
 
     def _cut(self, num_new: int) -> None:

@@ -20,20 +20,34 @@ class TaskStream:
         path: `"completions"` or `"chat"`.
         bodies: Makes the request.
         task: Its output begins anew.
+        end_at: Tokens at which it ends, with `PAUSED` as its reason, whatever is asked of it; None: at its budget.
     """
 
-    def __init__(self, connection: Connection, path: str, bodies: RequestBodies, task: GenerationTask) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        path: str,
+        bodies: RequestBodies,
+        task: GenerationTask,
+        end_at: int | None = None,
+    ) -> None:
         body = bodies.generation(task, stream=True)
+        self._is_piece = end_at is not None and end_at < body["max_tokens"]
+        if self._is_piece:
+            body["max_tokens"] = end_at
         lost_ids, stops = bodies.lost_ids(task), bodies.stops(task)
-        self._reader = StreamReader(connection, path, body, bodies.flavor, bodies.gives_ids, lost_ids, stops)
+        self._reader = StreamReader(
+            connection, path, body, bodies.flavor, bodies.gives_ids, lost_ids, stops, self._is_piece
+        )
         self._connection = connection
         self._bodies = bodies
         self._started_at = time.monotonic()
         task.output_tokens = None
 
     def may_run_to(self, num_tokens: int) -> None:
-        """Say at how many tokens it is given up."""
-        self._reader.may_run_to = num_tokens
+        """Say at how many tokens it is given up, where it does not end at a place of its own."""
+        if not self._is_piece:
+            self._reader.may_run_to = num_tokens
 
     async def advance(self, task: GenerationTask, num_tokens: int) -> bool:
         """Wait until the task has that many tokens, or the end.

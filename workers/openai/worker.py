@@ -6,8 +6,9 @@ import functools
 import logging
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
+from scaffolding_ext import require
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, RewardTask, StreamGenerationTask, TaskStatus
@@ -27,7 +28,7 @@ from scaffolding_ext.workers.openai.scores import scores_of
 from scaffolding_ext.workers.openai.self_test import proven, refusals, refused_scores
 from scaffolding_ext.workers.openai.stream import read_answer
 from scaffolding_ext.workers.openai.task_stream import TaskStream, record_retries
-from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
+from scaffolding_ext.workers.streaming import NEVER, OpenStreams, Seams, fixed_end, furthest, is_over, next_len, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +78,11 @@ class OpenAIWorker(ChatWorker):
         prioritize: Whether the server is told of tasks that others wait for (probes, forced answers, scores), so that
             it serves them before chains: for a vLLM or SGLang that schedules by priority, see `docs/servers.md`.
         thinking_fields: Further request fields beside a budget of thinking, such as SGLang's `custom_logit_processor`.
+        seams: Where a stream ends that nobody has asked more of, since a server cannot pause it; its chain goes on in
+            another. `"fixed"`: at a place that follows from the controller's arguments, so that a seeded server gives
+            the same texts at any load. `"late"`: only where it gets too far ahead: fewer bytes, places that depend on
+            time. `"none"`: nowhere: the fewest bytes, the texts of one stream, and no limit to what is decoded in vain.
+            None is `"fixed"` for sampled tasks with a seed, else `"late"`.
 
     Raises:
         MissingDependencyError: openai is not installed.
@@ -112,6 +118,7 @@ class OpenAIWorker(ChatWorker):
         failure_pause_seconds: float = 30.0,
         prioritize: bool = False,
         thinking_fields: dict[str, Any] | None = None,
+        seams: Seams | None = None,
     ) -> None:
         check_arguments(
             base_url,
@@ -124,6 +131,9 @@ class OpenAIWorker(ChatWorker):
             counts={"max_retries": max_retries},
             seconds={"timeout_seconds": timeout_seconds, "deadline_seconds": deadline_seconds},
         )
+        if seams is not None:
+            require.one_of("seams", seams, get_args(Seams))
+        self.seams = seams
         named = None if flavor == "auto" else flavor_named(flavor)
         self._connection = Connection(
             base_url,
@@ -247,9 +257,9 @@ class OpenAIWorker(ChatWorker):
         if is_over(task):
             return TaskStatus.SUCCESS
         if task.request_handle is None:
-            task.request_handle = self._open_stream(task)
+            task.request_handle = self._open_stream(task, fixed_end(task, self.seams))
         stream: TaskStream = task.request_handle
-        if not task.streaming_output_flag:  # a caller's stream is one text
+        if not task.streaming_output_flag and self.seams != "none":  # a caller's stream is one text
             stream.may_run_to(furthest(task))
         try:
             task.end_flag = await (stream.cancel(task) if task.cancel_flag else stream.advance(task, next_len(task)))
@@ -262,8 +272,8 @@ class OpenAIWorker(ChatWorker):
             show(task)
         return TaskStatus.SUCCESS
 
-    def _open_stream(self, task: GenerationTask) -> TaskStream:
-        stream = TaskStream(self._connection, self._path, self._bodies, task)
+    def _open_stream(self, task: GenerationTask, end_at: int | None = None) -> TaskStream:
+        stream = TaskStream(self._connection, self._path, self._bodies, task, end_at)
         self._streams.add(stream)
         return stream
 

@@ -28,6 +28,7 @@ class Call:
 
     Attributes:
         ended: Whether it goes on no more, for whatever reason.
+        is_piece: Whether its budget is a piece of its task's, so that the end of it is a pause.
         may_run_to: Tokens at which it is given up, with `PAUSED` as its reason: the engine cannot pause it.
     """
 
@@ -40,6 +41,7 @@ class Call:
         self._error: EngineError | None = None
         self._moved = asyncio.Event()
         self.ended = False
+        self.is_piece = False
         self.may_run_to = NEVER
         self._given_up = False
         self._timer = None if timeout is None else self._loop.call_later(timeout, self._expire, timeout)
@@ -110,7 +112,9 @@ class Call:
         output = self.output
         task.output_str = output.text
         task.output_tokens = list(output.token_ids or ())
-        task.finish_reason = PAUSED if self._given_up else output.finish_reason if self.ended else None
+        task.finish_reason = output.finish_reason if self.ended else None
+        if self._given_up or (self.is_piece and task.finish_reason == "length"):
+            task.finish_reason = PAUSED
         if output.logprobs:
             task.logprobs = list(output.logprobs)[
                 : len(task.output_tokens)
@@ -132,7 +136,8 @@ class Call:
             async for _ in self._result:
                 if self._first_token_at is None and self.output.token_ids:
                     self._first_token_at = self._loop.time()
-                if len(self.output.token_ids or ()) >= self.may_run_to and not self._result.finished:
+                may_go_on = self.is_piece or len(self.output.token_ids or ()) < self.may_run_to
+                if not may_go_on and not self._result.finished:
                     self._given_up = True
                     self._result.abort()
                     break

@@ -54,12 +54,13 @@ class LlmClient:
         self._is_shut_down = False
         self.why_no_scores = _why_no_scores(loaded)
 
-    def open(self, task: GenerationTask, *, streaming: bool, **late: Any) -> Call:
+    def open(self, task: GenerationTask, *, streaming: bool, end_at: int | None = None, **late: Any) -> Call:
         """Submit a generation task.
 
         Args:
             task: The task.
             streaming: Whether its tokens are wanted as they come.
+            end_at: Tokens at which it ends, with `PAUSED` as its reason; None is the task's budget.
             late: Keywords of `generate_async` that only some releases have.
 
         Raises:
@@ -68,9 +69,15 @@ class LlmClient:
         """
         token_ids = self._reader.prompt(task)
         max_tokens = self._reader.max_tokens(task, len(token_ids))
+        is_piece = end_at is not None and end_at < max_tokens
         release = self._loaded.release
         arguments = sampling_arguments(
-            task, max_tokens, self._loaded.defaults, release.sampling_fields, release.version, self._loaded.vocab_size
+            task,
+            end_at if is_piece and end_at else max_tokens,
+            self._loaded.defaults,
+            release.sampling_fields,
+            release.version,
+            self._loaded.vocab_size,
         )
         arguments |= sampling_hints(task, self._loaded)
         self._watch.see(task, arguments.get("temperature", 0.0))
@@ -79,7 +86,9 @@ class LlmClient:
                 raise InvalidTaskError(f"return_context_logits is True, but {self.why_no_scores}")
             late |= self._unshared()
         keywords = request_hints(task, self._loaded) | late
-        return self._submit(token_ids, arguments, streaming, keywords, says_all=task.temperature is not None)
+        call = self._submit(token_ids, arguments, streaming, keywords, says_all=task.temperature is not None)
+        call.is_piece = is_piece
+        return call
 
     async def scores(self, task: Task, token_ids: list[int], start: int) -> list[float]:
         """Natural-log probabilities of the tokens from `start` on; the task is charged for reading them.

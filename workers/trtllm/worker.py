@@ -25,7 +25,7 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.workers.branch_blocks import block_scores
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.pieces import check_verdicts, run_pieces
-from scaffolding_ext.workers.streaming import OpenStreams, furthest, is_over, next_len, show
+from scaffolding_ext.workers.streaming import OpenStreams, fixed_end, furthest, is_over, next_len, show
 from scaffolding_ext.workers.task_reading import TaskReader
 from scaffolding_ext.workers.trtllm.arguments import Share
 from scaffolding_ext.workers.trtllm.call import Call
@@ -217,7 +217,7 @@ class TRTLLMWorker(ChatWorker):
         if task.request_handle is None:
             task.output_tokens = None
             await self._client.check_sampler(task)
-            task.request_handle = self._client.open(task, streaming=True)
+            task.request_handle = self._client.open(task, streaming=True, end_at=fixed_end(task, None))
             self._streams.add(task.request_handle)
         call: Call = task.request_handle
         if not task.streaming_output_flag:  # a caller's stream is one text

@@ -194,6 +194,25 @@ def test_a_stream_that_is_too_far_ahead_is_aborted() -> None:
         assert not worker._client._calls
 
 
+def test_a_sampled_stream_with_a_seed_ends_where_its_limit_is_whatever_the_time() -> None:
+    async def scenario(worker: TRTLLMWorker) -> None:
+        for fields, num_tokens in (({"seed": 1, "temperature": 0.7}, 10), ({"temperature": 0.0}, 30)):
+            task = StreamGenerationTask(input_str=PROMPT, max_tokens=30, ignore_eos=True, streaming_step=3, **fields)
+            let_run_to(task, 10)
+            await worker.run_task(task)
+            let_run_to(task, 40)
+            while not task.end_flag:
+                await worker.run_task(task)
+            assert (len(task.output_tokens or ()), task.finish_reason) == (
+                num_tokens,
+                PAUSED if num_tokens == 10 else "length",
+            )
+
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
+        llm_of(worker).executor.may_run.set()
+        asyncio.run(scenario(worker))
+
+
 @pytest.mark.parametrize("streaming", [True, False])
 def test_what_nobody_waits_for_any_more_is_aborted(streaming: bool) -> None:
     async def scenario(worker: TRTLLMWorker) -> None:
