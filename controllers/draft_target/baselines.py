@@ -31,7 +31,7 @@ class Coin(TakeOverRule):
 
     scores_chunks = False
 
-    def __init__(self, rate: float = 0.25) -> None:
+    def __init__(self, rate: float = 0.4) -> None:
         self.rate = require.number("rate", rate, least=0, most=1)
 
     def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
@@ -46,7 +46,7 @@ class Ranking(TakeOverRule):
         alpha: The share; what it leaves of a chunk is drawn.
     """
 
-    def __init__(self, alpha: float = 0.25) -> None:
+    def __init__(self, alpha: float = 0.4) -> None:
         self.alpha = require.number("alpha", alpha, least=0, most=1)
 
     def in_step(self, turn: int) -> bool:

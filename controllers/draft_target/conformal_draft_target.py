@@ -1,6 +1,6 @@
 """Conformal draft and target: a small model drafts, and a large one takes over at a guaranteed rate.
 
-Reference: A1, "Asynchronous test-time scaling via conformal prediction", equations 12 and 28.
+Reference: A1, "Asynchronous test-time scaling via conformal prediction", equations 11 (score) and 12 (p-value).
 
 Deviation: the p-value counts the score itself, a pool a turn takes the place of one of the first turn, and a rejected
 chunk is written anew by the target instead of being kept. What is guaranteed is each decision by itself: over
@@ -40,6 +40,7 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.registry import take_over_rules
 from scaffolding_ext.request.program import elapsed, next_seed, record
+from scaffolding_ext.request.seeds import derive_seed
 
 
 class ConformalDraftTargetController(BaseController):
@@ -59,8 +60,9 @@ class ConformalDraftTargetController(BaseController):
         alpha: Share of the chunks that the target takes over; of the conformal rule, like the next two.
         coverage: `"marginal"`, its default, or `"conditional"`.
         calibration: A calibration, or its file; needed for marginal coverage.
-        rule: Decides instead of those three: a `ConformalRule` with all its arguments, the name of another rule
-            (`"coin"`, `"growing"`, `"ranking"`, `"reflection_words"`), or any `TakeOverRule`.
+        rule: Decides on the chunks: the name of a rule (`"coin"`, `"growing"`, `"ranking"`, `"reflection_words"`), or
+            any `TakeOverRule`. None takes the conformal rule. Beside a `ConformalRule`, the three arguments above take
+            the place of its own; beside another rule they are refused.
         draft_tokens: Tokens of a drafted chunk.
         target_tokens: Tokens of a chunk that the target writes.
         num_chains: Chains of a request.
@@ -107,11 +109,13 @@ class ConformalDraftTargetController(BaseController):
     ) -> None:
         super().__init__()
         conformal = {"alpha": alpha, "coverage": coverage, "calibration": calibration}
-        require.alone("rule", rule, **conformal)
+        given: dict[str, Any] = {name: value for name, value in conformal.items() if value is not None}
         if rule is None:
-            given: dict[str, Any] = {name: value for name, value in conformal.items() if value is not None}
             self.rule: TakeOverRule = ConformalRule(**given)
+        elif isinstance(rule, ConformalRule):
+            self.rule = rule.changed(**given)
         else:
+            require.alone("rule", rule, **conformal)
             self.rule = take_over_rule(rule)
         if aggregator == "target_likelihood" and (score != "mean_nll" or not self.rule.scores_chunks):
             raise ConfigError("is 'target_likelihood', which needs chunks to be scored by mean_nll", "aggregator")
@@ -180,7 +184,8 @@ class ConformalDraftTargetController(BaseController):
                 self._warn(doubt)
         rule = self.rule.for_request()
         chains = self.open_chains(task, scores=rule.scores_chunks)
-        rngs = [np.random.default_rng(next_seed()) for _ in chains]
+        seed = next_seed() if task.seed is None else task.seed
+        rngs = [np.random.default_rng(None if seed is None else derive_seed(seed, c.index)) for c in chains]
         decisions: dict[int, Decision] = {}
         turn = 0
         while rule.in_step(turn) and (going := [chain for chain in chains if chain.exit_reason is None]):

@@ -1,6 +1,6 @@
 """The take-over rule with a guaranteed rate: a chunk's rank among calibration scores.
 
-Reference: A1, "Asynchronous test-time scaling via conformal prediction", equations 12 and 28.
+Reference: A1, "Asynchronous test-time scaling via conformal prediction", equations 11 (score) and 12 (p-value).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ConformalRule(TakeOverRule):
     """Has the target take over the chunks that are strange among calibration scores, at a guaranteed rate.
 
     Args:
-        alpha: Share of the chunks that the target takes over, in [0, 1]; with an adaptive step in (0, 1).
+        alpha: Share of the chunks that the target takes over, in [0, 1]; with an adaptive step in (0, 1). A1 takes 0.4.
         coverage: `"marginal"` ranks a chunk among those of its turn in the calibration. `"conditional"` ranks it among
             the question's own first drafts, which are all scored before the first decision, a first draft among the
             others; that holds for the first turn, and for later ones as far as their scores are like the first's.
@@ -46,13 +46,20 @@ class ConformalRule(TakeOverRule):
 
     def __init__(
         self,
-        alpha: float = 0.25,
+        alpha: float = 0.4,
         coverage: Coverage = "marginal",
         calibration: str | Path | ConformalCalibration | None = None,
         *,
         ties: Ties = "random",
         adaptive_step: float | None = None,
     ) -> None:
+        self._given = {
+            "alpha": alpha,
+            "coverage": coverage,
+            "calibration": calibration,
+            "ties": ties,
+            "adaptive_step": adaptive_step,
+        }
         self.alpha = require.number("alpha", alpha, least=0, most=1)
         self.coverage = require.one_of("coverage", coverage, get_args(Coverage))
         self.ties = require.one_of("ties", ties, get_args(Ties))
@@ -72,6 +79,10 @@ class ConformalRule(TakeOverRule):
         if adaptive_step is not None:
             step_len = require.number("adaptive_step", adaptive_step, above=0)
             self._adaptive = AdaptiveLevel(require.number("alpha", alpha, above=0, below=1), step_len)
+
+    def changed(self, **given: Any) -> ConformalRule:
+        """The rule with other arguments in the place of its own; itself where none is given."""
+        return type(self)(**self._given | given) if given else self
 
     def check(self, setting: DraftTargetSetting) -> None:
         if self.calibration is not None:

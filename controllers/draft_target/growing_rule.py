@@ -67,7 +67,7 @@ class GrowingRule(TakeOverRule):
         ConfigError: An argument is outside its range.
     """
 
-    def __init__(self, alpha: float = 0.25, min_questions: int = 8, most_questions: int = 200) -> None:
+    def __init__(self, alpha: float = 0.4, min_questions: int = 8, most_questions: int = 200) -> None:
         self.alpha = require.number("alpha", alpha, least=0, most=1)
         self.min_questions = require.whole("min_questions", min_questions)
         self._pools = GrowingPools(require.whole("most_questions", most_questions, least=self.min_questions))

@@ -15,7 +15,7 @@ def mean_nll(logprobs: Sequence[float]) -> float:
     """Mean negative log-likelihood of the tokens, in nats; its exponential is the perplexity, in the same order.
 
     Reference:
-        A1, equation 12.
+        A1, equation 11.
 
     Deviation:
         The released code leaves the chunk's first token out.

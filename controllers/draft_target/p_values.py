@@ -67,10 +67,11 @@ def p_values(
 
     Reference:
         Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005, section 2.2, both kinds; A1,
-        equation 28, for where it is applied.
+        equation 12, for where it is applied.
 
     Deviation:
-        A1's equations 12 and 28 use opposite inequalities; this is the one for a nonconformity score. Its released code
+        A1's equations 12 and 28 use opposite inequalities. This is that of equation 12, which is right for a
+        nonconformity score; that of equation 28 is right for a conformity score. Its released code
         leaves out the 1 that counts the score itself, without which the guarantee fails.
     """
     ordered = np.sort(checked_values("calibration", calibration))

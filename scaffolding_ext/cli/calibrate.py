@@ -200,7 +200,7 @@ def conformal(
 
     \b
     Example:
-      scaffolding-ext calibrate conformal --config configs:conformal_draft_target --alpha 0.25 --limit 100 \\
+      scaffolding-ext calibrate conformal --config configs:conformal_draft_target --alpha 0.4 --limit 100 \\
         --output_path runs/conformal.json
       scaffolding-ext eval --config configs:conformal_draft_target \\
         --set controller.args.calibration=runs/conformal.json

@@ -200,6 +200,22 @@ def test_a_turn_that_no_calibration_chain_reached_is_decided_by_a_coin_of_the_sa
     assert rate == pytest.approx(0.4, abs=4 * (0.24 / len(decisions)) ** 0.5)
 
 
+def test_ties_are_broken_by_the_seed_of_the_task_where_no_program_has_one() -> None:
+    """All scores tie with the pool's, so that chance alone decides; as under upstream's host, there is no program."""
+
+    def written(seed):
+        made = controller(*[[5.0] * 9] * 12, max_turns=12, ties="random", max_tokens=100)
+        workers = {"draft": drafting(), "target": scored(lambda task: 5.0)}
+        made.bind(workers)
+        task = GenerationTask(input_str="question", seed=seed)
+        drive(made.run(task), workers)
+        return task.output_str
+
+    texts = [written(seed) for seed in range(5)]
+    assert [written(seed) for seed in range(5)] == texts
+    assert len(set(texts)) > 1
+
+
 def test_the_rate_is_alpha_where_the_scores_are_exchangeable(events) -> None:
     """2,000 chunks against 999 calibration scores of their law; both draws scatter, by 4 standard errors together."""
     rng = np.random.default_rng(1)
@@ -342,19 +358,20 @@ def replies(task):
     return [-1.0] * len(task.continuation_str) if isinstance(task, ScoreTask) else "TTTTTT"
 
 
+def drive(generator, workers):
+    """Run a controller's work, one branch after the other."""
+    for work in generator:
+        for branch in getattr(work, "sub_gens", ()):
+            drive(branch, workers)
+        for task in () if hasattr(work, "sub_gens") else work:
+            asyncio.run(workers[str(task.worker_tag)].run_task(task))
+
+
 def drive_in(program, made, workers):
-    """Run a controller in a program, one branch after the other."""
-
-    def drive(generator):
-        for work in generator:
-            for branch in getattr(work, "sub_gens", ()):
-                drive(branch)
-            for task in () if hasattr(work, "sub_gens") else work:
-                asyncio.run(workers[str(task.worker_tag)].run_task(task))
-
+    """Run a controller in a program."""
     enter_program(program)
     made.bind(workers)
-    drive(program.meter(made.run(GenerationTask(input_str="question"))))
+    drive(program.meter(made.run(GenerationTask(input_str="question"))), workers)
 
 
 # Workers and draft controllers
@@ -420,23 +437,66 @@ def test_the_target_serves_few_calls_at_once_and_the_strangest_chains_first(even
 
 
 @pytest.mark.parametrize("flat", [{"alpha": 0.4}, {"coverage": "conditional"}, {"calibration": "file.json"}])
-@pytest.mark.parametrize("rule", ["coin", ConformalRule(coverage="conditional")])
+@pytest.mark.parametrize("rule", ["coin", Coin()])
 def test_what_a_rule_owns_is_refused_beside_it(rule, flat) -> None:
     with pytest.raises(ConfigError, match=f"sets what {next(iter(flat))} sets, too") as caught:
         ConformalDraftTargetController(rule=rule, **flat)
     assert caught.value.key == "rule"
 
 
+def test_the_usual_arguments_take_the_place_of_a_conformal_rule_s_own() -> None:
+    own = ConformalRule(0.1, "conditional", ties="conservative", adaptive_step=0.02)
+    rule = ConformalDraftTargetController(rule=own, alpha=0.3).rule
+    assert (rule.alpha, rule.coverage, rule.ties, rule.figures()) == (
+        0.3,
+        "conditional",
+        "conservative",
+        {"rate": 0.3, "regret": 0.0},
+    )
+    made = calibration(NINE, draft_tokens=64, target_tokens=64)
+    rule = ConformalDraftTargetController(rule=own, alpha=0.4, coverage="marginal", calibration=made).rule
+    assert (rule.coverage, rule.calibration, rule.ties) == ("marginal", made, "conservative")
+    assert ConformalDraftTargetController(rule=own).rule is own
+
+
+@pytest.mark.parametrize("rule", ["growing", "coin", "{type: growing, args: {alpha: 0.2, min_questions: 4}}"])
+def test_another_rule_takes_the_place_of_the_packaged_stack_s(rule) -> None:
+    made = check_stack(load_config("configs:conformal_draft_target", [f"controller.args.rule={rule}"])).rule
+    assert type(made).__name__ in ("GrowingRule", "Coin")
+    assert getattr(made, "alpha", 0.4) == (0.2 if "0.2" in rule else 0.4)
+
+
+def test_the_usual_arguments_change_the_packaged_stack_s_rule(tmp_path) -> None:
+    packaged = check_stack(load_config("configs:conformal_draft_target"))
+    assert packaged.rule.alpha == 0.4
+    (level,) = packaged.rule.calibration.levels
+    other = packaged.rule.calibration.model_copy(update={"levels": [level.model_copy(update={"alpha": 0.25})]})
+    other.save(tmp_path / "other.json")
+    sets = [f"controller.args.calibration={tmp_path / 'other.json'}", "controller.args.alpha=0.25"]
+    assert check_stack(load_config("configs:conformal_draft_target", sets)).rule.calibration == other
+
+
+def test_a1_s_own_settings_are_a_stack() -> None:
+    made = check_stack(load_config("configs:conformal_draft_target_a1"))
+    assert (made.rule.alpha, made.num_chains, made.max_tokens) == (0.4, 16, 8192)
+    assert (made.setting.draft_tokens, made.setting.target_tokens, made.setting.on_reject) == (500, 500, "continue")
+    temperatures = {
+        made.draft.controller.sampling_params["temperature"],
+        made.target.controller.sampling_params["temperature"],
+    }
+    assert temperatures == {0.8}
+
+
 def test_the_usual_arguments_are_the_conformal_rules() -> None:
     rule = ConformalDraftTargetController(alpha=0.4, calibration=calibration(NINE, draft_tokens=4), **SETTING).rule
     assert (rule.alpha, rule.coverage, rule.ties) == (0.4, "marginal", "random")
-    assert ConformalDraftTargetController(coverage="conditional").rule.alpha == 0.25
+    assert ConformalDraftTargetController(coverage="conditional").rule.alpha == 0.4
 
 
 @pytest.mark.parametrize(
     ("rule", "kind", "attributes"),
     [
-        ("coin", Coin, {"rate": 0.25}),
+        ("coin", Coin, {"rate": 0.4}),
         ({"type": "coin", "args": {"rate": 0.5}}, Coin, {"rate": 0.5}),
         ({"type": "ranking", "args": {"alpha": 0.1}}, Ranking, {"alpha": 0.1}),
         ("reflection_words", ReflectionWords, {"scores_chunks": False}),
