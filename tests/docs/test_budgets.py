@@ -34,9 +34,9 @@ def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     (types,) = blocks("json")
     Path("types.json").write_text(types, encoding="utf-8")
-    commands, sweep = blocks("bash")
-    lines = commands.splitlines()
-    assert [shlex.split(line)[:2] for line in lines] == [["scaffolding-ext", "budget"]] * 4
+    table_1, commands, sweep = blocks("bash")
+    lines = (table_1 + commands).splitlines()
+    assert [shlex.split(line)[:2] for line in lines] == [["scaffolding-ext", "budget"]] * 5
     for line in lines:
         extra = ["--num_queries", "2000"] if " simulate " in line else []
         result = CliRunner().invoke(main, [*shlex.split(line)[1:], *extra])
