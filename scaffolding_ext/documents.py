@@ -45,6 +45,11 @@ def located(path: str | os.PathLike[str]) -> Path:
     return Path(str(importlib.resources.files("scaffolding_ext.configs"))) / name.removeprefix(PACKAGED)
 
 
+def packaged_stacks() -> dict[str, Path]:
+    """The stack files that ship with the package, by the names that `configs:NAME` takes."""
+    return {path.stem: path for path in sorted(located(PACKAGED).glob("*.yaml"))}
+
+
 def has_surrogate(text: str) -> bool:
     """Whether a text holds half of a surrogate pair: no file, no tokenizer and no terminal takes that."""
     return _SURROGATE.search(text) is not None

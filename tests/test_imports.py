@@ -69,6 +69,24 @@ def test_reading_a_stack_file_loads_nothing_heavy(statement: str) -> None:
     assert not set(HEAVY) & set(in_fresh_interpreter(code).split())
 
 
+@pytest.mark.parametrize(
+    ("command", "leaves_out"),
+    [
+        ("['--help']", ("numpy", "scipy", "pydantic", "rich", "asyncio")),
+        ("['eval', '--help']", ("numpy", "scipy", "pydantic", "rich", "asyncio")),
+        ("['eval', '--config', 'configs:native', '--dry_run']", ("scipy", "sympy", "torch", "transformers")),
+        ("['eval', '--config', 'configs:dynasor_cot', '--dry_run']", ("sympy", "torch", "transformers")),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(command: str, leaves_out: tuple[str, ...]) -> None:
+    """What a user waits for before the first token or line; a list of modules holds it, since a clock would not."""
+    code = (
+        f"import sys; from scaffolding_ext.cli.main import main; main({command}, standalone_mode=False); "
+        "sys.stdout.write(' '.join(sys.modules))"
+    )
+    assert not set(leaves_out) & set(in_fresh_interpreter(code).split())
+
+
 def test_controllers_need_no_torch() -> None:
     code = (
         "import sys; from scaffolding_ext import DynasorCoTController, ScaffoldingLlm; "

@@ -83,7 +83,7 @@ class _ConfigOption(click.Option):
     """Names the packaged stacks in its help; they are looked up when somebody asks for it."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from scaffolding_ext.stack.load import packaged_stacks
+        from scaffolding_ext.documents import packaged_stacks
 
         self.help = (
             f"Stack file, or one of the package's: {', '.join(f'configs:{name}' for name in packaged_stacks())}."

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scipy.special import expit
-
 from scaffolding_ext.errors import InvalidTaskError, NoOutputError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask, generation_confidence
@@ -112,8 +110,15 @@ def write_back_verify(task: VerifyTask, lowered: list[GenerationTask]) -> None:
         reported = _logprobs_of(generation)[0]
         floor = min(entry.logprob for entry in reported.values())
         yes, no = (reported[token].logprob if token in reported else floor for token in (task.yes_token, task.no_token))
-        scores.append(float(expit(yes - no)))
+        scores.append(probability_of_first(yes, no))
     task.scores = scores
+
+
+def probability_of_first(first: float, second: float) -> float:
+    """Softmax over two logits, of the first."""
+    from scipy.special import expit  # a quarter of the time that a stack without votes takes to be checked
+
+    return float(expit(first - second))
 
 
 def _top(step: Mapping[int, Any]) -> float:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import importlib.resources
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scaffolding_ext import plain_yaml
-from scaffolding_ext.documents import PACKAGED
+from scaffolding_ext.documents import PACKAGED, packaged_stacks
 from scaffolding_ext.errors import ConfigError, UnknownNameError
 from scaffolding_ext.registry import unknown_name
 from scaffolding_ext.stack.config import StackConfig, validated
@@ -35,12 +34,6 @@ def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
     for override in overrides:
         _override(stack, override)
     return validated(StackConfig, stack)
-
-
-def packaged_stacks() -> dict[str, Path]:
-    """The stack files that ship with the package, by the names that `configs:NAME` takes."""
-    folder = Path(str(importlib.resources.files("scaffolding_ext.configs")))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def _read(source: str | os.PathLike[str]) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from scaffolding_ext import registry
+from scaffolding_ext.documents import packaged_stacks
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.registry import Factory, Registry
 from scaffolding_ext.stack.config import StackConfig
-from scaffolding_ext.stack.load import packaged_stacks
 from scaffolding_ext.stack.signature import Arguments
 
 _HEAD = """# Stack files

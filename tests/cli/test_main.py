@@ -15,8 +15,9 @@ from click.testing import CliRunner, Result
 
 from scaffolding_ext import __version__
 from scaffolding_ext.cli.main import main
+from scaffolding_ext.documents import packaged_stacks
 from scaffolding_ext.evaluation.run.records import read_records
-from scaffolding_ext.stack.load import load_config, packaged_stacks
+from scaffolding_ext.stack.load import load_config
 
 HELPERS = """
 from scaffolding_ext.errors import EngineError

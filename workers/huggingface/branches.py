@@ -10,11 +10,11 @@ import numpy as np
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
-from scaffolding_ext.protocol.lowering import lower_branch, prefixes_of, write_back_branch
+from scaffolding_ext.protocol.lowering import lower_branch, prefixes_of, probability_of_first, write_back_branch
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
 from scaffolding_ext.request.program import count, record
 from scaffolding_ext.workers.branch_blocks import block_scores
-from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, probability_of_first
+from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
 from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, SharingProbe
 from scaffolding_ext.workers.huggingface.similarity import layer_weighted_similarity
 from scaffolding_ext.workers.huggingface.waiter import Waiter
@@ -127,7 +127,7 @@ async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: R
     waiters = [Waiter() for _ in task.branches]
     requests = builder.verify(task, [waiter.notify for waiter in waiters])
     await _read(task, engine, requests, waiters)
-    task.scores = [probability_of_first(request.choice_logits) for request in requests]
+    task.scores = [probability_of_first(*request.choice_logits) for request in requests]
     if task.layer_exit is not None:
         task.exit_layers = [request.exit_layer or 0 for request in requests]
 

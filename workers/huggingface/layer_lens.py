@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.branching import entropy
@@ -78,6 +77,7 @@ class LayerLens:
             no_token: What it begins with if it is negative.
         """
         import torch
+        from scipy.special import expit
 
         with torch.inference_mode():
             ids = torch.tensor([list(token_ids)], device=self._network.device)

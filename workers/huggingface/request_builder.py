@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import expit
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
@@ -214,9 +213,3 @@ def fill(task: GenerationTask, request: EngineRequest) -> bool:
         task.latency_s = time.monotonic() - started
         task.usage_prompt_tokens, task.usage_completion_tokens = request.prompt_len, len(task.output_tokens)
     return snapshot.finish_reason is not None
-
-
-def probability_of_first(logits: list[float]) -> float:
-    """Softmax over two logits, of the first."""
-    first, second = logits
-    return float(expit(first - second))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from scipy.special import expit
-
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, RewardTask
 from scaffolding_ext.protocol.branching import VerifyTask
-from scaffolding_ext.protocol.lowering import lower_verify, write_back_verify
+from scaffolding_ext.protocol.lowering import lower_verify, probability_of_first, write_back_verify
 from scaffolding_ext.protocol.notes import set_token_counts
 from scaffolding_ext.protocol.tasks import REWARD
 from scaffolding_ext.workers.openai.connection import Connection
@@ -56,7 +54,7 @@ async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask
     logits, usage = reply.value
     if len(logits) > 2:
         raise EngineError(f"the server gives {len(logits)} logits a token: its model generates, and scores nothing")
-    score = logits[0] if len(logits) == 1 else float(expit(logits[1] - logits[0]))
+    score = logits[0] if len(logits) == 1 else probability_of_first(logits[1], logits[0])
     task.custom_output_params = {**(task.custom_output_params or {}), REWARD: score}
     set_token_counts(task, token_counts(usage, 0)._replace(decoded=0))
 

@@ -76,11 +76,11 @@ def test_a_branch_that_was_generated_costs_only_its_question(worker):
 
 
 def test_extreme_logits_give_no_overflow(worker):
-    from scaffolding_ext.workers.huggingface.request_builder import probability_of_first
+    from scaffolding_ext.protocol.lowering import probability_of_first
 
-    assert probability_of_first([1e4, -1e4]) == 1.0
-    assert 0.0 <= probability_of_first([-1e4, 1e4]) < 1e-300
-    assert probability_of_first([2.0, 1.0]) == pytest.approx(1 / (1 + math.exp(-1)))
+    assert probability_of_first(1e4, -1e4) == 1.0
+    assert 0.0 <= probability_of_first(-1e4, 1e4) < 1e-300
+    assert probability_of_first(2.0, 1.0) == pytest.approx(1 / (1 + math.exp(-1)))
 
 
 @pytest.mark.parametrize(
