@@ -3,8 +3,9 @@
     python -m benchmarks.studies.signal_study --samples runs/votes/samples.jsonl --seed 0
 
 At every detection knob (samples looked at) each signal is correlated with the samples that the question needs, the
-fewest from which on its vote no longer changes: Pearson's r and Kendall's tau, 95 % intervals from resampling whole
-questions. The linear combination is fitted on half of the questions and correlated on the other half, and the other way
+fewest from which on its vote is right: Pearson's r and Kendall's tau, 95 % intervals from resampling whole questions.
+As in the paper that is measured on solvable questions: those whose vote of all samples is right, in every order. The
+linear combination is fitted on half of the questions and correlated on the other half, and the other way
 round, so that it is not judged on what it was fitted to. Without a file the votes are simulated.
 """
 
@@ -25,7 +26,6 @@ from benchmarks.studies.vote_replay import simulated
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.replay import shuffled
-from scaffolding_ext.controllers.vote.allocation.skyline import samples_needed
 from scaffolding_ext.evaluation.calibrate.samples import read_votes
 
 KNOBS = (2, 3, 4, 5, 6, 8, 10, 12)
@@ -82,8 +82,13 @@ def main(report: Report, samples: Path | None, num_simulated: int, num_orders: i
     """What foretells how many samples a question needs? Certaindex, length, log-probability, and their combination."""
     votes = simulated(num_simulated, report.rng) if samples is None else read_votes(samples)
     orders = shuffled(votes, num_orders, report.rng)
-    needed = np.array([[samples_needed(each.classes) for each in question] for question in orders], dtype=float)
+    needs = [[each.samples_needed() for each in question] for question in orders]
+    solvable = [index for index, question in enumerate(needs) if None not in question]
+    if len(solvable) < 4:
+        raise click.UsageError(f"{len(solvable)} of {len(votes)} questions are solvable; at least 4 are needed")
+    orders, needed = [orders[index] for index in solvable], np.array([needs[index] for index in solvable], dtype=float)
     report.setting |= {"questions": len(votes), "samples_a_question": len(votes[0].classes)}
+    report.figure("solvable questions", len(solvable))
     report.figure("samples needed, mean", float(needed.mean()))
     knobs = [knob for knob in KNOBS[:num_knobs] if knob < min(len(each.classes) for each in votes)]
     for knob in track(knobs, "knobs"):

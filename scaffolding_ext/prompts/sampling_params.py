@@ -135,6 +135,12 @@ def inherit_sampling_params(piece: GenerationTask, task: GenerationTask, *part: 
         set_notes(piece, notes_of(piece)._replace(draw=(*notes.draw, *part)))
 
 
+def says_how_to_sample(task: GenerationTask) -> bool:
+    """Whether somebody set how the task is drawn; else the worker's own temperature holds, which may be 0."""
+    names = {"temperature", "top_p", "top_k"}
+    return not names.isdisjoint(notes_of(task).sampling_fields) or any(getattr(task, name) is not None for name in names)
+
+
 def vary(task: GenerationTask) -> bool:
     """Give one of several samples a temperature, where nobody said how it is drawn; whether it needed one.
 
@@ -143,9 +149,7 @@ def vary(task: GenerationTask) -> bool:
     """
     if task.temperature == 0:
         refuse_greedy("temperature")
-    if not {"temperature", "top_p", "top_k"}.isdisjoint(notes_of(task).sampling_fields):
-        return False
-    if task.temperature is not None or task.top_p is not None or task.top_k is not None:
+    if says_how_to_sample(task):
         return False
     task.temperature = SAMPLE_TEMPERATURE
     return True

@@ -21,8 +21,9 @@ from typing import Any
 
 from scaffolding_ext.errors import EngineError, RequestCancelledError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompts.sampling_params import says_how_to_sample
 from scaffolding_ext.protocol import Controller, GenerationTask, ParallelProcess, ScaffoldingOutput, Task
-from scaffolding_ext.protocol.notes import Purpose, purpose_of, token_counts_of
+from scaffolding_ext.protocol.notes import CHAIN_START, Purpose, purpose_of, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.program import current_program
@@ -145,14 +146,26 @@ def check_cancel_ends_the_request(make_controller: MakeController, respond: Resp
 
 
 def check_samples_differ(make_controller: MakeController, respond: Respond = contract_reply) -> None:
-    """No two pieces of a chain are drawn on one prompt with one seed: they would be one text, paid for twice."""
+    """Pieces of a chain that are drawn on one prompt differ: two of one seed, or two greedy ones, would be one text.
+
+    A temperature that nobody sets is the worker's own, and that may be 0.
+    """
     worker = ScriptedWorker(respond)
     with _host(make_controller(), worker) as llm:
         _text_of(llm, "Question 20", "20")
-    drawn = [task for task in worker.tasks if isinstance(task, GenerationTask) and _draws(task)]
-    asked = Counter((str(task.worker_tag), task.input_str, task.seed) for task in drawn if task.seed is not None)
+    chains = [task for task in worker.tasks if isinstance(task, GenerationTask) and _is_of_a_chain(task)]
+    num_of_prompt = Counter((str(task.worker_tag), task.input_str) for task in chains)
+    samples = [task for task in chains if num_of_prompt[str(task.worker_tag), task.input_str] > 1]
+    asked = Counter((str(task.worker_tag), task.input_str, task.seed) for task in samples if task.seed is not None)
     twice = sorted({seed for (_, _, seed), num in asked.items() if num > 1 and seed is not None})
     _expect(not twice, f"several samples of one prompt have the seed {twice}; derive each one's from its number")
+    starts = [task for task in samples if purpose_of(task) == CHAIN_START]  # later pieces may be alike by the script
+    greedy = [task for task in starts if task.temperature == 0 or not says_how_to_sample(task)]
+    _expect(
+        not greedy,
+        f"{len(greedy)} samples of one prompt have no temperature above 0, so that a worker that is greedy by itself "
+        "draws one text for all: draw them with controllers.vote.samples.Sampler, or set a temperature",
+    )
 
 
 def check_runs_in_a_plain_for_loop(make_controller: MakeController, respond: Respond = contract_reply) -> None:
@@ -188,9 +201,8 @@ CONTROLLER_CHECKS = (
 )
 
 
-def _draws(task: GenerationTask) -> bool:
-    """Whether the task writes a piece of a chain, at random."""
-    return purpose_of(task).written is Purpose.CHAIN and task.temperature != 0
+def _is_of_a_chain(task: GenerationTask) -> bool:
+    return purpose_of(task).written is Purpose.CHAIN
 
 
 def _subs(controller: Controller) -> list[tuple[str, Controller]]:

@@ -248,6 +248,23 @@ class SameSeed(Echo):
         task.output_str = samples[0].output_str
 
 
+class Greedy(Echo):
+    """Draws samples with seeds of their own, and leaves the temperature to a worker that may be greedy."""
+
+    def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
+        samples = [GenerationTask(worker_tag="generation", input_str=task.input_str, seed=seed) for seed in range(3)]
+        yield samples
+        task.output_str = samples[0].output_str
+
+
+class AtZero(Greedy):
+    def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
+        for samples in super().run(task):
+            for sample in samples:
+                sample.temperature = 0.0
+            yield samples
+
+
 class SharesThoseOfAList(Echo):
     def __init__(self) -> None:
         super().__init__()
@@ -272,6 +289,8 @@ class DoesNotBindAList(Echo):
     ("check", "broken"),
     [
         (check_samples_differ, SameSeed),
+        (check_samples_differ, Greedy),
+        (check_samples_differ, AtZero),
         (check_clone_is_independent, SharesThoseOfAList),
         (check_clone_is_independent, DoesNotBindAList),
         (check_gives_text, Empty),
@@ -296,7 +315,7 @@ def test_branches_run_under_the_contract_too() -> None:
     class Branches(BaseController):
         def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
             native = NativeGenerationController()
-            tasks = [GenerationTask(input_str=task.input_str) for _ in range(3)]
+            tasks = [GenerationTask(input_str=task.input_str, temperature=0.7) for _ in range(3)]
             yield ParallelProcess([native.clone() for _ in tasks], [[branch] for branch in tasks], [{}] * 3)
             task.output_str = tasks[-1].output_str
 
