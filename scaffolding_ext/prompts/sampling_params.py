@@ -138,7 +138,9 @@ def inherit_sampling_params(piece: GenerationTask, task: GenerationTask, *part: 
 def says_how_to_sample(task: GenerationTask) -> bool:
     """Whether somebody set how the task is drawn; else the worker's own temperature holds, which may be 0."""
     names = {"temperature", "top_p", "top_k"}
-    return not names.isdisjoint(notes_of(task).sampling_fields) or any(getattr(task, name) is not None for name in names)
+    return not names.isdisjoint(notes_of(task).sampling_fields) or any(
+        getattr(task, name) is not None for name in names
+    )
 
 
 def vary(task: GenerationTask) -> bool:
