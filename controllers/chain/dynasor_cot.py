@@ -215,7 +215,7 @@ class DynasorCoTController(BaseController):
 
     def _publish(self, chain: Chain, position: int, gap: int, probes: list[Probe]) -> None:
         """Say how far the chain is: its knob is the looks that its budget leaves."""
-        num_left = math.ceil((chain.max_tokens - position) / gap)
+        num_left = math.ceil((chain.max_tokens - position) / max(1, gap))
         publish(Steps(type(self).__name__, len(probes), num_left, certaindex_of(self.rule, probes)))
 
     def _sorted(self, probes: list[Probe], asked: Asked, known: AnswerClasses) -> ControllerGenerator:
@@ -252,9 +252,18 @@ class DynasorGenerationController(DynasorCoTController):
     Migration: upstream's worker tag is not used: the chain goes to the worker `generation`. New stacks should name
     `DynasorCoTController`.
 
+    As upstream's it probes before the chain begins, and then every `chunk_size` tokens (0, 64, 128, ...).
+
+    Deviation: `max_tokens` is the budget of the chain alone, where upstream's code takes the tokens of the prompt and of
+    the probe's suffix off it, and goes on to the end of a chunk.
+
     Args:
         generation_dir: Not used: token ids come from the worker, so no tokenizer is needed here.
-        **arguments: As there.
+        max_tokens: As there.
+        certainty_threshold: As there.
+        chunk_size: As there.
+        streaming: As there.
+        sampling_params: As there; temperature 0.6 and top-p 0.95 where it sets neither.
     """
 
     def __init__(
@@ -267,4 +276,7 @@ class DynasorGenerationController(DynasorCoTController):
         sampling_params: dict[str, Any] | None = None,
     ) -> None:
         params = {"temperature": 0.6, "top_p": 0.95} | (sampling_params or {})
-        super().__init__(max_tokens, certainty_threshold, chunk_size, streaming=streaming, sampling_params=params)
+        schedule = ProbeSchedule(require.whole("chunk_size", chunk_size), first_probe=0)
+        super().__init__(
+            max_tokens, certainty_threshold, schedule=schedule, streaming=streaming, sampling_params=params
+        )

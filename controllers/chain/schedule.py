@@ -17,16 +17,16 @@ class ProbeSchedule:
 
     Args:
         chunk_size: Tokens of the gap between the first look and the second.
-        first_probe: Tokens before the first look; None takes `chunk_size`.
+        first_probe: Tokens before the first look, which 0 has before the chain begins; None takes `chunk_size`.
         growth: Each gap is so many times the one before; 1 keeps them equal.
 
     Raises:
-        ConfigError: A number of tokens is below 1, or the growth is.
+        ConfigError: `chunk_size` or the growth is below 1, or `first_probe` below 0.
     """
 
     def __init__(self, chunk_size: int = 64, first_probe: int | None = None, growth: float = 1.0) -> None:
         self.chunk_size = require.whole("chunk_size", chunk_size)
-        self.first_probe = chunk_size if first_probe is None else require.whole("first_probe", first_probe)
+        self.first_probe = chunk_size if first_probe is None else require.whole("first_probe", first_probe, least=0)
         self.growth = require.number("growth", growth, least=1)
 
     def gaps(self) -> Iterator[int]:

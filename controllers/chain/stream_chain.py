@@ -104,7 +104,7 @@ class StreamChain(Chain):
         self._read()
 
     def stop(self) -> list[Task]:
-        if self._task.end_flag:
+        if self._task.end_flag or not self._target:  # it has ended, or was never begun
             return []
         self._task.cancel_flag = True
         return [self._task]

@@ -54,7 +54,7 @@ FAMILIES: dict[str, PromptFamily | str] = {
         think_close="</think>",
         probe="... Oh, I suddenly got the answer to the whole problem, **Final Answer**\n\n\\[ \\boxed{",
         close="\n\n...</think>\n Oh, I have got the answer to the whole problem\n**Final Answer:**\n\\[\n \\boxed{",
-        close_closed="\n\n Oh, I have got the answer to the whole problem\n**Final Answer:**\n\\[\n \\boxed{",
+        close_closed="\n\n... Oh, I have got the answer to the whole problem\n**Final Answer:**\n\\[\n \\boxed{",
         answer_end="}\n\\]",
     ),
     # Models without a mark for the end of thinking: nothing closes, and thinking out loud is the answer's beginning.

@@ -40,7 +40,7 @@ def test_the_defaults_are_the_middle_preset():
         (DynasorCoTController, {"streaming": True, "mode": "chunk"}, "streaming"),
         (DynasorCoTController, {"effort": "huge"}, "effort"),
         (DynasorCoTController, {"sampling_params": {"max_tokens": 5}}, "sampling_params"),
-        (ProbeSchedule, {"first_probe": 0}, "first_probe"),
+        (ProbeSchedule, {"first_probe": -1}, "first_probe"),
         (ProbeSchedule, {"chunk_size": 0}, "chunk_size"),
         (ProbeSchedule, {"growth": 0.5}, "growth"),
         (AnswerProbe, {"max_tokens": 0}, "max_tokens"),
@@ -95,7 +95,7 @@ def test_a_stack_file_says_it_plainly_or_by_objects(arguments, events, positions
     assert result.exit_reason == "length"
 
 
-def test_upstreams_name_and_arguments_load_from_a_stack_file(tmp_path):
+def test_upstreams_name_and_arguments_load_from_a_stack_file(tmp_path, positions):
     path = tmp_path / "stack.yaml"
     path.write_text(
         """
@@ -114,6 +114,7 @@ prompt: null
     assert (loaded.max_tokens, loaded.rule.threshold, loaded.schedule.chunk_size) == (100, 2, 16)
     assert loaded.sampling_params == {"temperature": 0.6, "top_p": 0.95}
     assert (result.answer, result.exit_reason) == ("7", "certain")
+    assert positions(result) == [0, 16]  # as upstream's: the first probe comes before the chain
 
 
 def test_a_request_brings_sampling_fields_and_nothing_unknown():

@@ -8,7 +8,7 @@ from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
 
 FAMILY = family_named("tinylm")
@@ -24,6 +24,7 @@ ENDLESS = "thinking on and on " * 100
         ({"schedule": ProbeSchedule(40, first_probe=1)}, [1, 41, 81]),
         ({"schedule": ProbeSchedule(10, growth=1.5)}, [10, 20, 35, 58, 92]),  # gaps 10, 15, 22.5 and 33.75, rounded up
         ({"schedule": ProbeSchedule(10, 7, growth=2)}, [7, 17, 37, 77]),
+        ({"schedule": ProbeSchedule(40, first_probe=0)}, [0, 40, 80]),
         ({"schedule": ProbeSchedule(10, 100)}, []),
         ({"schedule": ProbeSchedule(10, 500)}, []),
     ],
@@ -34,6 +35,16 @@ def test_probe_positions(mode, arguments, expected, ask, dynasor, events, positi
     assert max(len(getattr(task, "output_tokens", ())) for task in worker.tasks) <= 100
     (end,) = events(result, "end")
     assert (end["position"], end["finish_reason"]) == (100, "length")
+
+
+def test_a_chain_that_is_stopped_before_it_began_costs_the_probe_alone(mode, ask, dynasor):
+    controller = dynasor(mode, certainty_threshold=1, schedule=ProbeSchedule(10, first_probe=0))
+    result, worker = ask(controller, ENDLESS, ["5}"])
+    assert (result.outputs[0].text, result.exit_reason) == (FAMILY.close + "5" + FAMILY.answer_end, "certain")
+    assert PROMPT + FAMILY.probe in [task.input_str for task in worker.tasks]
+    if mode != "chunk":  # whose first chunk runs beside the probe
+        assert set(result.program.ledger.by_purpose) == {Purpose.PROBE}
+        assert len(worker.tasks) == 1
 
 
 def test_probes_read_chain_and_suffix(mode, ask, dynasor, positions):
