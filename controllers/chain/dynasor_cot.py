@@ -45,7 +45,7 @@ from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_ru
 from scaffolding_ext.request.program import publish, record
 from scaffolding_ext.request.progress import Steps
 
-# How eagerly to stop: agreeing probes asked for, and tokens between probes.
+# How eagerly to stop: agreeing probes asked for, and tokens between probes. Source: Dynasor's code, `dynasor/cot.py`.
 EFFORTS = {"mild": (8, 64), "low": (5, 64), "mid": (3, 64), "high": (2, 64), "crazy": (2, 32)}
 
 
@@ -254,8 +254,8 @@ class DynasorGenerationController(DynasorCoTController):
 
     As upstream's it probes before the chain begins, and then every `chunk_size` tokens (0, 64, 128, ...).
 
-    Deviation: `max_tokens` is the budget of the chain alone, where upstream's code takes the tokens of the prompt and of
-    the probe's suffix off it, and goes on to the end of a chunk.
+    Deviation: `max_tokens` is the budget of the chain alone. Upstream's code subtracts the tokens of the prompt and of
+    the probe's suffix, and then goes on to the end of a chunk.
 
     Args:
         generation_dir: Not used: token ids come from the worker, so no tokenizer is needed here.

@@ -32,6 +32,7 @@ _REPLACED = (
     (re.compile(r"√"), r"\\sqrt "),
     (re.compile(r"(?<=[\d)}a-z])\s*(?:\\approx|≈).*"), ""),  # a rounding beside the exact value
 )
+_FINAL_MARKS = ".,;:\u3002\uff0e\uff61\uff0c\u3001\uff1b\uff1a"  # and those of Chinese and Japanese
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _LONG_WORD = re.compile(r"(?<!\\begin\{)(?<!\\end\{)(?<![A-Za-z\\_^])[A-Za-z]{3,}(?![A-Za-z_^(])")
 _TOKEN = re.compile(r"(?<![^\s(,])[A-Za-z][A-Za-z'\u2019-]*[.:!?]?(?![^\s),;])")
@@ -71,7 +72,7 @@ def normalize(answer: str) -> str:
     text = _LOOSE_SPACE.sub(lambda match: match[1] or match[2] or match[3] or "", text)
     text = _SHORT_SCRIPT.sub(r"\1\2", _SHORT_ROOT.sub(r"\\sqrt{\1}", text))
     text = _SHORT_FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
-    return text.strip().rstrip(".,;:").strip()
+    return text.strip().rstrip(_FINAL_MARKS).strip()
 
 
 def _marked(words: str) -> str:
