@@ -11,7 +11,8 @@ _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 # What follows an answer phrase, up to the end of its sentence or line; the full stop of a decimal ends nothing.
 _PHRASE = re.compile(
-    r"(?:final answer|the answer|\banswer(?=\**:))\**\s*(?:is|:)[\s:*]*([^\n]+?)(?=\.\**\s+(?-i:[A-Z])|[\u3002\uff61]|\n|\Z)",
+    r"(?:final answer|the answer|\banswer(?=\**:))\**\s*(?:is|:)[\s:*]*([^\n]+?)"
+    r"(?=\.\**\s+(?-i:[A-Z])|[\u3002\uff61]|\n|\Z)",
     re.IGNORECASE,
 )
 _CUT = re.compile(r"(?:\A\$+|\A\\[(\[]|\\(?:b(?:o(?:x(?:ed?)?)?)?)?)\Z")  # an answer that has only just been opened

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scaffolding_ext.answers import Equality, Verdict, equal, group
 from scaffolding_ext.answers.pool import OverrunError
+from scaffolding_ext.answers.symbolic import symbolic
 from scaffolding_ext.errors import EngineError
 
 EQUAL, DIFFERENT, UNDETERMINED = Verdict
@@ -227,3 +228,18 @@ def test_scripts_have_functions() -> None:
     assert equal("50%", "50", units_implied=True) is EQUAL
     assert equal(ENDLESS, "5", deadline_seconds=0.02) is UNDETERMINED
     assert group(["5 cm", None, "5", "0.05"], 3600.0, units_implied=True) == [0, -1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [
+        ("1." + "0" * 44 + "2", Verdict.DIFFERENT),  # by more than 1e-45
+        ("1." + "0" * 45 + "5", Verdict.EQUAL),  # by less, which 50 digits do not tell
+    ],
+)
+def test_numbers_are_told_apart_to_45_digits(other: str, verdict: Verdict) -> None:
+    assert symbolic("1", other) is verdict
+
+
+def test_two_ways_to_write_nothing_are_equal() -> None:
+    assert symbolic("0", r"\sin(0)") is Verdict.EQUAL

@@ -55,6 +55,7 @@ from scaffolding_ext.answers import extract, up_to_brace
         ("The answer is 2.5 exactly. or not", "2.5 exactly. or not"),
         ("The answer is 5. No, the answer is 6. Done.", "6"),
         ("The answer is B. Paris", "B"),
+        ("The answer is 6\u3002 7 is not", "6"),
         ("The answer is 5.  \nThe rest", "5"),
         ("The answer is", None),
         ("The answer is .", None),

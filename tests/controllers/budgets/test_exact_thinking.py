@@ -94,6 +94,13 @@ def test_the_token_that_ends_a_chain_is_no_thinking(prompting: Prompting) -> Non
     assert end not in thinking(prompting, result)
 
 
+def test_a_chain_that_ended_by_itself_keeps_all_that_it_thought(prompting: Prompting) -> None:
+    num, wait = len(prompting.encode(THINKING)), prompting.encode("\nWait")
+    worker = Speaking(prompting, [THINKING, THINKING * 20])  # the first piece ends without a closing mark
+    result = answered(prompting, BudgetForcingController(60, exact=True), worker)
+    assert thinking(prompting, result)[: num + len(wait)] == prompting.encode(THINKING) + wait
+
+
 def test_where_tokens_cannot_be_counted_thinking_stays_as_it_is_and_the_trace_says_so() -> None:
     controller = BudgetForcingController(500, exact=True, family="tinylm")
     with ScaffoldingLlm(controller, {"generation": ScriptedWorker(CLOSED)}) as llm:

@@ -11,6 +11,8 @@ from scaffolding_ext.controllers.chain import (
     ChunkChain,
     Prefix,
 )
+from scaffolding_ext.controllers.chain.controlled_chain import ControlledChain
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, purpose_of
@@ -165,3 +167,13 @@ def test_a_stop_string_ends_the_chain_wherever_chunks_split_it(chunk_len, prompt
     while not chain.ended:
         grow(chain, worker, chain.prefix.num_tokens + chunk_len)
     assert (chain.text, chain.finish_reason) == ("first second ", "stop")
+
+
+def test_a_chain_that_a_controller_writes_yields_what_runs_beside_it_and_then_its_chunk():
+    beside, prompt = GenerationTask(), GenerationTask(input_str="Q:", input_tokens=PROMPT_IDS)
+    growing = ControlledChain(prompt, 10, NativeGenerationController()).grow(4, [beside])
+    assert next(growing) == [beside]
+    (chunk,) = next(growing)
+    assert (chunk.input_tokens, chunk.max_tokens) == (PROMPT_IDS, 4)
+    (alone,) = next(ControlledChain(prompt, 10, NativeGenerationController()).grow(4))
+    assert (alone.input_tokens, alone.max_tokens) == (PROMPT_IDS, 4)

@@ -42,6 +42,18 @@ def most_agree(probes):
     return len(probes) >= 4 and sum(probe.answer_class == newest for probe in probes) / len(probes) >= 0.75
 
 
+def agree_in(probes, num=2):
+    """A stranger's rule with a further argument, which has a default."""
+    return len({probe.answer_class for probe in probes[-num:]}) == 1
+
+
+def of_other_arguments(answers, probes=()):
+    """No rule: its first argument is not called `probes`."""
+
+
+TWO_AGREE = Consecutive(2)
+
+
 class LongEnough(StoppingRule):
     """A rule that needs no probe, and is built without arguments."""
 
@@ -94,6 +106,11 @@ def request(rule, mode, chain=CHAIN, answers=("4}",), **arguments):
         (PatternStop(r"total is \d"), looks("so the total i"), False),
         (PatternStop(r"total is \d"), looks("so the total i", "so the total is 5"), True),
         (PatternStop(r"total is \d", max_match_len=3), looks("the total is", "the total is 5 or so"), False),
+        (PatternStop("total"), looks("total is 5"), True),  # at the very beginning
+        (PatternStop("total", 3), looks("ab", "ab total is 5, and on"), True),  # all that is new is read
+        (PatternStop("total", 3), looks("ab", "ab total is 5", "ab total is 5, and on"), False),  # nothing twice
+        (PatternStop("total is 5", 7), looks("xx total i", "xx total is 5"), True),  # seven characters before
+        (PatternStop("total is 5", 6), looks("xx total i", "xx total is 5"), False),
         (PatternStop(r"goes$", max_match_len=3), looks("so it", "so it goes"), True),
         (PatternStop(r"^it", max_match_len=3), looks("so it", "so it goes"), False),
     ],
@@ -111,6 +128,8 @@ def test_rules_by_name():
     assert make_rule(most_agree) is most_agree
     assert make_rule(f"{__name__}:most_agree").__name__ == "most_agree"
     assert isinstance(make_rule(f"{__name__}:LongEnough"), LongEnough)
+    assert make_rule(f"{__name__}:TWO_AGREE") is TWO_AGREE
+    assert make_rule(f"{__name__}:agree_in").__name__ == "agree_in"
 
 
 @pytest.mark.parametrize("rule", ["total_variation", "pattern", most_agree, f"{__name__}:most_agree", Window(4, 0.5)])
@@ -132,6 +151,7 @@ def test_a_rule_without_a_threshold_of_the_controllers_is_given_none(rule):
         ("nowhere:rule", "cannot import 'nowhere:rule'"),
         ("os:getcwd", "'os:getcwd' is no stopping rule; name a StoppingRule, or a function .* called 'probes'"),
         ("os:removedirs", "is no stopping rule"),
+        (f"{__name__}:of_other_arguments", "is no stopping rule"),
         ("os:PathLike", "is no stopping rule"),
         (5, "give a name, or a function"),
         (LongEnough, "give a name, or a function"),
