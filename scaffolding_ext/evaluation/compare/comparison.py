@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -101,7 +100,7 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = vars(self)
         ratios = {name: None if ratio is None else ratio._asdict() for name, ratio in self.ratios.items()}
         named = ("accuracy_difference", "mcnemar", "needed")
         keys = ("only_baseline_right", "only_run_right")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -70,8 +69,7 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return fields | {"error": None if self.error is None else self.error._asdict()}
+        return vars(self) | {"error": None if self.error is None else self.error._asdict()}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Record:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -120,7 +119,7 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold: mean@n, maj@k and pass@k stand beside the others."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = dict(vars(self))
         repeats = fields.pop("repeats")
         fields |= {"mean_at_n": None, "maj_at_k": {}, "pass_at_k": {}} if repeats is None else repeats.to_json()
         return {name: value._asdict() if isinstance(value, Interval) else value for name, value in fields.items()}
