@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.controllers.tree.kv_share_branching import (
         KVShareBranchingController as KVShareBranchingController,
     )
+    from scaffolding_ext.controllers.tree.search import SearchController as SearchController
     from scaffolding_ext.controllers.vote.deepconf import DeepConfController as DeepConfController
     from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController as MajorityVoteController
     from scaffolding_ext.errors import ArgumentTypeError as ArgumentTypeError
@@ -80,6 +81,7 @@ _NAMES = {
     "controllers.vote.deepconf": "DeepConfController",
     "controllers.chain.dynasor_cot": "DynasorCoTController",
     "controllers.tree.kv_share_branching": "KVShareBranchingController",
+    "controllers.tree.search": "SearchController",
     "controllers.vote.majority_vote": "MajorityVoteController",
     "controllers.native_generation": "NativeGenerationController",
     "controllers.process_reward": "ProcessRewardController",

@@ -72,6 +72,7 @@ class Steps:
             piece: What a worker wrote.
             own_stops: Stop strings of the request: where one of them ended the piece, the solution has ended.
         """
+        piece.stop = list(own_stops) or None  # the text of a step may end one, not the solution
         text, ids = piece.output_str or "", piece.output_tokens
         if finish_reason_of(piece) != "stop" or not self.texts:
             return
@@ -89,5 +90,5 @@ class Steps:
             ids = None if ids is None or ending is None else [*ids, *ending]
         elif not any(end in behind for end in self.texts):
             return
-        piece.output_str, piece.output_tokens, piece.stop, piece.finish_reason = whole, ids, None, "length"
+        piece.output_str, piece.output_tokens, piece.finish_reason = whole, ids, "length"
         piece.max_tokens = len(ids) if ids is not None else piece.max_tokens

@@ -1,0 +1,499 @@
+"""Searches: what is asked of workers, what ends them, what they answer, what goes wrong, and that trees repeat."""
+
+import asyncio
+import itertools
+import math
+import random
+
+import pytest
+
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.reward import RewardController
+from scaffolding_ext.controllers.tree.search import SearchController
+from scaffolding_ext.controllers.tree.steps import Steps
+from scaffolding_ext.controllers.tree.strategies.beam import Beam
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.errors import ConfigError, NoOutputError, RequestTimeoutError, TaskError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompts.prompting import FAMILIES
+from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus
+from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
+from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
+from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
+from scaffolding_ext.protocol.tasks import REWARD
+from scaffolding_ext.stack.build import load_stack
+from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.testing.doubles import Gate
+from scaffolding_ext.workers.checker import CheckWorker
+
+END = 0  # ends a text, and has none
+STRATEGIES = [
+    "AdaptiveBranching",
+    "Beam",
+    "BestFirst",
+    "BestOfN",
+    "BudgetGuidedMCTS",
+    "DVTS",
+    "MCTS",
+    "ParticleFilter",
+    "Rebase",
+]
+
+
+class Characters:
+    """A prompting whose tokens are characters."""
+
+    family = FAMILIES["instruct"]
+
+    def apply(self, task, history=(), raw=False):
+        task.input_tokens = self.encode(task.input_str)
+
+    def encode(self, text):
+        return list(map(ord, text))
+
+    def decode(self, token_ids):
+        return "".join(chr(token) for token in token_ids if token != END)
+
+
+class Entry:
+    def __init__(self, logprob):
+        self.logprob = logprob
+
+
+class Stepper(ScriptedWorker):
+    """Writes steps `aN` with blank lines between them, and a box after a few, by the task's seed and its prefix.
+
+    Args:
+        num_steps: Of a solution.
+        answers: Whether solutions end in a box.
+        before: As for every scripted worker.
+        num_answers: How many answers there are.
+        keeps_stop: Whether the tokens of a stop string stay in the ids, as this package's engine does it.
+    """
+
+    def __init__(self, num_steps=3, answers=True, before=None, keeps_stop=True, num_answers=3):
+        super().__init__("never scripted", before=before)
+        self.num_answers = num_answers
+        self.num_steps, self.answers, self.keeps_stop = num_steps, answers, keeps_stop
+
+    def _whole(self, written, seed):
+        rng = random.Random(f"{written} {seed}")
+        text = ""
+        for number in range(written.count("\n\n"), self.num_steps):
+            text += f"{rng.choice('abc')}{number}\n\n"
+        return text + (rf"\boxed{{{rng.randrange(self.num_answers)}}}" if self.answers else "so be it")
+
+    def _serve(self, task):
+        prompt = "".join(map(chr, task.input_tokens))
+        if task.worker_tag == "generation" and prompt.endswith("{"):
+            ids = [*map(ord, "9}"), END]
+        else:
+            ids = [*map(ord, self._whole(prompt.partition("?")[2], task.seed)), END]
+        ids = ids[: task.max_tokens]
+        task.finish_reason = "stop" if ids[-1:] == [END] else "length"
+        text = Characters().decode(ids)
+        stops = [task.stop] if isinstance(task.stop, str) else task.stop or []
+        found = [text.find(stop) for stop in stops if stop in text]
+        if found:
+            at = min(found)
+            ids = ids[: at + (2 if self.keeps_stop else 0)]
+            text, task.finish_reason = text[:at], "stop"
+        task.output_tokens, task.output_str = ids, text
+        if task.num_logprobs:
+            rng = random.Random(f"{text} {task.seed}")
+            task.logprobs = [{token: Entry(-rng.random())} for token in ids]
+        set_token_counts(task, TokenCounts(len(ids), len(task.input_tokens)))
+
+    async def _generate(self, task):
+        await self._arrive(task)
+        self._serve(task)
+        return TaskStatus.SUCCESS
+
+    async def _branch(self, task):
+        await self._arrive(task)
+        pieces = lower_branch(task)
+        for piece in pieces:
+            self._serve(piece)
+        write_back_branch(task, pieces)
+        set_token_counts(task, TokenCounts(*map(sum, zip(*map(token_counts_of, pieces), strict=True))))
+        return TaskStatus.SUCCESS
+
+    async def _verify(self, task):
+        await self._arrive(task)
+        task.scores = [random.Random(str(branch)).random() for branch in task.branches]
+        set_token_counts(task, TokenCounts(0, sum(map(len, task.branches))))
+        return TaskStatus.SUCCESS
+
+    task_handlers = {GenerationTask: _generate, BranchTask: _branch, VerifyTask: _verify}  # noqa: RUF012
+
+
+class Plain(Stepper):
+    """Serves plain generation alone."""
+
+    task_handlers = {GenerationTask: Stepper._generate}  # noqa: RUF012
+
+
+class Judge(BaseController):
+    """Scores texts by a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.scores = function, None
+
+    def process(self, tasks, **kwargs):
+        self.scores = [self.function(task.output_str) for task in tasks]
+        yield []
+
+
+def searched(controller, worker=None, prompt="What?", workers=None, **arguments):
+    controller.prompting = Characters()
+    with ScaffoldingLlm(controller, {"generation": worker or Stepper(), **(workers or {})}, seed=0) as llm:
+        return llm.generate(prompt, **{"timeout": 30, **arguments})
+
+
+def tree_of(result):
+    (tree,) = [event for event in result.program.trace if event["event"] == "tree"]
+    return tree
+
+
+def of_type(worker, kind):
+    return [task for task in worker.tasks if type(task) is kind]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("scorer", ["mean_logprob", "verdict", "random"])
+def test_every_strategy_ends_with_an_answer(strategy, scorer, events):
+    result = searched(SearchController(strategy, scorer, budget=40))
+    tree = tree_of(result)
+    assert tree["reason"] in ("finished", "budget")
+    assert tree["winner"] is not None
+    assert result.outputs[0].answer in {"0", "1", "2", "9"}
+    assert rf"\boxed{{{result.outputs[0].answer}}}" in result.outputs[0].text.replace("{\n", "{")
+    assert tree["num_nodes"] <= 40
+    paths = [tuple(path) for each in events(result, "branches") for path in each["paths"]]
+    assert len(paths) == len(set(paths)) == tree["num_nodes"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_tree_is_the_same_alone_and_among_sixteen_and_on_a_plain_worker(strategy, events):
+    def rounds(result):
+        return [(each["paths"], each["answers"]) for each in events(result, "branches")], result.outputs[0].text
+
+    controller = SearchController(strategy, "mean_logprob", budget=30)
+    controller.prompting = Characters()
+    prompts = [f"What {number}?" for number in range(16)]
+    with ScaffoldingLlm(controller, {"generation": Stepper()}, seed=0, max_parallel_requests=16) as llm:
+        asked = [llm.generate_async(prompt, sample_id=prompt, timeout=60) for prompt in prompts]
+        together = [each.result() for each in asked]
+    for worker in (Stepper(), Plain()):
+        with ScaffoldingLlm(controller, {"generation": worker}, seed=0, max_parallel_requests=1) as llm:
+            alone = [llm.generate(prompt, sample_id=prompt, timeout=60) for prompt in prompts]
+        assert list(map(rounds, alone)) == list(map(rounds, together))
+
+
+@pytest.mark.parametrize("keeps_stop", [True, False])
+def test_steps_end_behind_their_text_and_carry_the_tokens_on(keeps_stop):
+    worker = Stepper(keeps_stop=keeps_stop)
+    result = searched(SearchController(Beam(3, 1), "mean_logprob"), worker)
+    tasks = of_type(worker, BranchTask)
+    read = [Characters().decode(task.prefix_tokens) for task in tasks]
+    assert [each.count("\n\n") for each in read] == [0, 1, 2, 3]
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(read))
+    assert all(text.endswith("\n\n") for text in read[1:])
+    assert result.outputs[0].text.count("\n\n") == 3
+    assert len(result.outputs[0].token_ids) == len(result.outputs[0].text) + 1  # the end token
+    assert all(task.depth == number + 1 for number, task in enumerate(tasks))
+    assert len({seed for task in tasks for seed in task.seeds}) == 12
+
+
+def test_steps_end_after_tokens_and_at_the_chains_own_marks():
+    worker = Stepper()
+    searched(SearchController(Beam(2, 1, max_depth=3), steps=2), worker)
+    assert [task.max_tokens for task in of_type(worker, BranchTask)][:2] == [2, 2]
+    assert of_type(worker, BranchTask)[0].stop is None
+    assert of_type(worker, BranchTask)[2].max_tokens > 1000  # the last level is written to its end
+    searched(SearchController(Beam(2, 1), steps={"ends": "marks"}), worker)
+    assert "\nWait" in of_type(worker, BranchTask)[-1].stop
+    for wrong in ({"ends": []}, {"ends": [""]}, {"max_tokens": 0}, {"end": "x"}, "\n\n"):
+        with pytest.raises(ConfigError, match=r"steps|ends|max_tokens"):
+            Steps.of(wrong)
+
+
+def test_a_stop_of_the_request_ends_the_solution_not_the_step():
+    result = searched(SearchController(Beam(2, 1), sampling_params={"stop": "1"}, insist_on_answer=False))
+    assert "1" not in result.outputs[0].text
+    assert tree_of(result)["depth"] <= 2
+
+
+def test_a_budget_of_tokens_holds_and_counts_judges_and_leaves_are_closed(events):
+    for tokens in (1, 3, 10, 40):
+        result = searched(SearchController("MCTS", "mean_logprob", budget={"tokens": tokens}, steps=8))
+        tree = tree_of(result)
+        assert tree["reason"] == "budget"
+        assert tokens <= tree["spent"]["tokens"] <= tokens + 4  # a node has a token at least
+        assert result.outputs[0].answer is not None
+    assert events(searched(SearchController("BestOfN", budget={"tokens": 5})), "force")[0]["answers"] == ["9"]
+
+
+def test_leaves_that_end_without_an_answer_are_asked_for_it(events):
+    result = searched(SearchController("Beam", selector="vote"), Stepper(answers=False))
+    assert result.outputs[0].answer == "9"
+    assert result.outputs[0].text.endswith(r"\boxed{9}" + "\n\\]")
+    by_purpose = result.program.ledger.by_purpose
+    assert by_purpose[Purpose.PROBE].decoded > 0
+    kept = searched(SearchController("Beam", insist_on_answer=False), Stepper(answers=False))
+    assert kept.outputs[0].answer is None
+
+
+def test_a_look_ahead_is_judged_and_thrown_away(events):
+    lengths = []
+    controller = SearchController(
+        Beam(3, 1), Judge(lambda text: lengths.append(text.count("\n\n")) or 0.5), look_ahead=1, insist_on_answer=False
+    )
+    result = searched(controller)
+    assert lengths[:3] == [2, 2, 2]  # a step further than what was written
+    ahead = sum(each["num_tokens"] for each in events(result, "look_ahead"))
+    assert result.program.ledger.by_purpose[Purpose.DISCARDED].decoded == ahead > 0
+
+
+def test_scores_weigh_votes_and_the_first_that_is_accepted_wins(events):
+    def judge(text):
+        return {"0": 0.9, "1": 0.2, "2": 0.3}[text[-2]] if text.endswith("}") else 0.5
+
+    best = searched(SearchController({"type": "BestOfN", "args": {"num_samples": 12}}, Judge(judge)))
+    assert best.outputs[0].answer == "0"
+    weighed = searched(
+        SearchController({"type": "BestOfN", "args": {"num_samples": 12}}, Judge(judge), selector="vote")
+    )
+    (answer,) = events(weighed, "answer")
+    totals = {}
+    for given, value in zip(answer["answers"], answer["values"], strict=True):
+        totals[given] = totals.get(given, 0) + value
+    assert weighed.outputs[0].answer == max(totals, key=totals.get)
+    first = searched(
+        SearchController(
+            {"type": "BestOfN", "args": {"num_samples": 12}},
+            Judge(judge),
+            selector={"type": "first_accepted", "args": {"at_least": 0.25}},
+        )
+    )
+    given = events(first, "answer")[0]["answers"]
+    assert first.outputs[0].answer == next(each for each in given if each != "1")
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        {"type": "certaindex", "args": {"thresholds": [{"measure": "max_reward", "at_least": 0.1}]}},
+        {"type": "agreement"},
+        {"type": "unchanged", "args": {"rounds": 2, "share": 0.3}},
+        {"type": "accepted", "args": {"at_least": 0.2}},
+        ["accepted", {"type": "unchanged", "args": {"rounds": 2, "share": 0.3}}],
+    ],
+)
+def test_stops_end_a_search_before_its_budget(stop):
+    free = searched(SearchController("MCTS", "mean_logprob", budget=60), Stepper(num_steps=1, num_answers=1))
+    stopped = searched(SearchController("MCTS", "mean_logprob", budget=60, stop=stop), Stepper(num_steps=1, num_answers=1))
+    assert tree_of(stopped)["reason"] == "stopped"
+    assert tree_of(stopped)["num_nodes"] < tree_of(free)["num_nodes"]
+    assert stopped.outputs[0].exit_reason == "certain"
+
+
+def test_any_controller_writes_and_judges_and_a_search_is_a_votes_sample(events):
+    over_chains = SearchController(
+        {"type": "BestOfN", "args": {"num_samples": 3}}, "mean_logprob", expander=NativeGenerationController()
+    )
+    assert searched(over_chains, Plain()).outputs[0].answer in "012"
+    steps = SearchController(
+        Beam(2, 1, max_depth=3),
+        "mean_logprob",
+        steps=4,
+        expander={"type": "controller", "args": {"controller": NativeGenerationController(), "writes_steps": True}},
+    )
+    result = searched(steps, Plain())
+    assert next(each["num_tokens"] for each in events(result, "branches")) == [4, 4]
+    assert result.outputs[0].answer in "012"
+    vote = MajorityVoteController(SearchController("Beam", budget=20), 3, allocation=None)
+    result = searched(vote)
+    assert len(events(result, "vote")[0]["answers"]) == 3
+    assert len(events(result, "tree")) == 3
+    with pytest.raises(ConfigError, match="writes to their end at once"):
+        SearchController("Beam", expander=DynasorCoTController())
+
+
+def test_a_verdict_counts_under_verify_and_a_blend_mixes():
+    worker = Stepper()
+    result = searched(SearchController("Beam", {"type": "verdict", "args": {"is_about_steps": True}}), worker)
+    read = sum(token_counts_of(task).prefilled for task in of_type(worker, VerifyTask))
+    assert result.program.ledger.by_purpose[Purpose.VERIFY].prefilled == read > 0
+    assert Characters.family.step_verdict in Characters().decode(of_type(worker, VerifyTask)[0].branches[0])
+    for how in ("mean", "product"):
+        blend = {"type": "blend", "args": {"scorers": ["mean_logprob", "verdict"], "weights": [3, 1], "how": how}}
+        assert searched(SearchController("Beam", blend)).outputs[0].answer is not None
+    judged = RewardController(worker_tag="generation")
+    assert searched(SearchController("Beam", judged)).outputs[0].answer is not None
+    with pytest.raises(ConfigError, match="weights"):
+        SearchController("Beam", {"type": "blend", "args": {"scorers": ["verdict"], "weights": [0]}})
+
+
+def test_entropy_scores_what_the_likeliest_tokens_say():
+    worker = Plain()
+    result = searched(SearchController("Beam", {"type": "entropy", "args": {"top_k": 2}}), worker)
+    assert {2} <= {task.num_logprobs for task in of_type(worker, GenerationTask)} <= {2, None}  # None: forced answers
+    assert result.outputs[0].answer is not None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_judge_that_gives_no_number_is_an_error_by_name(value):
+    with pytest.raises((NoOutputError, TaskError), match=r"a score is a finite number|branch"):
+        searched(SearchController("Beam", Judge(lambda text: value)))
+
+
+class Failing(ScriptedWorker):
+    """A reward model that fails at its third call, or holds it."""
+
+    def __init__(self, gate=None):
+        super().__init__("never scripted")
+        self.gate, self.num = gate, 0
+
+    async def _reward(self, task):
+        self.num += 1
+        if self.num > 20:
+            if self.gate is None:
+                raise RuntimeError("the judge is gone")
+            await self.gate(task)
+        task.custom_output_params = {REWARD: 0.5}
+        set_token_counts(task, TokenCounts(0, 3))
+        return TaskStatus.SUCCESS
+
+    task_handlers = {RewardTask: _reward}  # noqa: RUF012
+
+
+def test_a_judge_that_fails_ends_the_request_with_its_error_and_the_tree_is_told():
+    controller = SearchController("Rebase", RewardController())
+    controller.prompting = Characters()
+    with ScaffoldingLlm(controller, {"generation": Stepper(), "reward": Failing()}, seed=0) as llm:
+        result = llm.generate_async("What?", timeout=30)
+        with pytest.raises(TaskError, match="the judge is gone"):
+            result.result()
+        assert tree_of(result)["num_nodes"] > 16
+        assert tree_of(result)["reason"] == "unfinished"
+
+
+def test_a_judge_that_stalls_runs_into_the_time_out_and_the_tree_so_far_is_in_the_trace():
+    gate = Gate()
+    controller = SearchController("Rebase", RewardController())
+    controller.prompting = Characters()
+    with ScaffoldingLlm(controller, {"generation": Stepper(), "reward": Failing(gate)}, seed=0) as llm:
+        result = llm.generate_async("What?", timeout=1.0)
+        with pytest.raises(RequestTimeoutError):
+            result.result()
+        tree = tree_of(result)
+        assert tree["num_nodes"] > 16
+        assert tree["best"] is not None
+        assert llm.generate("Why?", timeout=30) if gate.open() else True
+
+
+def test_a_search_that_is_cancelled_in_mid_expansion_leaves_nothing_and_says_how_far_it_came():
+    gate = Gate()
+    worker = Stepper(before=gate)
+    controller = SearchController("Beam")
+    controller.prompting = Characters()
+    with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
+        result = llm.generate_async("What?", timeout=30)
+        gate.wait_for()
+        result.cancel()
+        gate.wait_for_cancelled()
+        assert result.exception(30) is not None
+        assert tree_of(result)["num_nodes"] == 8
+        gate.open()
+        assert llm.generate("Again?", timeout=30).outputs[0].answer is not None
+
+
+def exact(job):
+    """A checker as a user writes one."""
+    assert job["prompt"].endswith("?")
+    return 1.0 if job["text"].endswith("{1}") else 0.25
+
+
+def hangs(job):
+    while not job["text"].startswith("c"):
+        pass
+    return 0.5
+
+
+def test_a_checker_of_the_users_scores_in_a_process_that_is_killed_when_it_hangs(events):
+    strategy = {"type": "BestOfN", "args": {"num_samples": 6}}
+    module = "math:fsum"
+    with pytest.raises(ConfigError, match="module:function"):
+        CheckWorker("fsum")
+    assert module.count(":") == 1
+    with CheckWorker(f"{__name__}:exact") as checker:
+        result = searched(SearchController(strategy, "checker", selector="first_accepted"), workers={"reward": checker})
+    assert result.outputs[0].answer == "1"
+    assert result.program.ledger.by_purpose.get(Purpose.VERIFY, TokenCounts()).decoded == 0
+    with CheckWorker(f"{__name__}:hangs", deadline_seconds=1.0) as checker:
+        result = searched(SearchController(strategy, "checker"), workers={"reward": checker}, timeout=120)
+        (check,) = events(result, "check")
+        assert check["overran"]
+        assert {check["scores"][number] for (number,) in check["overran"]} == {0.0}
+        assert result.outputs[0].text.startswith("c")
+        refused = SearchController(strategy, {"type": "checker", "args": {"overrun": None}})
+        with pytest.raises(NoOutputError, match="overran its deadline"):
+            searched(refused, workers={"reward": checker}, timeout=120)
+
+
+def test_a_stack_file_says_it_as_python_does():
+    config = {
+        "controller": {
+            "type": "SearchController",
+            "args": {
+                "strategy": {"type": "Rebase", "args": {"width": 4}},
+                "scorer": {"type": "blend", "args": {"scorers": ["mean_logprob", {"type": "random"}]}},
+                "selector": {"type": "vote", "args": {"weight": "visits"}},
+                "stop": [{"type": "agreement", "args": {"rule": {"type": "LeaderChange", "args": {"miss": 0.2}}}}],
+                "budget": {"nodes": 30},
+                "steps": {"ends": ["\n\n"], "max_tokens": 50},
+            },
+        },
+        "workers": {"generation": {"type": "ScriptedWorker", "args": {"respond": "so \\boxed{1}"}}},
+    }
+    with load_stack(config) as llm, pytest.raises(NoOutputError, match="log-probabilities"):
+        llm.generate("What?", timeout=30)
+    with pytest.raises(ConfigError, match=r"controller.args.strategy.type: unknown search strategy 'Beem'.*Beam"):
+        load_stack({**config, "controller": {"type": "SearchController", "args": {"strategy": {"type": "Beem"}}}})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"strategy": "Beem"}, "unknown search strategy 'Beem'"),
+        ({"strategy": {"type": "Beam", "args": {"width": 2, "keep": 3}}}, r"strategy.*keep"),
+        ({"strategy": {"type": "Beam", "args": {"depth": 3}}}, "strategy.*makes no Beam"),
+        ({"strategy": 3}, "give a search strategy, or the name of one"),
+        ({"scorer": "verdicts"}, "did you mean 'verdict'"),
+        ({"budget": {"nodes": None}}, "has no limit"),
+        ({"budget": {"token": 3}}, "budget.*give a mapping of nodes"),
+        ({"budget": 0}, "budget.nodes.*at least 1"),
+        ({"stop": {"type": "certaindex", "args": {"thresholds": "gsm8k"}}}, "thresholds"),
+        ({"sampling_params": {"temperature": 0}}, "alike"),
+        ({"look_ahead": -1}, "look_ahead"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        SearchController(**arguments)
+
+
+def test_a_failing_search_leaves_the_others_alone():
+    async def both():
+        controller = SearchController("Beam", Judge(lambda text: math.nan if text.startswith("a") else 0.5))
+        controller.prompting = Characters()
+        with ScaffoldingLlm(controller, {"generation": Stepper()}, seed=0) as llm:
+            asked = [llm.generate_async(f"What {number}?") for number in range(6)]
+            return await asyncio.gather(*[each.aresult() for each in asked], return_exceptions=True)
+
+    results = asyncio.run(both())
+    assert all(isinstance(each, NoOutputError) or each.outputs[0].answer is not None for each in results)
