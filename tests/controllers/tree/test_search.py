@@ -295,7 +295,9 @@ def test_scores_weigh_votes_and_the_first_that_is_accepted_wins(events):
 )
 def test_stops_end_a_search_before_its_budget(stop):
     free = searched(SearchController("MCTS", "mean_logprob", budget=60), Stepper(num_steps=1, num_answers=1))
-    stopped = searched(SearchController("MCTS", "mean_logprob", budget=60, stop=stop), Stepper(num_steps=1, num_answers=1))
+    stopped = searched(
+        SearchController("MCTS", "mean_logprob", budget=60, stop=stop), Stepper(num_steps=1, num_answers=1)
+    )
     assert tree_of(stopped)["reason"] == "stopped"
     assert tree_of(stopped)["num_nodes"] < tree_of(free)["num_nodes"]
     assert stopped.outputs[0].exit_reason == "certain"
