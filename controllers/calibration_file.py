@@ -6,12 +6,16 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from scaffolding_ext import plain_yaml, require
-from scaffolding_ext.documents import write_text
+from scaffolding_ext.documents import decoded, located, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.stats.drift import drift_between
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class CalibrationWarning(UserWarning):
@@ -52,6 +56,30 @@ def read_calibration(path: str | os.PathLike[str], kinds: dict[str, int]) -> dic
             f"is of version {document.get('version')!r}; this release reads {kinds[kind]}: make it anew", name
         )
     return dict(document)
+
+
+def read_json_calibration(path: str | os.PathLike[str], model: type[M], what: str, command: str) -> M:
+    """A calibration out of its JSON file; `configs:NAME` is one that ships with the package.
+
+    Args:
+        path: The file.
+        model: What it holds; its `version` is the one that this release reads.
+        what: The calibration, such as `"plan of budgets"`.
+        command: The subcommand of `scaffolding-ext` that makes one.
+
+    Raises:
+        ConfigError: The file cannot be read, or holds something else or another version; it names the file.
+    """
+    name, how = os.fspath(path), f"make one: scaffolding-ext {command}"
+    try:
+        return model.model_validate_json(decoded(located(path).read_bytes()))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"{part}: " for part in first["loc"])
+        version = model.model_fields["version"].default
+        raise ConfigError(f"{name} is no {what} of version {version} ({where}{first['msg']}); {how}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {name}: {error}; {how}") from error
 
 
 def check_model(what: str, made_for: str | None, model: str | None, command: str, stacklevel: int = 3) -> None:

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType, UnstableLoadError
-from scaffolding_ext.documents import decoded, located, write_text
-from scaffolding_ext.errors import ConfigError
-
-_HOW = "make one with `scaffolding-ext budget plan`"
+from scaffolding_ext.controllers.calibration_file import read_json_calibration
+from scaffolding_ext.documents import write_text
 
 
 class _Document(BaseModel):
-    """The file. `forecast` and `uniform` are for who reads it; the rest is read back."""
+    """The file. `forecast` and `uniform_forecast` are for people; the rest is read back."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,11 +35,20 @@ class _Document(BaseModel):
     mixture_budget: int
     forecast: dict[str, float | None]
     uniform_forecast: dict[str, float | None]
-    fitted: list[dict[str, Any]]
-    measured: list[dict[str, Any]]
+    fitted: list[TaskType]
+    measured: list[MeasuredType]
 
+    @model_validator(mode="after")
+    def _check(self) -> _Document:
+        names = self.demand().names
+        if set(self.budgets) != set(names):
+            raise ValueError(f"has budgets of {sorted(self.budgets)}, and types {sorted(names)}")
+        return self
 
-_FITTED, _MEASURED = TypeAdapter(list[TaskType]), TypeAdapter(list[MeasuredType])
+    def demand(self) -> Demand:
+        """What the budgets were planned for."""
+        queue = Queue(self.places, self.slowdown)
+        return Demand((*self.fitted, *self.measured), self.arrival_rate, self.alpha, self.max_tokens, queue)
 
 
 @dataclass(frozen=True)
@@ -91,23 +98,8 @@ class PlannedBudgets:
         Raises:
             ConfigError: It is not there, no such file, or of another version; or its budgets are not of its types.
         """
-        try:
-            found = _Document.model_validate_json(decoded(located(path).read_bytes()))
-            types: list[TaskType | MeasuredType] = [*_FITTED.validate_python(found.fitted)]
-            types += _MEASURED.validate_python(found.measured)
-            queue = Queue(found.places, found.slowdown)
-            demand = Demand(tuple(types), found.arrival_rate, found.alpha, found.max_tokens, queue)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"{path} is no plan of budgets, version 1 ({where}: {first['msg']}); {_HOW}") from error
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read {path}: {error}; {_HOW}") from error
-        if set(found.budgets) != set(demand.names):
-            raise ConfigError(
-                f"{path} has budgets of {sorted(found.budgets)}, and types {sorted(demand.names)}; {_HOW}"
-            )
-        return cls(demand, found.budgets, found.mixture_budget, found.data, found.model)
+        found = read_json_calibration(path, _Document, "plan of budgets", "budget plan")
+        return cls(found.demand(), found.budgets, found.mixture_budget, found.data, found.model)
 
     def save(self, path: str | Path) -> None:
         """Write the file.
@@ -115,29 +107,31 @@ class PlannedBudgets:
         Raises:
             OutputError: It cannot be written.
         """
-        write_text(path, _Document(**self.document()).model_dump_json(indent=1) + "\n")
+        write_text(path, self._document().model_dump_json(indent=1) + "\n")
 
     def document(self) -> dict[str, Any]:
         """What the file holds, as JSON has it."""
+        return self._document().model_dump(mode="json")
+
+    def _document(self) -> _Document:
         demand = self.demand
         whole = [self.budgets[name] for name in demand.names]
-        alike = [self.mixture_budget] * len(whole)
-        forecasts = [
+        forecast, uniform = (
             {name: float(value) for name, value in demand.forecast(budgets)._asdict().items()}
-            for budgets in (whole, alike)
-        ]
-        return {
-            "data": self.data,
-            "model": self.model,
-            "arrival_rate": demand.arrival_rate,
-            "alpha": demand.alpha,
-            "max_tokens": demand.max_tokens,
-            "places": demand.queue.places,
-            "slowdown": demand.queue.slowdown,
-            "budgets": dict(self.budgets),
-            "mixture_budget": self.mixture_budget,
-            "forecast": forecasts[0],
-            "uniform_forecast": forecasts[1],
-            "fitted": _FITTED.dump_python(demand.fitted),
-            "measured": _MEASURED.dump_python(demand.measured),
-        }
+            for budgets in (whole, [self.mixture_budget] * len(whole))
+        )
+        return _Document(
+            data=self.data,
+            model=self.model,
+            arrival_rate=demand.arrival_rate,
+            alpha=demand.alpha,
+            max_tokens=demand.max_tokens,
+            places=demand.queue.places,
+            slowdown=demand.queue.slowdown,
+            budgets=dict(self.budgets),
+            mixture_budget=self.mixture_budget,
+            forecast=forecast,
+            uniform_forecast=uniform,
+            fitted=demand.fitted,
+            measured=demand.measured,
+        )

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from scaffolding_ext.controllers.calibration_file import read_json_calibration
 from scaffolding_ext.controllers.draft_target.pools import PoolKey, ScorePool, TurnPools, pool_key
-from scaffolding_ext.documents import decoded, located, write_text
+from scaffolding_ext.documents import write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.notes import TokenCounts
 
@@ -110,20 +111,9 @@ class ConformalCalibration(_Frozen):
         """Read a file; `configs:NAME` is one that ships with the package.
 
         Raises:
-            ConfigError: It is not there, or no such file.
+            ConfigError: It is not there, no such file, or of another version.
         """
-        try:
-            return cls.model_validate_json(decoded(located(path).read_bytes()))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ConfigError(
-                f"{path} is no conformal calibration of version 1 ({where}: {first['msg']}); make one with "
-                "`scaffolding-ext calibrate conformal`",
-                "calibration",
-            ) from error
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read {path}: {error}", "calibration") from error
+        return read_json_calibration(path, cls, "conformal calibration", "calibrate conformal")
 
     def save(self, path: str | Path) -> None:
         """Write the file.

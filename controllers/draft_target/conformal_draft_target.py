@@ -22,7 +22,6 @@ from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.capabilities import Requests
-from scaffolding_ext.controllers.draft_target.aggregators import aggregator_from
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, DraftTargetSetting, OnReject
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule, Coverage
@@ -36,11 +35,14 @@ from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess, Worker
+from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.registry import take_over_rules
 from scaffolding_ext.request.program import elapsed, next_seed, record
 from scaffolding_ext.request.seeds import derive_seed
+
+Aggregator = Callable[[DraftTargetChain], float]
 
 
 class ConformalDraftTargetController(BaseController):
@@ -104,7 +106,7 @@ class ConformalDraftTargetController(BaseController):
         on_reject: OnReject = "resample",
         score: str = "mean_nll",
         shares_prompt: bool = False,
-        aggregator: str | Callable[[DraftTargetChain], float] = "uniform",
+        aggregator: str | Aggregator = "uniform",
         answer_sampling_params: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -280,3 +282,31 @@ def side_by_side(branches: Sequence[ControllerGenerator]) -> ParallelProcess:
     process = ParallelProcess([], [], [])
     process.sub_gens = list(branches)
     return process
+
+
+def uniform(chain: DraftTargetChain) -> float:
+    """Every vote weighs the same."""
+    return 1.0
+
+
+def target_likelihood(chain: DraftTargetChain) -> float:
+    """The geometric mean, over its drafted chunks, of what the target gives their tokens; 1 without such a chunk.
+
+    Chunks count alike, whatever their length; those that were taken over do not count.
+    """
+    scores = chain.accepted_scores
+    return mean_token_probability([-score for score in scores]) if scores else 1.0
+
+
+_NAMED: dict[str, Aggregator] = {"uniform": uniform, "target_likelihood": target_likelihood}
+
+
+def aggregator_from(aggregator: str | Aggregator) -> Aggregator:
+    """A weight from its name, or the function that it is.
+
+    Raises:
+        ConfigError: No weight has that name, or it cannot be called.
+    """
+    if callable(aggregator):
+        return aggregator
+    return _NAMED[require.one_of("aggregator", aggregator, _NAMED, instead="a function")]

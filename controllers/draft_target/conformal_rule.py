@@ -70,7 +70,8 @@ class ConformalRule(TakeOverRule):
                 "calibration",
             )
         if isinstance(calibration, (str, Path)):
-            calibration = ConformalCalibration.load(calibration)
+            with require.under("calibration"):
+                calibration = ConformalCalibration.load(calibration)
         self.calibration = calibration if coverage == "marginal" else None
         self._pools = {} if self.calibration is None else self.calibration.pools(alpha)
         self.calibration_cost = None if self.calibration is None else self.calibration.level(alpha).cost

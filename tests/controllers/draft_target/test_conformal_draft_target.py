@@ -3,7 +3,9 @@
 import asyncio
 import contextvars
 import inspect
-from typing import ClassVar
+import re
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -293,6 +295,18 @@ def test_any_rule_decides_and_in_step_all_chunks_of_a_turn_together(events) -> N
     assert all((e["event"], e["score"]) == ("take_over", None) for e in decisions)
     assert sorted((e["turn"], e["num_decided"]) for e in decisions) == [(0, 3)] * 3 + [(1, 3)] * 3 + [(2, 1)] * 3
     assert not [task for task in target.tasks if isinstance(task, ScoreTask)]
+
+
+def test_the_page_s_own_rule_decides(events) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "conformal.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    nlls = iter([1.0, 3.0, 1.5])
+    made = controller(rule=names["Doubling"](), max_turns=3)
+    decisions = events(run(made, target=scored(lambda task: next(nlls))), "accept", "take_over")
+    told = [(each["event"], each["score"], each["usual"]) for each in decisions]
+    assert told == [("accept", 1.0, 1.0), ("take_over", 3.0, 1.0), ("accept", 1.5, 1.0)]
 
 
 class InStep(Every):
