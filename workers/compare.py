@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -87,7 +88,7 @@ class CompareWorker(BaseWorker):
         task.num_undetermined = 0
         return TaskStatus.SUCCESS
 
-    async def _verdicts(self, pairs: list[tuple[str | None, str | None]]) -> list[Verdict]:
+    async def _verdicts(self, pairs: Sequence[tuple[str | None, str | None]]) -> list[Verdict]:
         futures = [self._equality.submit(a, b) for a, b in pairs if a is not None and b is not None]
         return [future.result() if future.done() else await _shared(future) for future in futures]
 

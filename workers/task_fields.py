@@ -1,10 +1,10 @@
-"""Sampling fields of generation tasks, and their refusal by name; what log-probabilities look like."""
+"""Sampling fields of generation tasks, and their refusal by name."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
@@ -40,13 +40,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 # What a task's `custom_input_params` ask of an engine beyond its fields.
 ENGINE_FIELDS = (GUIDED_DECODING, "stop_token_ids")
-
-
-class TokenLogprob(NamedTuple):
-    """The log-probability of one alternative, as TensorRT-LLM's `Logprob` has it."""
-
-    logprob: float
-    rank: int | None = None
 
 
 def is_set(task: GenerationTask, name: str) -> bool:

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext import load_config
-from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, read_chains
-from scaffolding_ext.evaluation.calibrate.chain_trial.recording import recording_stack
+from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, read_chains, recording_stack
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES, claimed

@@ -13,15 +13,13 @@ says where that is done, and an `AnswerProbe` how; a `Looker` asks for all that 
 it asks for, and `close_with` with an answer that the controller has already.
 """
 
-from scaffolding_ext.controllers.chain.asking import asked_answer, asking
+from scaffolding_ext.controllers.chain.asking import asked_answer, asking, continuation
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
-from scaffolding_ext.controllers.chain.continuation import continuation
 from scaffolding_ext.controllers.chain.controlled_chain import ControlledChain
 from scaffolding_ext.controllers.chain.ending import close_with, conclude
 from scaffolding_ext.controllers.chain.looking import Asked, Looker, Needs
-from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
-from scaffolding_ext.controllers.chain.recording import probes_of, row_of
+from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe, probes_of, row_of
 from scaffolding_ext.controllers.chain.schedule import ProbeSchedule, ThoughtChanges
 from scaffolding_ext.controllers.chain.start import start_chain
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from scaffolding_ext.controllers.chain.asking import continuation
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_text import ChunkText, without_end_token
-from scaffolding_ext.controllers.chain.continuation import continuation
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import GenerationTask, Task

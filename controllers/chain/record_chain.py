@@ -35,7 +35,7 @@ class RecordChainController(BaseController):
     """Records the chains of a controller that stops them: at every look its answer when probed, and when forced.
 
     The trace has an event `recording` (version, tokens of the prompt and of the suffixes), and an event `look` a look:
-    what `chain.recording.row_of` tells, the forced answer, and the tokens of both answers. The first token of the
+    what `chain.probe.row_of` tells, the forced answer, and the tokens of both answers. The first token of the
     forced answer tells the entropy behind closed thinking.
 
     Args:

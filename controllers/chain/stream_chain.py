@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from scaffolding_ext import require
+from scaffolding_ext.controllers.chain.asking import continuation
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_text import is_text_of
-from scaffolding_ext.controllers.chain.continuation import continuation
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task
 from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, PAUSED, let_run_to, set_purpose
 from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of, output_of

@@ -133,8 +133,7 @@ def chain(
     from scaffolding_ext.controllers.chain.policy_file import ChainPolicy
     from scaffolding_ext.errors import ConfigError
     from scaffolding_ext.evaluation.calibrate.chain_trial.drawing import plot_trial
-    from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import read_chains
-    from scaffolding_ext.evaluation.calibrate.chain_trial.recording import recording_stack
+    from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import read_chains, recording_stack
     from scaffolding_ext.evaluation.calibrate.chain_trial.trial import choose, halves, settings_to_try, try_settings
     from scaffolding_ext.evaluation.calibrate.samples import fingerprint
     from scaffolding_ext.evaluation.run.datasets import load_dataset

@@ -89,6 +89,13 @@ def sampled_logprobs(token_ids: Sequence[int] | None, reported: Any) -> list[flo
         raise _left_out(f"of the likeliest tokens alone, without token {error}, which was written") from None
 
 
+class TokenLogprob(NamedTuple):
+    """The log-probability of one alternative, as TensorRT-LLM's `Logprob` has it."""
+
+    logprob: float
+    rank: int | None = None
+
+
 def mean_token_probability(logprobs: Sequence[float]) -> float:
     """The geometric mean of tokens' probabilities, from their natural logs: in [0, 1]; 0 of no tokens at all."""
     return math.exp(min(0.0, math.fsum(logprobs) / len(logprobs))) if len(logprobs) else 0.0

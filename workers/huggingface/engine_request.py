@@ -12,10 +12,10 @@ from tokenizers.decoders import DecodeStream
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.stop_strings import StopStrings
+from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence, Worth, all_alike
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
 from scaffolding_ext.workers.streaming import NEVER
-from scaffolding_ext.workers.task_fields import TokenLogprob
 
 if TYPE_CHECKING:
     import torch

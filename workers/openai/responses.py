@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.openai.failures import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import Flavor
-from scaffolding_ext.workers.task_fields import TokenLogprob
 
 _ID = "token_id:"  # how a token is written that stands for its id
 _THINK_CLOSE = "</think>"  # a reasoning parser keeps it for itself

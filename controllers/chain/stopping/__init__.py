@@ -8,11 +8,18 @@ is given.
 
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive, TotalVariation, Window
-from scaffolding_ext.controllers.chain.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
+from scaffolding_ext.controllers.chain.stopping.base import (
+    Rule,
+    Stop,
+    StoppingRule,
+    certaindex_of,
+    decide,
+    make_rule,
+    needs_of,
+)
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence, ChainCertainty
 from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
 from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
-from scaffolding_ext.controllers.chain.stopping.making import make_rule
 from scaffolding_ext.controllers.chain.stopping.pattern import PatternStop
 from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
-from scaffolding_ext.controllers.chain.stopping.moving_average import Moving, moving_average
 from scaffolding_ext.errors import ConfigError
 
 
@@ -69,3 +68,38 @@ class EntropyAfterThinking(StoppingRule):
     def figures(self, probes: Sequence[Probe]) -> Mapping[str, float]:
         moving = self._moving(probes)
         return {"entropy_mean": moving.mean, "entropy_variance": moving.variance}
+
+
+class Moving(NamedTuple):
+    """An exponential moving average after the newest of some values.
+
+    Attributes:
+        mean: m_i = a x_i + (1 - a) m_(i-1), from m_0 = x_0 on.
+        variance: v_i = a (x_i - m_i)^2 + (1 - a) v_(i-1), from v_0 = 0 on.
+    """
+
+    mean: float
+    variance: float
+
+
+def moving_average(values: Sequence[float], smoothing: float) -> Moving:
+    """Mean and variance of an exponential moving average after all of the values.
+
+    Args:
+        values: Oldest first, at least one.
+        smoothing: a, the newest value's weight, in (0, 1]; 1 keeps nothing of the others.
+
+    Raises:
+        ValueError: There are no values, or the smoothing is out of range.
+
+    Reference:
+        Wang et al., "Entropy After </Think>", arXiv 2509.26522, the stopping rule.
+    """
+    require.share("smoothing", smoothing)
+    if not len(values):
+        raise ValueError("there are no values; at least one is needed")
+    mean, variance = values[0], 0.0
+    for value in values[1:]:
+        mean = smoothing * value + (1.0 - smoothing) * mean
+        variance = smoothing * (value - mean) ** 2 + (1.0 - smoothing) * variance
+    return Moving(mean, variance)

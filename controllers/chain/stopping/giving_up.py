@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from scipy.special import expit
+
 from scaffolding_ext import require
 from scaffolding_ext.controllers.certaindex import window_consistency
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.controllers.chain.stopping.confidence import certainty
-from scaffolding_ext.controllers.chain.stopping.moving_average import moving_average, rising_threshold
+from scaffolding_ext.controllers.chain.stopping.entropy import moving_average
 
 _NEEDS = {
     "agreement": Needs(),
@@ -100,3 +102,19 @@ class GiveUp(StoppingRule):
     def _threshold(self, probes: Sequence[Probe]) -> float:
         num_tokens = probes[-1].prefix.num_tokens
         return rising_threshold(num_tokens, self.least, self.most, self.midpoint, self.steepness)
+
+
+def rising_threshold(num_tokens: float, least: float, most: float, midpoint: float, steepness: float) -> float:
+    """A logistic curve over the length of a chain: near `least` at first, near `most` in the end.
+
+    Args:
+        num_tokens: Length of the chain.
+        least: What it begins near.
+        most: What it rises to.
+        midpoint: Tokens at which it is half way.
+        steepness: Its rate, in 1 / token; 4 / steepness tokens take it from 12 to 88 % of its way.
+
+    Reference:
+        "Conformal Thinking: Risk Control for Reasoning on a Compute Budget", arXiv 2602.03814, the lower threshold.
+    """
+    return least + (most - least) * float(expit(steepness * (num_tokens - midpoint)))

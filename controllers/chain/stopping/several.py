@@ -10,8 +10,15 @@ from typing import Any
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.probe import Probe
-from scaffolding_ext.controllers.chain.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
-from scaffolding_ext.controllers.chain.stopping.making import make_rule
+from scaffolding_ext.controllers.chain.stopping.base import (
+    Rule,
+    Stop,
+    StoppingRule,
+    certaindex_of,
+    decide,
+    make_rule,
+    needs_of,
+)
 from scaffolding_ext.errors import ConfigError
 
 

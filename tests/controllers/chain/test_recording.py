@@ -7,15 +7,15 @@ import json
 import pytest
 
 from scaffolding_ext.controllers.chain import Prefix, Probe, probes_of, row_of
-from scaffolding_ext.controllers.chain.recording import Logprob
 from scaffolding_ext.controllers.chain.stopping import Consecutive, PatternStop, decide
 from scaffolding_ext.controllers.chain.token_entropy import Entropy
+from scaffolding_ext.protocol.task_results import TokenLogprob
 
 TEXT = "so the total is 9."
 
 
 def steps(num):
-    return [{index: Logprob(-0.5 * index), 99: Logprob(-0.25)} for index in range(num)]
+    return [{index: TokenLogprob(-0.5 * index), 99: TokenLogprob(-0.25)} for index in range(num)]
 
 
 def looks(ids=True, logprobs=True):

@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts, set_turn_start, token_counts_of
+from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.tinylm.embedded import model_folder
@@ -26,7 +27,6 @@ from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import Piece
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
-from scaffolding_ext.workers.task_fields import TokenLogprob
 
 MODEL = "tinylm/draft"
 QUESTION = "Start with 5. Add 3 to it."

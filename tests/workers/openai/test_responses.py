@@ -6,9 +6,9 @@ import pytest
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.notes import TokenCounts
+from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.responses import prompt_scores, read_piece, token_counts
-from scaffolding_ext.workers.task_fields import TokenLogprob
 
 
 def legacy():

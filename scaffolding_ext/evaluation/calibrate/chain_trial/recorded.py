@@ -8,10 +8,16 @@ from typing import NamedTuple
 
 from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.chain import Probe, probes_of
-from scaffolding_ext.controllers.chain.record_chain import VERSION
-from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.chain.record_chain import VERSION, RecordChainController
+from scaffolding_ext.errors import ConfigError, DatasetError
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.scoring import answer_of_target
+from scaffolding_ext.registry import controllers
+from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.config import ComponentConfig, StackConfig
+
+_NOT_RECORDED = ("rule", "certainty_threshold", "effort", "schedule", "chunk_size")  # when and where it stops
 
 
 class RecordedChain(NamedTuple):
@@ -91,3 +97,31 @@ def _recorded(record: Record, name: str) -> RecordedChain:
         num_probe_suffix=start["num_probe_suffix"],
         num_close_suffix=start["num_close_suffix"],
     )
+
+
+def recording_stack(config: StackConfig, spacing: int | None = None, num_logprobs: int = 20) -> StackConfig:
+    """The stack with a controller that records the chains of its own.
+
+    Args:
+        config: A stack whose outermost controller is a DynasorCoTController; when that stops is not used.
+        spacing: Tokens between recorded looks; None takes half of those between the first two of its own.
+        num_logprobs: Log-probabilities a token that the worker is asked for.
+
+    Raises:
+        ConfigError: The stack is wrong, or its controller is another.
+    """
+    controller = check_stack(config)
+    if not isinstance(controller, DynasorCoTController):
+        raise ConfigError(
+            f"is a {type(controller).__name__}; calibrate the DynasorCoTController by itself", "controller.type"
+        )
+    args = {key: value for key, value in config.controller.args.items() if key not in _NOT_RECORDED}
+    component = ComponentConfig(
+        type=controllers.name_of(RecordChainController),
+        args={
+            "spacing": spacing or max(1, controller.schedule.chunk_size // 2),
+            "num_logprobs": num_logprobs,
+            "generation_controller": {"type": config.controller.type, "args": args},
+        },
+    )
+    return config.model_copy(update={"controller": component})

@@ -7,10 +7,10 @@ import pytest
 
 from scaffolding_ext.controllers.chain import Prefix, Probe, ProbeSchedule
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.recording import Logprob
 from scaffolding_ext.controllers.chain.token_entropy import Entropy
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol.notes import PROBE, purpose_of
+from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.testing import ScriptedWorker
 
 CHAIN = "".join(f"thought {number:02d}. " for number in range(20))
@@ -36,7 +36,7 @@ def looks():
             number = -1 if answer is None else classes.setdefault(answer, len(classes))
             logprobs = (math.log(probability),) * 2
             made.append(Probe(Prefix(10 * index + 10, "", None), answer, number, False, "r", answer_logprobs=logprobs))
-        steps = [{token: Logprob(math.log(p)), 99: Logprob(-0.01)} for token, p in enumerate(chosen)]
+        steps = [{token: TokenLogprob(math.log(p)), 99: TokenLogprob(-0.01)} for token, p in enumerate(chosen)]
         return [
             *made,
             *(Probe(Prefix(num, "", list(range(num)), steps[:num])) for num in range(1, len(steps) + 1)),

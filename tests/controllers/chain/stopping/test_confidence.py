@@ -6,7 +6,6 @@ import math
 import pytest
 
 from scaffolding_ext.controllers.chain import AnswerProbe, Prefix, Probe, ThoughtChanges
-from scaffolding_ext.controllers.chain.recording import Logprob
 from scaffolding_ext.controllers.chain.stopping import AnswerConfidence, ChainCertainty
 from scaffolding_ext.controllers.chain.stopping.confidence import certainty
 from scaffolding_ext.errors import ConfigError, NoOutputError
@@ -14,6 +13,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
+from scaffolding_ext.protocol.task_results import TokenLogprob
 
 FAMILY = family_named("tinylm")
 NUM_CHARACTERS = len("Q:")
@@ -114,7 +114,7 @@ def test_certainty_is_of_the_last_tokens_that_were_written(looks):
 
 
 def test_the_token_that_was_written_counts_not_the_likeliest():
-    steps = [{7: Logprob(math.log(0.25)), 9: Logprob(-0.1)}]
+    steps = [{7: TokenLogprob(math.log(0.25)), 9: TokenLogprob(-0.1)}]
     assert certainty(Prefix(1, "a", [7], steps), 1) == pytest.approx(0.25)
     with pytest.raises(NoOutputError, match="several tokens at one place, and no ids that say which was written"):
         certainty(Prefix(1, "a", None, steps), 1)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.chain.stopping.moving_average import moving_average, rising_threshold
+from scaffolding_ext.controllers.chain.stopping.entropy import moving_average
+from scaffolding_ext.controllers.chain.stopping.giving_up import rising_threshold
 
 some_values = st.lists(st.floats(-10, 10), min_size=1, max_size=12)
 
