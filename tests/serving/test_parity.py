@@ -1,4 +1,4 @@
-"""Same seed, same answers as in process: plain, DynasorCoT and a vote of 4, on an embedded model."""
+"""Same seed, same texts and answers as in process: plain, DynasorCoT and a vote of 4, on an embedded model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from benchmarks.engines.serve_parity import CONTROLLERS
-from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.serving.texts import Reading
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+QUESTIONS = ("Start with 5. Apply a+3,b-2. Find the total.", "Start with 16. Apply d-4,e-7,f+4. Find the total.")
+
+FIELDS = ("reasoning_content", "content")
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +25,19 @@ def draft() -> Iterator[HuggingFaceWorker]:
 @pytest.mark.parametrize("name", sorted(CONTROLLERS))
 def test_answers_over_http_are_those_in_process(serve: Any, draft: HuggingFaceWorker, name: str) -> None:
     served = serve(controller=CONTROLLERS[name](48), model_worker=draft)
-    prompts = [problem.prompt for problem in load_dataset("tinylm:held_out", num_samples=2, seed=0)]
     options = {"controller": served.stack.variants.own, "most_tokens": 1 << 20}
-    told = [served.stack.llm.generate(prompt, seed=number, **options).answer for number, prompt in enumerate(prompts)]
+    told = [served.stack.llm.generate(prompt, seed=number, **options) for number, prompt in enumerate(QUESTIONS)]
+    assert len({result.outputs[0].text for result in told}) == len(QUESTIONS)
+    assert name != "dynasor" or all(result.answer is not None for result in told)  # the others are cut off before it
     with served.client() as client:
-        for number, prompt in enumerate(prompts):
+        for number, prompt in enumerate(QUESTIONS):
             asked: Any = {"model": "model", "seed": number, "messages": [{"role": "user", "content": prompt}]}
-            choice = client.chat.completions.create(**asked).choices[0]
+            message = client.chat.completions.create(**asked).choices[0]
             chunks = list(client.chat.completions.create(**asked, stream=True))
-            assert choice.scaffolding["answer"] == told[number]
-            assert chunks[-1].choices[0].scaffolding["answer"] == told[number]
+            assert message.scaffolding["answer"] == told[number].answer
+            assert chunks[-1].choices[0].scaffolding["answer"] == told[number].answer
+            reading = Reading("</think>").whole(told[number].outputs[0].text)
+            assert (message.message.reasoning_content, message.message.content) == reading[:2]
+            deltas = [chunk.choices[0].delta for chunk in chunks]
+            streamed = ["".join(getattr(delta, field, None) or "" for delta in deltas) for field in FIELDS]
+            assert tuple(streamed) == reading[:2]
