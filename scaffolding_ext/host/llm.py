@@ -45,6 +45,7 @@ class ScaffoldingLlm:
             them in any case: a worker that was made for it, and that nobody else holds, is freed there.
         scheduling: Which requests are served first, by the host and by the workers that order what waits. None leaves
             it to the workers: whoever came first.
+        deadline: Seconds after its arrival within which the answer to a request is wanted that brings no deadline.
         record_execution: Whether each request's `program.execution` records its calls; see `ExecutionRecorder`.
 
     Raises:
@@ -61,6 +62,7 @@ class ScaffoldingLlm:
         seed: int | None = None,
         owns_workers: bool = False,
         scheduling: Policy | None = None,
+        deadline: float | None = None,
         record_execution: bool = False,
     ) -> None:
         self.prototype_controller = arguments.checked_controller(prototype_controller, workers)
@@ -68,6 +70,7 @@ class ScaffoldingLlm:
         self.max_parallel_requests = require.whole("max_parallel_requests", max_parallel_requests)
         self.owns_workers = owns_workers
         self.scheduling = arguments.checked_policy(scheduling, self.workers)
+        self.deadline = arguments.checked_seconds("deadline", deadline)
         self.record_execution = record_execution
         self._dispatcher = Dispatcher(self.workers)
         self._seeds = RequestSeeds(arguments.checked_seed(seed))
@@ -121,7 +124,7 @@ class ScaffoldingLlm:
             seed: Instead of the host's seed, for this request; the same request with it repeats.
             timeout: Seconds from now after which the request fails with RequestTimeoutError, waiting included.
             deadline: Seconds from now within which the answer is wanted, for policies that go by it; a request that
-                takes longer goes on. Without one the time-out stands for it.
+                takes longer goes on. Without one the host's takes its place, and without that the time-out.
             cache_salt: Requests with different salts share no KV in workers that can keep them apart. None: all share.
             **kwargs: Passed to the controller's `generate`.
 
@@ -132,7 +135,7 @@ class ScaffoldingLlm:
         """
         epoch, seed = require.whole("epoch", epoch, 0), arguments.checked_seed(seed)
         prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_seconds("timeout", timeout)
-        within = arguments.checked_seconds("deadline", deadline) or timeout
+        within = arguments.checked_seconds("deadline", deadline) or self.deadline or timeout
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
         program.execution = ExecutionRecorder() if self.record_execution else None
         program.deadline = None if within is None else program.began + within

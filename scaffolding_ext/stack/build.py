@@ -52,6 +52,7 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
             seed=config.seed,
             owns_workers=True,
             scheduling=policy,
+            deadline=config.deadline,
         )
 
 

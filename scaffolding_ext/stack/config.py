@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -119,6 +119,11 @@ class EvaluationConfig(_Section):
     request_timeout: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request fails."
     )
+    deadline_times: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict,
+        description="How many times the stack's `deadline` a question of a kind has, such as `{easy: 1, medium: 2, "
+        "hard: 3}`; other kinds have it once.",
+    )
     fail_on_error: float = Field(
         default=0.0, ge=0, le=1, description="Share of the samples that may fail; if more do, the exit code is 1."
     )
@@ -168,6 +173,13 @@ class StackConfig(_Section):
     scheduling: ComponentConfig | None = Field(
         default=None, description="The policy that says which requests are served first; null is whoever came first."
     )
+    deadline: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds after its arrival within which an answer is wanted, for the policy of `scheduling`; a "
+        "request may give its own. A late one goes on.",
+    )
     dataset: DatasetConfig | None = Field(default=None, description="What `eval` runs on.")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="How `eval` runs the dataset.")
     sampling: dict[str, Any] = Field(
@@ -175,6 +187,12 @@ class StackConfig(_Section):
         description="Defaults for the `sampling_params` of every innermost controller that takes them; its own values "
         "win.",
     )
+
+    @model_validator(mode="after")
+    def _check_deadlines(self) -> StackConfig:
+        if self.evaluation.deadline_times and self.deadline is None:
+            raise PydanticCustomError("deadline", "evaluation.deadline_times are multiples of deadline: set it, too")
+        return self
 
     @field_validator("dataset", mode="before")
     @classmethod

@@ -17,6 +17,7 @@ from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.request.program import current_program
 from scaffolding_ext.serving.access import Keys, TokenBudgets
 from scaffolding_ext.serving.refusals import ApiError
 from scaffolding_ext.serving.settings import Knob, Limits
@@ -286,3 +287,17 @@ def test_tokens_by_purpose_are_the_sum_of_the_ledgers(serve: Any) -> None:
             told = sum(ledger["by_purpose"].get(purpose, {}).get(how, 0) for ledger in ledgers)
             assert served.metric("scaffolding_tokens_total", purpose=purpose, how=how) == told
     assert served.metric("scaffolding_tokens_total", purpose="probe", how="decoded") > 0
+
+
+def test_a_request_may_say_until_when_its_answer_is_wanted(serve: Any) -> None:
+    def reply(task: Any) -> str:
+        program = current_program()
+        assert program is not None
+        return f"{(program.deadline or 0) - program.began:.0f}"
+
+    served = serve(reply)
+    status, document, _ = post(served.url, json.dumps(ASK | {"scaffolding": {"deadline": 7.5}}).encode())
+    assert (status, document["choices"][0]["message"]["content"]) == (200, "8")
+    for wrong in (0, -1, True, "5", [5], 1e12):
+        status, document, _ = post(served.url, json.dumps(ASK | {"scaffolding": {"deadline": wrong}}).encode())
+        assert (status, document["error"]["param"]) == (400, "scaffolding.deadline")

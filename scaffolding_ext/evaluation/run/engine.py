@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from scaffolding_ext.answers import extract
@@ -45,6 +45,7 @@ class LocalEngine:
         timeout: Seconds that a request may take, or None.
         clock: Seconds from any origin, monotonic.
         units_implied: Whether the questions imply units (see `scoring.score`).
+        deadline_times: How many times the stack's deadline a sample of a kind has; other kinds have it once.
         samples_of_votes: Whether a job is one sample of the stack's vote, its epoch the sample's index in it.
     """
 
@@ -55,6 +56,7 @@ class LocalEngine:
         clock: Callable[[], float] = time.perf_counter,
         units_implied: bool = False,
         samples_of_votes: bool = False,
+        deadline_times: Mapping[str, float] | None = None,
     ) -> None:
         self.max_parallel_requests = llm.max_parallel_requests
         self._llm = llm
@@ -62,6 +64,7 @@ class LocalEngine:
         self._clock = clock
         self._units_implied = units_implied
         self._samples_of_votes = samples_of_votes
+        self._deadline_times = deadline_times or {}
 
     async def run(self, job: Job) -> Record:
         """As `Engine`; cancelling it cancels the request."""
@@ -71,6 +74,8 @@ class LocalEngine:
             {"epoch": 0, "only_sample": job.epoch} if self._samples_of_votes else {"epoch": job.epoch}
         )
         which |= self._type_of(sample)
+        if self._llm.deadline is not None:
+            which["deadline"] = self._llm.deadline * self._deadline_times.get(sample.kind or "", 1.0)
         result = self._llm.generate_async(sample.prompt, sample_id=sample.id, timeout=self._timeout, **which)
         error: Exception | None = None
         try:

@@ -39,7 +39,12 @@ def local_engine(config: StackConfig) -> Iterator[Engine]:
     """A stack in this process."""
     with build_stack(config) as llm:
         settings = config.evaluation
-        yield LocalEngine(llm, settings.request_timeout, samples_of_votes=settings.total_tokens is not None)
+        yield LocalEngine(
+            llm,
+            settings.request_timeout,
+            samples_of_votes=settings.total_tokens is not None,
+            deadline_times=settings.deadline_times,
+        )
 
 
 def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:

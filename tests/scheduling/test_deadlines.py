@@ -1,0 +1,71 @@
+"""Who sets a deadline: the stack file, an evaluation by the kind of the question, or one request."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.engine import Job, LocalEngine
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.request.program import current_program
+from scaffolding_ext.scheduling import EarliestDeadline
+from scaffolding_ext.stack.build import build_stack
+from scaffolding_ext.stack.config import StackConfig
+from scaffolding_ext.stack.load import load_config
+from scaffolding_ext.testing import ScriptedWorker
+
+STACK = {
+    "controller": {"type": "NativeGenerationController"},
+    "workers": {"generation": {"type": "ScriptedWorker", "args": {"respond": "4"}}},
+    "scheduling": {"type": "EarliestDeadline"},
+}
+
+
+def seconds_given(task: Any) -> str:
+    """The worker's answer: how long after its arrival the request is wanted, in whole seconds."""
+    program = current_program()
+    assert program is not None
+    return "none" if program.deadline is None else f"{program.deadline - program.began:.0f}"
+
+
+def host(**options: Any) -> ScaffoldingLlm:
+    return ScaffoldingLlm(NativeGenerationController(), {"generation": ScriptedWorker(seconds_given)}, **options)
+
+
+def test_a_request_has_its_own_deadline_or_the_hosts_or_its_time_out() -> None:
+    with host(deadline=10, scheduling=EarliestDeadline()) as llm:
+        given = [{}, {"deadline": 3}, {"timeout": 20}]
+        assert [llm.generate("2+2?", **each).outputs[0].text for each in given] == ["10", "3", "10"]
+    with host() as llm:
+        assert [llm.generate("2+2?", **each).outputs[0].text for each in ({}, {"timeout": 20})] == ["none", "20"]
+
+
+def test_a_stack_file_sets_the_hosts_deadline() -> None:
+    with build_stack(StackConfig.model_validate(STACK | {"deadline": 12.5})) as llm:
+        assert llm.deadline == 12.5
+
+
+def test_harder_questions_have_more_time() -> None:
+    samples = [Sample(kind or "other", "2+2?", "4", kind) for kind in ("easy", "medium", "hard", None)]
+    with host(deadline=10) as llm:
+        engine = LocalEngine(llm, deadline_times={"easy": 1, "medium": 2, "hard": 3})
+        records = [asyncio.run(engine.run(Job(sample, 0))) for sample in samples]
+    assert [record.output for record in records] == ["10", "20", "30", "10"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"deadline": 0}, "deadline"),
+        ({"evaluation": {"deadline_times": {"easy": 1}}}, "deadline_times are multiples of deadline: set it"),
+        ({"deadline": 1, "evaluation": {"deadline_times": {"easy": 0}}}, "evaluation.deadline_times.easy"),
+    ],
+)
+def test_deadlines_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(STACK | changes)
