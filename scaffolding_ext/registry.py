@@ -378,11 +378,11 @@ search_stops = Registry(
 policies = Registry(
     "scheduling policy",
     {
-        "EarliestDeadline": "scaffolding_ext.scheduling.earliest_deadline:EarliestDeadline",
-        "Fifo": "scaffolding_ext.scheduling.fifo:Fifo",
-        "Gang": "scaffolding_ext.scheduling.gang:Gang",
-        "LeastAttained": "scaffolding_ext.scheduling.least_attained:LeastAttained",
-        "ShortestRemaining": "scaffolding_ext.scheduling.shortest_remaining:ShortestRemaining",
+        "EarliestDeadline": "scaffolding_ext.scheduling.policies:EarliestDeadline",
+        "Fifo": "scaffolding_ext.scheduling.policies:Fifo",
+        "Gang": "scaffolding_ext.scheduling.policies:Gang",
+        "LeastAttained": "scaffolding_ext.scheduling.policies:LeastAttained",
+        "ShortestRemaining": "scaffolding_ext.scheduling.policies:ShortestRemaining",
     },
     "scaffolding_ext.policies",
     base="scaffolding_ext.scheduling.base:Policy",

@@ -29,8 +29,7 @@ from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks.studies.vote_replay import simulated
 from scaffolding_ext.controllers.vote.allocation.base import Votes
-from scaffolding_ext.controllers.vote.allocation.data_set import evenness, mean_length, unsettledness
-from scaffolding_ext.controllers.vote.allocation.data_set_replay import skyline, spend
+from scaffolding_ext.controllers.vote.allocation.data_set import evenness, mean_length, skyline, spend, unsettledness
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.replay import play, shuffled

@@ -31,11 +31,11 @@ from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubli
 from scaffolding_ext.controllers.vote.allocation.early_stopping import EarlyStoppingWindow
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
-from scaffolding_ext.controllers.vote.allocation.replay import Outcome, play, shuffled
-from scaffolding_ext.controllers.vote.allocation.search import cheapest
+from scaffolding_ext.controllers.vote.allocation.replay import Outcome, cheapest, play, shuffled
 from scaffolding_ext.controllers.vote.allocation.skyline import DynamicSkyline, InitialStepSkyline, fit_curve
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
-from scaffolding_ext.controllers.vote.voting import elect, filtered_weights
+from scaffolding_ext.controllers.vote.trace_confidence import filtered_weights
+from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.evaluation.calibrate.samples import read_votes
 from scaffolding_ext.evaluation.calibrate.vote_trial import Trial, plot_trial, try_rules
 

@@ -16,9 +16,13 @@ from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
 from scaffolding_ext.controllers.chain import Chain, conclude, start_chain
 from scaffolding_ext.controllers.prompting import prompt_family
-from scaffolding_ext.controllers.vote.group_confidence import RunningGroupConfidence, warm_up_threshold
 from scaffolding_ext.controllers.vote.samples import Sample, Sampler, end_vote
-from scaffolding_ext.controllers.vote.voting import filtered_weights, vote
+from scaffolding_ext.controllers.vote.trace_confidence import (
+    RunningGroupConfidence,
+    filtered_weights,
+    warm_up_threshold,
+)
+from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, refuse_greedy, set_sampling_params

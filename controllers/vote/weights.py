@@ -9,7 +9,7 @@ from typing import get_args
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.samples import Sample
-from scaffolding_ext.controllers.vote.voting import Aggregate, trace_confidence
+from scaffolding_ext.controllers.vote.trace_confidence import Aggregate, trace_confidence
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.task_results import mean_token_probability, reported_logprobs, sampled_logprobs

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext import require
+from scaffolding_ext.stats.intervals import Estimate
 from scaffolding_ext.stats.resampling import Floats, critical_value, resampled_totals
 
 Booleans = npt.NDArray[np.bool_]
-
-
-class Mean(NamedTuple):
-    """A mean over questions, with the interval from `low` to `high`."""
-
-    value: float
-    low: float
-    high: float
 
 
 def pass_at_k(correct: npt.ArrayLike, k: int) -> Floats:
@@ -94,7 +86,7 @@ def majority_at_k(
 
 def mean_of_questions(
     values: npt.ArrayLike, *, rng: np.random.Generator, num_resamples: int = 10_000, confidence: float = 0.95
-) -> Mean:
+) -> Estimate:
     """Mean over questions, with a percentile interval from resampling them.
 
     Args:
@@ -116,10 +108,10 @@ def mean_of_questions(
         raise ValueError(f"values has shape {figures.shape}; give one figure for each of at least one question.")
     mean = float(figures.mean())
     if len(figures) == 1:
-        return Mean(mean, math.nan, math.nan)
+        return Estimate(mean, math.nan, math.nan)
     means = resampled_totals(figures[:, None], len(figures), num_resamples, rng)[:, 0] / len(figures)
     low, high = np.quantile(means, ((1 - confidence) / 2, (1 + confidence) / 2))
-    return Mean(mean, float(low), float(high))
+    return Estimate(mean, float(low), float(high))
 
 
 def _table(name: str, values: npt.ArrayLike) -> Booleans:

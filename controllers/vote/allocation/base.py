@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext import require
@@ -200,10 +200,6 @@ class SequentialRule(AllocationRule):
         counts = range(1, votes.num_remaining + 1)
         one_leap = 1 + bisect_left(counts, True, key=lambda count: self.is_certain(standing.after(count)))
         return one_leap if not votes.classes else math.ceil(one_leap * self.leap)
-
-    def leaping(self) -> SequentialRule:
-        """The same rule in leaps."""
-        return replace(self, leap=1.0)
 
 
 def _plain(value: Any) -> Any:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.search import most_samples
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote, most_samples
 
 
 @dataclass(frozen=True, kw_only=True)

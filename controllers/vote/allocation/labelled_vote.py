@@ -60,3 +60,14 @@ class LabelledVote:
                 break
             needed = num_samples
         return needed
+
+
+def most_samples(votes: Sequence[LabelledVote]) -> int:
+    """Samples of the largest vote."""
+    return max(len(each.classes) for each in votes)
+
+
+def knobs_of(votes: Sequence[LabelledVote]) -> list[int]:
+    """Numbers of samples after which a rule may look at these votes."""
+    most = most_samples(votes)
+    return [knob for knob in (2, 3, 4, 5, 6, 8) if knob < most]

@@ -1,8 +1,8 @@
-"""Replay a rule on samples that were drawn before: what it would have drawn, in how many rounds, and its vote."""
+"""Replay rules on samples that were drawn before, and choose the cheapest that loses no more accuracy than allowed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -138,6 +138,39 @@ def play(rule: AllocationRule, orders: Sequence[Sequence[LabelledVote]]) -> Outc
     )
     columns = dict(zip(names, np.array(rows).T, strict=True))
     return Outcome(**columns, sizes=np.array(sizes))
+
+
+def cheapest(
+    outcomes: Mapping[AllocationRule, Outcome],
+    full_correct: Floats,
+    max_loss: float,
+    questions: Sequence[int] | None = None,
+) -> AllocationRule:
+    """The rule with the fewest tokens, and then rounds, among those that lose at most `max_loss`.
+
+    Args:
+        outcomes: Each rule's, on the same orders.
+        full_correct: Share of right full votes of each question, shape [num_questions].
+        max_loss: Largest mean loss of accuracy against the full vote, as a share.
+        questions: Indices of the questions to choose on; None takes all.
+
+    Returns:
+        The rule; where none is within the loss, the one that loses least.
+
+    Raises:
+        ValueError: There is no rule.
+    """
+    if not outcomes:
+        raise ValueError("there is no rule to choose from; give at least one outcome")
+    chosen = np.arange(len(full_correct)) if questions is None else np.asarray(questions)
+
+    def cost(rule: AllocationRule) -> tuple[float, float, float]:
+        outcome = outcomes[rule]
+        loss = float(np.mean(full_correct[chosen] - outcome.correct[chosen]))
+        excess = max(0.0, loss - max_loss - 1e-12)
+        return excess, float(outcome.tokens[chosen].sum()), float(outcome.num_rounds[chosen].sum())
+
+    return min(outcomes, key=cost)
 
 
 def _first(

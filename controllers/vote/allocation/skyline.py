@@ -17,8 +17,7 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.search import knobs_of, most_samples
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote, knobs_of, most_samples
 from scaffolding_ext.errors import ConfigError
 
 

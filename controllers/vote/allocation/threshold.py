@@ -11,8 +11,7 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.certaindex import MIN_ANSWERS, Measure, Threshold, is_certain, measure_value
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.search import knobs_of
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote, knobs_of
 
 THRESHOLDS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)  # that a calibration tries
 BESIDE_REWARDS = (0.9, 0.7, 0.5, 0.0)  # of the entropy, that it tries beside a threshold of the rewards

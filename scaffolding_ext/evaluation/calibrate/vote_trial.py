@@ -13,8 +13,7 @@ import numpy.typing as npt
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.replay import Outcome, play, shuffled
-from scaffolding_ext.controllers.vote.allocation.search import cheapest
+from scaffolding_ext.controllers.vote.allocation.replay import Outcome, cheapest, play, shuffled
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
 from scaffolding_ext.registry import allocation_rules
 

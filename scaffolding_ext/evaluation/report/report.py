@@ -14,7 +14,6 @@ from scaffolding_ext.evaluation.compare.frontier import Saving, Sweep
 from scaffolding_ext.evaluation.run.summary import Summary
 from scaffolding_ext.evaluation.tables import Table, console
 from scaffolding_ext.stats.intervals import Estimate, Interval
-from scaffolding_ext.stats.repeats import Mean
 
 NUM_KEYS_SHOWN = 20
 
@@ -195,7 +194,7 @@ def _estimate(estimate: Estimate) -> str:
     return f"{estimate.value:.1f} ({estimate.low:.1f}..{estimate.high:.1f})"
 
 
-def _mean(mean: Mean) -> str:
+def _mean(mean: Estimate) -> str:
     """A share with its interval, in percent; one question has no interval."""
     bounds = "" if mean.low != mean.low else f" ({100 * mean.low:.1f}-{100 * mean.high:.1f})"
     return f"{100 * mean.value:.1f}{bounds}"

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaffolding_ext.answers import group
-from scaffolding_ext.stats.repeats import Mean, majority_at_k, mean_of_questions, pass_at_k
+from scaffolding_ext.stats.intervals import Estimate
+from scaffolding_ext.stats.repeats import majority_at_k, mean_of_questions, pass_at_k
 
 _SEED = 0  # of subsets and resamples: a run has one summary
 
@@ -33,9 +34,9 @@ class Repeats(NamedTuple):
     """
 
     n: int
-    mean: Mean
-    majority: dict[int, Mean]
-    passed: dict[int, Mean]
+    mean: Estimate
+    majority: dict[int, Estimate]
+    passed: dict[int, Estimate]
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold; bounds that nothing is known of are null."""
@@ -93,5 +94,5 @@ def _classes(attempts: Sequence[Attempt]) -> list[int]:
     return [0 if attempt.correct else number + (number >= 0) for attempt, number in zip(attempts, wrong, strict=True)]
 
 
-def _json(mean: Mean) -> dict[str, float | None]:
+def _json(mean: Estimate) -> dict[str, float | None]:
     return {name: None if math.isnan(value) else value for name, value in mean._asdict().items()}

@@ -15,8 +15,7 @@ from typing import Any
 from scaffolding_ext import require
 from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.vote.allocation.base import Votes
-from scaffolding_ext.controllers.vote.allocation.data_set import CLAIMS, Spending, next_round
-from scaffolding_ext.controllers.vote.allocation.data_set_replay import skyline
+from scaffolding_ext.controllers.vote.allocation.data_set import CLAIMS, Spending, next_round, skyline
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.voting import elect

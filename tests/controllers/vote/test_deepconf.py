@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
-from scaffolding_ext.controllers.vote.group_confidence import warm_up_threshold
+from scaffolding_ext.controllers.vote.trace_confidence import warm_up_threshold
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus

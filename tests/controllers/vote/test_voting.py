@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.vote.voting import filtered_weights, trace_confidence, vote
+from scaffolding_ext.controllers.vote.trace_confidence import filtered_weights, trace_confidence
+from scaffolding_ext.controllers.vote.voting import vote
 
 classes = st.lists(st.integers(-1, 4), max_size=20)
 

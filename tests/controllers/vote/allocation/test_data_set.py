@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.vote.allocation.base import Votes
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
-from scaffolding_ext.controllers.vote.allocation.data_set import Round, evenness, next_round, unsettledness
-from scaffolding_ext.controllers.vote.allocation.data_set_replay import skyline, spend
+from scaffolding_ext.controllers.vote.allocation.data_set import (
+    Round,
+    evenness,
+    next_round,
+    skyline,
+    spend,
+    unsettledness,
+)
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 
 MANY = 10_000

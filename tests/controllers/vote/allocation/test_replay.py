@@ -13,8 +13,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.controllers.vote.allocation.replay import Outcome, play, shuffled, tokens_at_once
-from scaffolding_ext.controllers.vote.allocation.search import cheapest
+from scaffolding_ext.controllers.vote.allocation.replay import Outcome, cheapest, play, shuffled, tokens_at_once
 from scaffolding_ext.evaluation.calibrate.vote_trial import rules_to_try
 
 VOTE = LabelledVote("a", [0, 1, 1, -1, 0, 1], [False, True, True, False, False, True], [10, 20, 30, 40, 50, 60])

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.vote.group_confidence import RunningGroupConfidence, warm_up_threshold
-from scaffolding_ext.controllers.vote.voting import trace_confidence
+from scaffolding_ext.controllers.vote.trace_confidence import (
+    RunningGroupConfidence,
+    trace_confidence,
+    warm_up_threshold,
+)
 
 
 @given(st.lists(st.lists(st.floats(-20, 0), min_size=3, max_size=3), min_size=1, max_size=60), st.integers(1, 40))

@@ -1,11 +1,47 @@
-"""Shortest remaining first, by certaindex."""
+"""The policies: who is served first among the programs that wait."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+from scaffolding_ext import require
 from scaffolding_ext.request.progress import Progress
-from scaffolding_ext.scheduling.base import AgeingPolicy
+from scaffolding_ext.scheduling.base import AgeingPolicy, Policy
+
+
+class Fifo(Policy):
+    """Serves requests in the order in which they come, whosever they are: what an engine does by itself.
+
+    A program that sends requests in rounds queues up anew for each. Nobody starves.
+    """
+
+    def priority(self, progress: Progress) -> float:
+        return 0.0
+
+
+class Gang(Policy):
+    """Serves the requests of the oldest program first, and so those of each program together.
+
+    A program ends with its last request: served by turns, programs all end late. Nobody starves.
+
+    Reference:
+        Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), on gang scheduling.
+    """
+
+    def priority(self, progress: Progress) -> float:
+        return float(progress.number)
+
+
+class LeastAttained(AgeingPolicy):
+    """Serves the program first that has decoded the fewest tokens: short ones end soon, and nothing is estimated.
+
+    Reference:
+        Nuyens and Wierman, "The Foreground-Background Queue: a Survey"; here between requests, which are not
+        interrupted.
+    """
+
+    def num_tokens(self, progress: Progress) -> float:
+        return progress.num_tokens
 
 
 class ShortestRemaining(AgeingPolicy):
@@ -43,3 +79,22 @@ class ShortestRemaining(AgeingPolicy):
         if progress.num_tokens:
             self._tokens[progress.steps.kind] += progress.num_tokens
             self._steps[progress.steps.kind] += max(1, progress.steps.num_done)
+
+
+class EarliestDeadline(Policy):
+    """Serves the program first whose caller wants it soonest (`generate_async(deadline=...)`).
+
+    Nobody starves, since those that come later have later deadlines.
+
+    Args:
+        within: Seconds after its arrival that stand for the deadline of a program without one.
+
+    Raises:
+        ConfigError: It is not above 0.
+    """
+
+    def __init__(self, within: float = 60.0) -> None:
+        self.within = require.number("within", within, above=0)
+
+    def priority(self, progress: Progress) -> float:
+        return progress.arrived + self.within if progress.deadline is None else progress.deadline

@@ -1,0 +1,150 @@
+"""DeepConf's formulas: how sure a model is of a whole trace, which traces vote, and what the online form adds.
+
+Reference: Fu et al., "Deep Think with Confidence" (DeepConf), arXiv 2508.15260.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext import require
+
+Aggregate = Literal["mean", "tail", "lowest_group", "bottom_10"]
+
+
+def trace_confidence(
+    top_logprobs: npt.ArrayLike, aggregate: Aggregate = "lowest_group", group_size: int = 2048
+) -> float:
+    """Confidence of one trace from the log-probabilities of each position's k likeliest tokens.
+
+    A position's confidence is the negative mean of its k log-probabilities: the more the model favours one token, the
+    less likely the others, and the higher it is. A group is a sliding window of positions.
+
+    Args:
+        top_logprobs: Natural logs, at most 0, shape [num_tokens, k], at least one token.
+        aggregate: `"mean"` over all positions, `"tail"` over the last `group_size`, `"lowest_group"` of all groups, or
+            `"bottom_10"`, the mean of the lowest tenth of them.
+        group_size: Positions in a group; a shorter trace is one group.
+
+    Returns:
+        The confidence in nats, at least 0.
+
+    Raises:
+        ValueError: The shape is another, there is no token, or a setting is unknown.
+
+    Reference:
+        DeepConf, section 3.
+    """
+    values = np.asarray(top_logprobs, dtype=float)
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"top_logprobs has shape {values.shape}; it must be [num_tokens, k] with at least one token")
+    require.whole("group_size", group_size)
+    positions = -values.mean(axis=1)
+    if aggregate == "mean":
+        return float(positions.mean())
+    if aggregate == "tail":
+        return float(positions[-group_size:].mean())
+    size = min(group_size, len(positions))
+    sums = np.cumsum(np.concatenate(([0.0], positions)))
+    groups = np.sort((sums[size:] - sums[:-size]) / size)
+    if aggregate == "lowest_group":
+        return float(groups[0])
+    if aggregate == "bottom_10":
+        return float(groups[: max(1, len(groups) // 10)].mean())
+    raise ValueError(f"aggregate is {aggregate!r}; choose mean, tail, lowest_group or bottom_10")
+
+
+def filtered_weights(classes: Sequence[int], confidences: Sequence[float], keep_share: float) -> list[float]:
+    """What the votes of DeepConf's offline vote weigh: the most confident traces their confidence, the others nothing.
+
+    Args:
+        classes: Class of each trace's answer, shape [num_traces]; -1 where there is none. Such traces are left out
+            before the share is taken.
+        confidences: Confidence of each trace, shape [num_traces].
+        keep_share: eta as a share, in (0, 1], of which at least one trace is kept: 0.1 or 0.9 in the paper.
+
+    Returns:
+        A weight for each trace, for `vote`; of equally confident ones the earlier are kept.
+
+    Raises:
+        ValueError: `keep_share` is out of range, or the lengths differ.
+
+    Reference:
+        DeepConf, sections on confidence filtering and offline thinking.
+    """
+    require.share("keep_share", keep_share)
+    if len(confidences) != len(classes):
+        raise ValueError(f"{len(confidences)} confidences for {len(classes)} traces; give one a trace")
+    answered = [index for index, number in enumerate(classes) if number != -1]
+    ranked = sorted(answered, key=lambda index: -confidences[index])
+    kept = set(ranked[: math.ceil(keep_share * len(answered) - 1e-9)])
+    return [confidence if index in kept else 0.0 for index, confidence in enumerate(confidences)]
+
+
+def warm_up_threshold(lowest: Sequence[float], keep_share: float) -> float:
+    """The confidence below which a trace is stopped: the (1 - keep_share) quantile of the warm-up's lowest groups.
+
+    Args:
+        lowest: Lowest group confidence of each trace of the warm-up, in nats, at least one.
+        keep_share: eta as a share, in (0, 1]: about this share of the warm-up would have gone on to its end.
+
+    Raises:
+        ValueError: There is no trace, or `keep_share` is out of range.
+
+    Reference:
+        DeepConf, section on online thinking.
+    """
+    if not len(lowest):
+        raise ValueError("the warm-up has no traces; at least one is needed")
+    require.share("keep_share", keep_share)
+    return float(np.quantile(np.asarray(lowest, dtype=float), 1.0 - keep_share))
+
+
+class RunningGroupConfidence:
+    """The confidence of a growing trace's newest group, in constant time a token.
+
+    Args:
+        group_size: Tokens in a group, at least 1.
+
+    Attributes:
+        num_tokens: Tokens so far.
+
+    Raises:
+        ValueError: `group_size` is below 1.
+    """
+
+    def __init__(self, group_size: int) -> None:
+        require.whole("group_size", group_size)
+        self.num_tokens = 0
+        self._group: deque[float] = deque(maxlen=group_size)
+        self._sum = 0.0
+        self._lowest = math.inf
+
+    @property
+    def lowest(self) -> float:
+        """The least sure group so far; a trace shorter than one group is a group, and an empty one is infinitely sure.
+
+        It equals `trace_confidence(..., "lowest_group")` of the tokens so far.
+        """
+        if self._group and self.num_tokens < (self._group.maxlen or 0):
+            return self._sum / len(self._group)
+        return self._lowest
+
+    def add(self, confidence: float) -> float:
+        """Add a token; returns the newest full group's confidence, infinity while none is full."""
+        self.num_tokens += 1
+        if len(self._group) == self._group.maxlen:
+            self._sum -= self._group[0]
+        self._group.append(confidence)
+        self._sum += confidence
+        if len(self._group) < (self._group.maxlen or 0):
+            return math.inf
+        newest = self._sum / len(self._group)
+        self._lowest = min(self._lowest, newest)
+        return newest
