@@ -8,9 +8,9 @@
 `start_chain` takes a `StreamChain` where the worker streams and a `ChunkChain` elsewhere; a controller may also make
 one of the two itself, or a `ControlledChain`, whose chunks another controller writes. `chain.prefix` is a snapshot,
 which `asking` turns into a task that asks for the answer so far (a probe); `asked_answer` reads it. A `ProbeSchedule`
-says where that is done, and an `AnswerProbe` how; a `Looker` asks for all that a stopping rule needs, and `row_of` and
-`probes_of` make JSON of looks, and looks of that. `conclude` ends the request with the chain's own answer or one that
-it asks for, and `close_with` with an answer that the controller has already.
+says where a chain is asked, and an `AnswerProbe` says how. A `Looker` asks for all that a stopping rule needs. `row_of`
+makes JSON of looks, and `probes_of` makes looks of that JSON. `conclude` ends the request with the chain's own answer,
+or asks for one; `close_with` ends it with an answer that the controller has already.
 """
 
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking, continuation

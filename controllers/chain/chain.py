@@ -22,7 +22,7 @@ class Prefix(NamedTuple):
         text: Their text.
         token_ids: Their ids, or None where the worker gives none.
         logprobs: For each of the tokens a dict of the likeliest ids at its place, each with a `logprob` (and perhaps a
-            `rank`); None where nobody asked for `num_logprobs`, of which `token_logprobs` makes an error.
+            `rank`); None where nobody asked for `num_logprobs`: `token_logprobs` raises then.
     """
 
     num_tokens: int
@@ -31,7 +31,7 @@ class Prefix(NamedTuple):
     logprobs: list[Any] | None = None
 
     def token_logprobs(self) -> list[Any]:
-        """`logprobs`, for who cannot do without.
+        """`logprobs`; an error where there are none.
 
         Raises:
             ConfigError: There are none.
@@ -48,8 +48,8 @@ class Prefix(NamedTuple):
 class Chain(ABC):
     """One chain of thought on a prompt.
 
-    It is read at token positions alone: what its prefix, its text and its end are depends on how far it was told to
-    grow, never on how much a worker has generated in the meantime. What lies beyond is only ever counted as discarded.
+    A chain is read at token positions alone. Its prefix, its text and its end depend on how far it was told to grow,
+    never on how much a worker has generated in the meantime. Tokens beyond that position only count as discarded.
 
     Attributes:
         runs_on: Whether the worker goes on with the chain while nothing of it is yielded.
@@ -59,7 +59,7 @@ class Chain(ABC):
     Args:
         prompt: The task whose `input_str` (and `input_tokens`, where it has them) the chain answers.
         max_tokens: The chain's budget in tokens.
-        sampling_params: Sampling fields of the chain; those that the prompt's task sets itself go before them.
+        sampling_params: Sampling fields of the chain; a field that the prompt's task sets takes precedence.
     """
 
     runs_on: ClassVar[bool]
@@ -81,7 +81,7 @@ class Chain(ABC):
     @property
     @abstractmethod
     def num_generated(self) -> int:
-        """Tokens that the worker is known to have generated for the chain, read or not, decoded or had from a store."""
+        """Tokens that the worker is known to have generated for the chain, read or not, decoded or reused."""
 
     @abstractmethod
     def advance(self, num_tokens: int) -> list[Task]:

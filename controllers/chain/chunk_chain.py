@@ -20,7 +20,7 @@ class Chunk(NamedTuple):
 
     Attributes:
         text: As its worker decoded it.
-        token_ids: Its ids; None where the worker gives none, or who goes on behind it would not understand them.
+        token_ids: Its ids; None where the worker gives none, or another model goes on, which does not know them.
         num_tokens: Tokens that reach the chain if the chunk is kept.
         num_generated: Tokens that the worker is known to have generated for it.
         finish_reason: Why it ended the chain; `"length"` where the chain goes on.
@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
     logprobs: Sequence[Any] = ()
 
     def without_end(self) -> Chunk:
-        """The chunk as another can go on behind it: open, and without the token that ended it."""
+        """The chunk as a beginning for another writer: open, and without the token that ended it."""
         ids = self.token_ids
         if self.finish_reason != "length" and ids:
             ids = without_end_token(ids)
@@ -49,7 +49,7 @@ class ChunkChain(Chain):
         prompt: As for every chain.
         max_tokens: As for every chain.
         sampling_params: As for every chain.
-        carries_ids: Off, the chain is carried on as text: who reads it knows other ids.
+        carries_ids: Off, chunks are passed on as text, to a reader with another tokenizer.
         reseeds: Whether each chunk draws from a seed of its own.
     """
 
@@ -146,5 +146,5 @@ class ChunkChain(Chain):
         self.ended, self.finish_reason = False, None
 
     def put(self, token_ids: list[int]) -> None:
-        """Put tokens behind the chain that no worker wrote; they count as its own."""
+        """Append tokens that no worker wrote; they count as the chain's own."""
         self.keep(Chunk(decode(token_ids) or "", token_ids, len(token_ids), len(token_ids), "length"), None)

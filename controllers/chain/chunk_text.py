@@ -10,12 +10,12 @@ _SPLIT = "\ufffd"  # what a decoder writes for a part of a character
 class ChunkText:
     """Text that grows piece by piece.
 
-    A worker decodes each chunk by itself, so a character whose tokens two chunks share is lost in it, and a stop string
-    that two chunks share was not seen. Where the running request has a tokenizer that agrees with the worker's, token
-    ids are decoded again in the context of those before, each a bounded number of times.
+    A worker decodes each chunk by itself. So it loses a character whose tokens lie in two chunks, and it does not see a
+    stop string that lies in two chunks. Where the running request has the worker's tokenizer, token ids are decoded
+    again in the context of those before, each a bounded number of times.
 
     Attributes:
-        text: The text so far; a character of which a part is there is left out until it is whole.
+        text: The text so far; an incomplete character is left out until it is whole.
     """
 
     def __init__(self) -> None:
@@ -74,5 +74,5 @@ def is_text_of(token_ids: list[int], text: str, whole: bool = True) -> bool:
 
 
 def without_end_token(token_ids: list[int]) -> list[int]:
-    """The ids of an ended text without the token that ended it, which some workers hand over: it has no text."""
+    """The ids of an ended text, without the end token that some workers report: it has no text."""
     return token_ids[:-1] if decode(token_ids[-1:]) == "" else token_ids

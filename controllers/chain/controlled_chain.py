@@ -14,7 +14,7 @@ _STOPPED_BY_MODEL = (None, "length", "end")  # exit reasons after which the fini
 
 
 class ControlledChain(ChunkChain):
-    """Each piece that the chain grows by is a task of a controller, which may well end before.
+    """A controller writes each piece of the chain, and may end before the piece is full.
 
     Args:
         prompt: As for every chain.

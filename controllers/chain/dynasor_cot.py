@@ -58,10 +58,11 @@ class DynasorCoTController(BaseController):
 
     Args:
         max_tokens: Budget of the chain in tokens; at its end an answer is forced.
-        certainty_threshold: How many probes in a row must agree, for a `rule` that is named; None takes the rule's own.
-        chunk_size: Tokens between probes, where no `schedule` says that; None takes the schedule's own.
+        certainty_threshold: How many probes in a row must agree, where `rule` is a name; None takes the rule's
+            default.
+        chunk_size: Tokens between probes, where no `schedule` is given; None takes the schedule's default.
         effort: Preset for the two above, instead of them: mild, low, mid, high or crazy.
-        hedge_match: How hedge words match, where no `probe` says that: `"word"` or `"substring"`.
+        hedge_match: How hedge words match, where no `probe` is given: `"word"` or `"substring"`.
         schedule: Where the chain is probed; None has it probed every `chunk_size` tokens.
         probe: How the chain is probed; None takes an `AnswerProbe`.
         rule: When thinking ends: `"consecutive"` (the last answers are equal, none empty, none hedged), another rule of
@@ -76,7 +77,7 @@ class DynasorCoTController(BaseController):
         insist_on_answer: Whether a chain that ended by itself without an answer is asked for one.
 
     Raises:
-        ConfigError: An argument is outside its range, or an object is given beside an argument that belongs into it.
+        ConfigError: An argument is outside its range, or both an object and one of its own arguments are given.
     """
 
     continues_answers = True
@@ -162,7 +163,7 @@ class DynasorCoTController(BaseController):
             sampling_params=self._chain_params(),
             answer_tokens=self.probe.max_tokens,
             mode=self.mode,
-            streaming_output=self.streaming and not task.streaming_output_flag,  # which wants no text that may fall
+            streaming_output=self.streaming and not task.streaming_output_flag,  # that caller is shown text that stands
             max_lead=self.max_lead,
         )
         probes: list[Probe] = []
@@ -214,7 +215,7 @@ class DynasorCoTController(BaseController):
         return {**params, "num_logprobs": wanted} if wanted > (params.get("num_logprobs") or 0) else params
 
     def _publish(self, chain: Chain, position: int, gap: int, probes: list[Probe]) -> None:
-        """Say how far the chain is: its knob is the looks that its budget leaves."""
+        """Publish how far the chain is: its knob counts the looks that its budget leaves."""
         num_left = math.ceil((chain.max_tokens - position) / max(1, gap))
         publish(Steps(type(self).__name__, len(probes), num_left, certaindex_of(self.rule, probes)))
 

@@ -31,8 +31,8 @@ def conclude(
     """Work to `yield from` that ends the request with the chain as it stands; a chain that goes on is left.
 
     The output is the chain, where it has an answer of its own: in its end, or behind its closed thinking. Elsewhere
-    thinking is closed, where it is open, and the answer is asked for; not at the budget of a mere chunk, which others
-    go on with.
+    thinking is closed, where it is open, and the answer is asked for. A chunk that its budget ended stays open, for the
+    writer that goes on with it.
 
     Args:
         task: Gets the output.
@@ -42,9 +42,9 @@ def conclude(
         exit_reason: Why a chain that goes on is left. One that ended by itself exits with `"end"`, and one that its
             budget ended with `"length"`.
         insist_on_answer: Whether a chain that ended by itself without an answer is asked for one, too.
-        at: Where the chain is left, if it went on or ended since it was decided; None leaves it as it stands.
-        takes_any: Whether an answer that is asked for stands up to its line's end where its box is not closed, and else
-            the last one that the chain names.
+        at: Where the chain is left, if it has grown since the decision; None leaves it as it stands.
+        takes_any: Whether an answer counts whose box is not closed: it ends with its line. Where there is none, the
+            last answer that the chain names counts.
     """
     ended = chain.ended and at is None
     ended_by_itself = ended and chain.finish_reason != "length"
@@ -89,7 +89,7 @@ def close_with(
 
 
 def _without_end(prefix: Prefix) -> Prefix:
-    """An ended chain as one that can go on: without the token that ended it, and as text where it was cut inside."""
+    """An ended chain as one that can go on: without its end token, and as text where a token was cut."""
     ids = prefix.token_ids
     if not ids:
         return prefix

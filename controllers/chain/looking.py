@@ -22,7 +22,7 @@ class Needs(NamedTuple):
     """What a stopping rule needs to see at every look.
 
     Attributes:
-        answer: The chain's answer, for which it is asked. Off, and with no other need, a look costs no token.
+        answer: The chain's answer. Off, and with no other need, a look asks nothing and costs no token.
         answer_logprobs: The log-probabilities of that answer's tokens.
         entropy: How many of the highest log-probabilities of the token behind closed thinking; 0 reads none.
         suffix: What closes thinking before that token; None takes the family's `close`, which opens the answer, too.
@@ -78,7 +78,7 @@ class Asked(NamedTuple):
         return [task for task in (self.answer, self.entropy) if task is not None]
 
     def figures(self) -> dict[str, int]:
-        """What it takes whatever the worker's cache holds, for the trace: tokens of the suffixes, and those written."""
+        """Tokens of the suffixes and of the answers, for the trace; no cache of a worker changes them."""
         written = [task.output_tokens for task in self.tasks]
         num_suffix_tokens = sum(notes_of(task).num_suffix_tokens for task in self.tasks)
         return {
@@ -130,7 +130,7 @@ class Looker:
 
 
 def _answer_logprobs(task: GenerationTask) -> tuple[float, ...]:
-    """Of the response's tokens up to the one that closes the box; of all of them where nobody can tell where it is."""
+    """The log-probabilities up to the token that closes the box; all of them where that token is not known."""
     if not task.logprobs and output_of(task):
         raise _without_logprobs("an answer")
     ids, values = task.output_tokens, sampled_logprobs(task.output_tokens, task.logprobs or ())

@@ -1,4 +1,4 @@
-"""The file that a calibration of chains leaves: when to stop, what that was chosen on, and how it did elsewhere."""
+"""The file that a calibration of chains leaves: when to stop, how that was chosen, and how it did on others."""
 
 from __future__ import annotations
 

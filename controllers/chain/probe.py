@@ -25,8 +25,8 @@ _START = Prefix(0, "", [], [])
 class Probe(NamedTuple):
     """A look at an unfinished chain: all that a stopping rule sees of it there.
 
-    A look is data. `recording` makes JSON of it and a look of that again, so that a rule decides on recorded chains as
-    it does on running ones. What a rule did not say that it needs (`Needs`) is None.
+    A look is data: `row_of` makes JSON of it, and `probes_of` makes a look of that JSON. So a rule decides on recorded
+    chains as on running ones. An attribute is None where the rule does not need it (`Needs`).
 
     Attributes:
         prefix: The chain as it stood: its tokens, their text, and their log-probabilities where the chain's sampling
@@ -135,8 +135,8 @@ class AnswerProbe:
         hedge_match: `"word"` matches whole words, `"substring"` is upstream's rule (it takes "know" for "no").
         guided_decoding: What holds the answer to a form, such as `{"regex": "[0-9]+}"}`; a worker that cannot do it
             refuses the probe (`TRTLLMWorker` can). None leaves it free.
-        first_token: Whether a probe decodes the answer's first token alone, which stands for it: rules compare that,
-            and a chain that they stop is asked for the whole. For answers whose first token tells them apart.
+        first_token: Whether a probe decodes the answer's first token alone. Rules compare these tokens, and a chain
+            that they stop is asked for its whole answer. For answers whose first tokens differ.
 
     Attributes:
         sampling_params: All sampling fields of the answer, `max_tokens` among them.
@@ -178,7 +178,7 @@ class AnswerProbe:
         return task
 
     def read(self, prefix: Prefix, task: GenerationTask) -> Probe:
-        """What the task that asked after a prefix brought; the answer has no class yet."""
+        """The look after a prefix, with the response to its task; the answer has no class yet."""
         response = output_of(task)
         hedged = self._hedge is not None and self._hedge.search(response) is not None
         answer = asked_answer(task)

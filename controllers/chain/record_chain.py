@@ -32,19 +32,19 @@ VERSION = 1
 
 
 class RecordChainController(BaseController):
-    """Records the chains of a controller that stops them: at every look its answer when probed, and when forced.
+    """Records the chains of a controller that stops them: at every look the probed and the forced answer.
 
     The trace has an event `recording` (version, tokens of the prompt and of the suffixes), and an event `look` a look:
-    what `chain.probe.row_of` tells, the forced answer, and the tokens of both answers. The first token of the
-    forced answer tells the entropy behind closed thinking.
+    what `chain.probe.row_of` tells, the forced answer, and the tokens of both answers. The first token of the forced
+    answer tells the entropy behind closed thinking.
 
     Args:
         generation_controller: Whose chains and probes are recorded. Its rule stops nothing, and its schedule is not
             used.
         spacing: Tokens between two looks; None takes those between the first two of its schedule.
         num_logprobs: Log-probabilities of the token behind closed thinking: with all tokens of the vocabulary its
-            entropy is exact, with fewer a lower bound. 0 records none, of chain and answers neither, for workers that
-            tell none.
+            entropy is exact, with fewer a lower bound. 0 records no log-probabilities at all, for workers that report
+            none.
 
     Raises:
         ConfigError: The controller stops no chains, or a number is below 1.

@@ -38,10 +38,10 @@ class ProbeSchedule:
             gap *= self.growth
 
     def is_due(self, text: str) -> bool:
-        """Whether the chain is looked at behind a gap, or read on.
+        """Whether the chain is looked at here; else it is read on.
 
         Args:
-            text: What it wrote since it was looked at last.
+            text: What the chain wrote since its last look.
         """
         return True
 
@@ -53,8 +53,8 @@ class ThoughtChanges(ProbeSchedule):
     Deviation: the chain is asked behind the word, not in its place, at a position that its tokens alone fix.
 
     Args:
-        step: Tokens between the positions where the chain is read; what it writes up to the next one is late.
-        words: Words that a new thought begins with, written as they are.
+        step: Tokens between the positions where the chain is read: a change of thought is seen at the next.
+        words: Words that begin a new thought; their case counts.
 
     Raises:
         ConfigError: `step` is below 1, or there are no words.

@@ -20,13 +20,13 @@ _MOST_LATE = 2  # streams that the worker ends early; behind them the chain grow
 class StreamChain(Chain):
     """One uninterrupted streaming generation: no token of the chain is prefilled twice.
 
-    Where the running request's tokenizer is the worker's, what has arrived is cut at the position asked for. One token
-    more is awaited there, so that an end at the position is known whenever the worker tells of it. Elsewhere a worker
-    that hands over more than it was asked for cannot be cut, and the trace says so.
+    Where the running request has the worker's tokenizer, the text is cut at the position asked for. One token more is
+    awaited there, so that an end at that position is known. Without the tokenizer, the text of a worker that writes
+    more than it was asked for cannot be cut, and the trace says so.
 
-    What it saves must not depend on how busy the worker is: the stream may run `max_lead` tokens ahead of the position
-    asked for. A worker that cannot pause it there ends it, and the chain goes on behind what has arrived, in another
-    stream; where that happens twice it grows in chunks from then on, and no stream can run further ahead than it may.
+    What the chain saves must not depend on how busy the worker is. So the stream may run `max_lead` tokens ahead of the
+    position asked for, and no further. A worker that cannot pause it there ends it. The chain then goes on in another
+    stream, behind what has arrived; where that happens twice, it grows in chunks from then on.
 
     Args:
         prompt: As for every chain.

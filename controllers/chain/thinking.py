@@ -1,6 +1,6 @@
-"""Thinking that ends at a budget: by the server, where it keeps one and is seen to, and else by cutting the chain.
+"""Thinking that ends at a budget: a server keeps it, and its tokens are counted, or the controller cuts the chain.
 
-Thinking that ends before its budget is extended where it must be exact.
+Where thinking must be exact, thinking that ends before its budget is extended.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def grow_within(
         chain: Has not begun.
         budget: Tokens of thinking.
         family: How thinking is closed.
-        server: Of the worker, where that may keep the budget; None where it has none.
+        server: What is known of the worker's server, which may keep the budget; None where there is none.
     """
     reason = "the worker has no server that could" if server is None else server.reason
     if server is None or reason is not None:
@@ -87,8 +87,8 @@ def grow_within(
 def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str) -> ControllerGenerator:
     """Work to `yield from`: afterwards the chain has thought for `budget` tokens, and its thinking is open.
 
-    Where the model closes its thinking before, or ends, that is cut off, and it goes on behind `wait`, of which as many
-    tokens are put as there is room for. Each time the chain grows, so that it ends.
+    Where the model closes its thinking earlier, or ends, the rest is cut off, and the model goes on behind `wait`. It
+    is shortened where there is no room for all of it. The chain grows each time, so that this comes to an end.
 
     Args:
         chain: Has not begun.
@@ -118,14 +118,14 @@ def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str
 def record_thinking(
     chain: ChunkChain, budget: int, family: PromptFamily, by: str = "controller", **figures: object
 ) -> None:
-    """Say in the trace what was asked for, who kept it, how much was thought where that is known, and figures."""
+    """Record the budget, who kept it, how much was thought where that is known, and further figures."""
     found = thought_of(chain.prefix, family.think_close)
     counts = {} if found is None else found._asdict()
     record("thinking_budget", asked=budget, by=by, **counts, **figures)
 
 
 def _num_open(text: str, ids: list[int], close: str) -> int:
-    """Tokens of a chain before its thinking is closed for the first time, or before the one that ended it."""
+    """Tokens of a chain before its first closing mark, or before its end token."""
     place = text.find(close)
     num_characters = len(text) if place < 0 else place
     kept = bisect.bisect_right(range(len(ids) + 1), num_characters, key=lambda at: len(decode(ids[:at]) or "")) - 1

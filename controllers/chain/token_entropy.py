@@ -14,7 +14,7 @@ class Entropy(NamedTuple):
 
     Attributes:
         nats: Its entropy, or a lower bound of it.
-        missing: Probability of the tokens that nobody told; 0 where all were told.
+        missing: Probability of the tokens that were not reported; 0 where all were.
     """
 
     nats: float
@@ -29,8 +29,8 @@ class Entropy(NamedTuple):
 def token_entropy(logprobs: Sequence[float]) -> Entropy:
     """The entropy of a token whose highest log-probabilities are known: exact where they sum to one, else a bound.
 
-    A token that was not told is at most as likely as the least likely one that was, and as all that is missing. So each
-    such token adds at least its probability times the negative log of that.
+    A token that was not reported is at most as likely as the least likely one that was, and at most as likely as all
+    missing ones together. So it adds at least its probability times the negative log of the smaller bound.
 
     Args:
         logprobs: Natural-log probabilities of the likeliest tokens, at least one, in any order.

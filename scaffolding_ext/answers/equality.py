@@ -31,8 +31,8 @@ class Pool(Protocol):
 class Equality:
     """Decides about pairs of answers, and remembers what it took a process to decide.
 
-    What the fast path leaves open goes to a pool. There each answer is first looked at alone, once: one on which the
-    algebra system does not get done is undetermined against every other, so that it costs a deadline once only.
+    What the text leaves open goes to a pool. There each answer is first read alone, once. An answer that the algebra
+    system cannot finish is undetermined against every other, so that it costs its deadline only once.
 
     Args:
         deadline_seconds: Most that a pair may take once processes are free: half for looking at its answers, half for
@@ -143,7 +143,7 @@ class Equality:
         return outcome
 
     def _looked_at(self, answer: str) -> Future[None]:
-        """An answer alone: fails where the algebra system does not get done with it."""
+        """An answer alone: fails where the algebra system cannot finish it."""
         return self._pool.submit(self.deadline_seconds / 2, self.units_implied, answer)
 
 

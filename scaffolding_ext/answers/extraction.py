@@ -42,7 +42,7 @@ def extract(
             an equals sign what stands on its right.
         choices: The letters of a multiple-choice question, such as `"ABCD"`: only one of them is an answer, the
             first that stands alone in box or phrase, or else the last in the text.
-        extractor: Goes before everything here; where it returns None or only spaces, the rules above follow.
+        extractor: Takes precedence over these rules; they follow where it returns None or only spaces.
 
     Returns:
         The answer, never empty.

@@ -1,4 +1,4 @@
-"""Learn then test: settings whose risk is at most a level, with a confidence, whatever the data are distributed like.
+"""Learn then test: settings whose risk is at most a level, with a confidence, for data of any distribution.
 
 Each setting is a hypothesis, "its risk is above the level", that its mean loss on exchangeable questions may reject.
 All that are rejected hold together with the confidence, so that the cheapest of them may be taken.
@@ -22,7 +22,7 @@ from scaffolding_ext import require
 TESTINGS = ("fixed_sequence", "bonferroni")
 ORDERING_SHARE = 0.3  # of the questions, which say in which order the others test
 Floats = npt.NDArray[np.float64]
-_ROUNDING = 1e-9  # what a mean of whole losses may be above them
+_ROUNDING = 1e-9  # of a mean of whole losses
 
 
 class Tested(NamedTuple):

@@ -38,7 +38,7 @@ class Stop(NamedTuple):
     figures: Mapping[str, float] = MappingProxyType({})
 
     def left_with(self, probes: Sequence[Probe]) -> Probe | None:
-        """The look whose answer the request is left with; None where it is left without, or that look has none."""
+        """The look whose answer the request is left with; None where there is none, or it has no answer."""
         if self.answer == "best":
             answered = [probe for probe in probes if probe.answer is not None]
             kept = [probe for probe in answered if not probe.hedged] or answered

@@ -17,13 +17,12 @@ from scaffolding_ext.registry import probe_schedules, stopping_rules
 class Calibrated(StoppingRule):
     """The policy of `scaffolding-ext calibrate chain`, on its own schedule; it stops nothing where none was found.
 
-    It keeps where the last chains were left, of all requests of a stack together, and tests that against where those of
-    the calibration were.
+    It notes where the last chains of a stack were left, and tests these positions against those of the calibration.
 
     Args:
         path: The file.
         model: The model whose chains are stopped; a warning says where the file was made for another. None does not
-            ask.
+            check.
         window: Chains that a test looks back on, at least 2; no test before that many have ended.
 
     Attributes:

@@ -16,7 +16,7 @@ from scaffolding_ext.protocol.task_results import mean_token_probability, sample
 class AnswerConfidence(StoppingRule):
     """The geometric mean of the probabilities of the answer's tokens is at least `threshold` (DEER).
 
-    It belongs to looks at changes of thought, as `schedule: {type: ThoughtChanges}` has them, and does for any other.
+    DEER looks where a chain changes its thought (`schedule: {type: ThoughtChanges}`); any other schedule works, too.
 
     Reference: Yang et al., "Dynamic Early Exit in Reasoning Models" (DEER), arXiv 2504.15895, and its released code,
     whose variant for the over-confident Qwen3 models counts a trial answer only where the model closes its thinking

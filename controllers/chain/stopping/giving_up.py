@@ -26,8 +26,9 @@ _WINDOWS = {"agreement": 3, "confidence": 1, "certainty": 64}
 class GiveUp(StoppingRule):
     """Ends a chain that is not sure enough for its length: the lower threshold of Conformal Thinking.
 
-    How sure it is must keep up with a threshold that rises with the chain: from `least` to `most`, half way at
-    `midpoint` tokens. Beside a rule that stops what is sure, `any` of both ends what is solved and what will not be.
+    A signal of how sure the chain is must stay above a threshold that rises with the chain: from `least` to `most`,
+    half way at `midpoint` tokens. Together with a rule that stops sure chains (`any`), it ends chains that are solved
+    and chains that will not be.
 
     Reference: "Conformal Thinking: Risk Control for Reasoning on a Compute Budget", arXiv 2602.03814, and its released
     code (a logistic curve over the tokens; the signal is smoothed).
@@ -43,7 +44,7 @@ class GiveUp(StoppingRule):
         least: The threshold that a chain begins near.
         smoothing: Weight of the newest value of the signal in its moving average, in (0, 1].
         window: Of the signal; None takes 3 answers, or 64 tokens.
-        answer: What a chain is left with that was given up: the `"best"` (the most frequent; where it has none yet, it
+        answer: What a chain that was given up is left with: the `"best"` (the most frequent; where it has none yet, it
             is asked for one) or `"none"`.
 
     Raises:

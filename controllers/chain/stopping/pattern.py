@@ -15,8 +15,8 @@ from scaffolding_ext.errors import ConfigError
 class PatternStop(StoppingRule):
     r"""A regular expression appears in the chain's text; no probe is needed.
 
-    Each look reads the text that is new since the look before, and what of a match may stand before it. The chain is
-    left at the look that saw the pattern, so looks should be close where the cut is to be: they cost nothing.
+    Each look reads the text that is new since the look before, and `max_match_len` characters before that. The chain is
+    left at the look that saw the pattern. Looks cost nothing: let them be close.
 
     Args:
         pattern: What ends thinking, such as `r"(?i)\bfinal answer\b"`.

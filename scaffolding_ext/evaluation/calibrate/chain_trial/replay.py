@@ -98,7 +98,7 @@ def play(chains: Sequence[RecordedChain], rule: Rule, schedule: ProbeSchedule) -
 
 
 def lacking(chains: Sequence[RecordedChain], needs: Needs) -> str | None:
-    """What a rule needs that was not recorded; None where it has all."""
+    """What a rule needs and the recording lacks; None where it lacks nothing."""
     look = next((chain.looks[0] for chain in chains if chain.looks), None)
     if look is None:
         return None
