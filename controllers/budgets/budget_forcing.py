@@ -20,22 +20,22 @@ from scaffolding_ext.request.program import record
 class BudgetForcingController(BaseController):
     """Lets a chain think for at most `thinking_tokens`, then closes its thinking by force and asks for the answer.
 
-    A chain that closes its thinking earlier is left to finish its answer within `max_answer_tokens`; where the budget
-    is exact, it is made to think on. Of an answer whose box is not closed in time its first line stands, else the last
-    answer that the thinking names. There is none only where the model writes nothing, and its thinking names none.
+    A chain that closes its thinking earlier finishes its answer within `max_answer_tokens`; where the budget is exact,
+    it has to think on. Where the answer's box is not closed in time, the answer is its first line, or else the last one
+    in the thinking. There is no answer only where the model writes nothing and the thinking has none.
 
     Args:
         thinking_tokens: Tokens after which thinking is closed; at 0 the model answers at once.
-        generation_controller: Writes the thinking, and may end it before; None generates plainly.
+        generation_controller: Writes the thinking, and may end it sooner; None generates plainly.
         max_answer_tokens: Tokens for the answer, forced or not; the worker's context keeps room for them.
-        exact: Whether thinking that ends before the budget is extended to it. Token ids and a tokenizer must be known.
-        wait: What extends it.
+        exact: Whether thinking that ends sooner is extended to the budget. Token ids and a tokenizer must be known.
+        wait: Text that extends the thinking.
         sampling_params: Sampling fields of the chain, where it is generated plainly.
         answer_sampling_params: Sampling fields of a forced answer; greedy by default.
         family: Name of the prompt family; None takes the one of the stack's prompting.
         insist_on_answer: Off, a chain that ended by itself without an answer is not asked for one.
-        kept_by: Who keeps the budget. `"server"` has the worker's server close the thinking, where it can; what comes
-            back is counted, and where that is too much, the controller cuts it, and the trace says why.
+        kept_by: Who keeps the budget. With `"server"`, the worker's server closes the thinking, where it can. The
+            controller counts the thinking that comes back, and cuts it where it is too long; the trace says why.
 
     Raises:
         ConfigError: A budget is below its least, a name is no sampling field, or two arguments exclude each other.
@@ -91,7 +91,7 @@ class BudgetForcingController(BaseController):
 
         Args:
             task: Gets the output.
-            thinking_budget: Tokens after which this request's thinking is closed, where that is fewer.
+            thinking_budget: Tokens of thinking of this request; the smaller of both budgets holds.
             **sampling_params: Sampling fields of this request.
         """
         set_sampling_params(task, sampling_params)

@@ -1,4 +1,4 @@
-"""The file of a plan of budgets: what each type of question may think for, and all that it was planned for."""
+"""The file of a plan of budgets: the tokens of each type of question, and the load that they were planned for."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class PlannedBudgets:
     """Budgets of a demand.
 
     Attributes:
-        demand: What they were planned for.
+        demand: The load that they were planned for.
         budgets: Tokens by name of the type.
         mixture_budget: Tokens of a question whose type is not known: the best of one budget for all types.
         data: Fingerprint of the file of types.
-        model: That the types were measured on, if it is known.
+        model: Name of the model that the types were measured on; None if it is not known.
     """
 
     demand: Demand

@@ -26,17 +26,16 @@ _log = logging.getLogger(__name__)
 class QueueAwareBudgetController(BaseController):
     """Gives each request the budget of its type in a plan, and plans anew where questions arrive otherwise.
 
-    A request's type is its `task_type`, which `eval` takes from the dataset's `kind`; else what the classifier says.
-    A request of no planned type gets the best single budget for all types, and the trace says so; of all such requests
-    the first is warned of in the log. Each `run` is an arrival, at the time when its request was submitted.
+    A request's type is its `task_type`, which `eval` takes from the dataset's `kind`. Without one the classifier names
+    it. A request of no planned type gets the best single budget for all types; the trace says so each time, and the log
+    once. Each `run` is an arrival, at the time when its request was submitted.
 
     Args:
         plan: A plan, or its file: what `scaffolding-ext budget plan` writes.
-        classifier: Names the type of a prompt, as the model reads it, or gives None; a function, or where one is
-            imported from (`package.module:function`).
-        generation_controller: Keeps the budget: any that honours `thinking_budget`; None forces it.
-        drift: What counts as a drift, by the names of `DriftBounds`: `rate`, `mix`, `window`, `level`; None keeps the
-            plan for ever.
+        classifier: A function, or `package.module:function`. It is given the prompt as the model reads it, and returns
+            the name of the type, or None.
+        generation_controller: Keeps the budget; it must honour `thinking_budget`. None takes budget forcing.
+        drift: What counts as a drift: `rate`, `mix`, `window` and `level` of `DriftBounds`; None keeps the plan.
 
     Raises:
         ConfigError: The plan cannot be read, or an argument cannot be used.
@@ -83,7 +82,7 @@ class QueueAwareBudgetController(BaseController):
         Args:
             task: Gets the output.
             task_type: Name of the request's type; None asks the classifier.
-            thinking_budget: Tokens after which this request's thinking is closed, where that is fewer.
+            thinking_budget: Tokens of thinking of this request; the smaller of both budgets holds.
             **kwargs: For the controller that keeps the budget.
         """
         if task_type is None and self.classifier is not None:
@@ -118,15 +117,14 @@ def _bounds(drift: Mapping[str, Any]) -> DriftBounds:
 class LivePlan:
     """The budgets of a stack, which all its requests share.
 
-    A new plan takes over the observed rate where that has drifted, and the observed mix where that has; what has not
-    stays as it was planned.
+    A new plan has the observed rate if the rate has drifted, and the observed mix if the mix has drifted.
 
     Args:
-        plan: To begin with.
+        plan: The first plan.
         bounds: What counts as a drift; None keeps the plan for ever.
 
     Attributes:
-        plan: The present one.
+        plan: The present plan.
     """
 
     def __init__(self, plan: PlannedBudgets, bounds: DriftBounds | None) -> None:

@@ -1,1 +1,1 @@
-"""What controllers share in which a small model drafts and a large one takes over."""
+"""Conformal draft and target: a small model drafts, and a large one takes over at a set rate."""

@@ -1,8 +1,8 @@
 """Collects the scores of calibration chains, all questions turn by turn, in one request.
 
-A turn's scores are exchangeable with a new chain's at that turn only if their chains lived under the same rule before.
-So no chain goes on before all have been scored: then each is ranked among the others, as a new chain will be ranked
-among them, and taken over where its p-value says so.
+Scores of a turn are exchangeable with the score of a new chain at that turn only if all these chains lived under the
+same rule before. So all chains are scored before any goes on. Each is then ranked among the others, as a new chain will
+be ranked among them, and is taken over where its p-value says so.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def turns_in(trace: Sequence[Mapping[str, Any]]) -> list[CalibrationTurn]:
 
 
 class CalibratingRule(ConformalRule):
-    """Of calibration chains, which are ranked among each other: it promises nothing that could be in doubt."""
+    """The rule of calibration chains, which are ranked among each other; it makes no promise, so none is in doubt."""
 
     def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
         return None
@@ -55,7 +55,7 @@ class CalibrateDraftTargetController(BaseController):
     """Runs the chains of many questions in step and records their scores.
 
     Args:
-        controller: Whose chains are calibrated, at its rule's level; its own calibration is not used.
+        controller: Controller whose chains are calibrated, at its rule's level; its own calibration is not used.
         prompts: The questions; the request's own prompt is not used.
         num_turns: Turns to calibrate; None takes the controller's `max_turns`.
     """

@@ -1,4 +1,4 @@
-"""The file of a conformal calibration: the scores of every turn, and all that they depend on."""
+"""The file of a conformal calibration: the scores of every turn, and the setting that they depend on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Frozen(BaseModel):
 
 
 class DraftTargetSetting(_Frozen):
-    """What scores depend on; a calibration holds only for the same.
+    """The setting that scores depend on; a calibration holds for one setting alone.
 
     Attributes:
         draft_model: Name of the model that drafts; None where its worker does not say.
@@ -150,7 +150,7 @@ class ConformalCalibration(_Frozen):
         )
 
     def check(self, setting: DraftTargetSetting) -> None:
-        """Refuse a setting that the scores do not hold for; a model that is not named is not compared.
+        """Refuse another setting than that of the scores; a model without a name is not compared.
 
         Raises:
             ConfigError: Models, chunk lengths, policy or score differ.

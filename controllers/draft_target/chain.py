@@ -27,8 +27,8 @@ _BOX = re.compile(r"\\boxed\s*\{")
 class DraftTargetChain:
     """A chain as it grows.
 
-    Models with one tokenizer exchange token ids; others exchange text, which each worker tokenises whole, so that the
-    token at a border is the one that the model would have read.
+    Models with one tokenizer exchange token ids. Others exchange text; each worker tokenises the text whole, so that a
+    token at the border of two chunks is one that the model knows.
 
     Args:
         prompt: The task that it answers.

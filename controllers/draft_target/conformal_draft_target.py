@@ -52,12 +52,12 @@ class ConformalDraftTargetController(BaseController):
     and a chain that is accepted goes straight on while others still draft. Chains stop at an answer in a box, at a
     model's end, after `max_turns` chunks or at `max_tokens`; then they vote.
 
-    Both models read the same rendered prompt. Where both workers say by `tokenizer_fingerprint` that they have one
-    tokenizer, token ids go between them; else text does.
+    Both models read the same rendered prompt. Workers with the same `tokenizer_fingerprint` exchange token ids, others
+    exchange text.
 
     Args:
-        draft_controller: Drafts a chunk on the worker `draft`; None generates plainly at temperature 0.7, which
-            several chains get, too, where another controller sets none.
+        draft_controller: Drafts a chunk on the worker `draft`; None generates plainly at temperature 0.7. Several
+            chains get this temperature, too, where a controller sets none.
         target_controller: Writes the target's chunks on the worker `target`; None as for the draft.
         alpha: Share of the chunks that the target takes over; of the conformal rule, like the next two.
         coverage: `"marginal"`, its default, or `"conditional"`.

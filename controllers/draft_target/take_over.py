@@ -43,18 +43,18 @@ class TakeOverRule(ABC):
     calibration_cost: TokenCounts | None = None
 
     def check(self, setting: DraftTargetSetting) -> None:  # noqa: B027  # most rules hold for any setting
-        """Refuse models, chunk lengths, a policy or a score that the rule does not hold for.
+        """Refuse models, chunk lengths, a policy or a score for which the rule does not hold.
 
         Raises:
             ConfigError: It does not hold for the setting.
         """
 
     def doubt(self, max_turns: int, prompt: str | None = None) -> str | None:
-        """Why what the rule promises does not hold, for a warning; None where it does.
+        """Why the rule's promise does not hold, as the text of a warning; None where it holds.
 
         Args:
             max_turns: Chunks that a chain may draft.
-            prompt: Of a request, as the models read it; None asks before any, when the stack is built.
+            prompt: Prompt of a request, as the models read it; None when the stack is built, before any request.
         """
         return None
 
@@ -71,7 +71,7 @@ class TakeOverRule(ABC):
 
     @abstractmethod
     def decide(self, chains: Sequence[DraftTargetChain], rngs: Sequence[np.random.Generator]) -> ControllerGenerator:
-        """Decide on the chunks that wait in some chains; whatever work it yields is done on behalf of the request.
+        """Decide on the chunks that wait in some chains. The host does whatever work the method yields.
 
         Args:
             chains: All chains of a turn in step, else one. Each has written something.
@@ -82,10 +82,10 @@ class TakeOverRule(ABC):
         """
 
     def answered(self) -> None:  # noqa: B027  # most rules keep nothing
-        """Told that all chains of the rule's request have ended well."""
+        """Called when all chains of the rule's request have ended well."""
 
     def figures(self) -> dict[str, Any]:
-        """What the rule has to say of all its decisions so far, for the trace."""
+        """Figures of all decisions so far, for the trace."""
         return {}
 
 

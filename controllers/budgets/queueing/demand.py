@@ -1,4 +1,4 @@
-"""What is asked of a server, whichever way its types of questions are known, and the budgets that answer it best."""
+"""The load of a server, by fitted or measured types of questions, and the best budgets for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLAT = 8.0  # times 1 / b: beyond, a curve has nothing left to give
 
 
 class Forecast(NamedTuple):
-    """What budgets come to, by formula.
+    """The results of budgets, by formula.
 
     Attributes:
         accuracy: Mean over arrivals.
@@ -40,7 +40,7 @@ class Forecast(NamedTuple):
 
 @dataclass(frozen=True)
 class Demand:
-    """Types of questions that arrive together, what a right answer is worth, and what serves them.
+    """Types of questions that arrive together, the worth of a right answer, and the queue that serves them.
 
     Attributes:
         types: Fitted or measured, of one sort; their probabilities sum to 1.
@@ -71,12 +71,12 @@ class Demand:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the types."""
+        """Names of the types."""
         return tuple(each.name for each in self.types)
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of the arrivals, by name of the type."""
+        """Shares of the arrivals, by name of the type."""
         return {each.name: each.probability for each in self.types}
 
     @property
@@ -100,7 +100,7 @@ class Demand:
         return replace(self, types=tuple(types), arrival_rate=arrival_rate)
 
     def forecast(self, budgets: npt.ArrayLike) -> Forecast:
-        """What budgets come to.
+        """The results of budgets.
 
         Args:
             budgets: Shape [..., num_types].

@@ -1,7 +1,7 @@
 """Curves from measurement: accuracy against budget, and seconds against budget.
 
 Accuracy is fitted twice: by the paper's saturating curve, for `solve`, and by a curve that only rises, for
-`solve_on_grid`. The first says where it must not be trusted.
+`solve_on_grid`. The fit of the first says where the curve must not be trusted.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class AccuracyFit:
     """A (1 - exp(-b l)) + D, with 95 % intervals from resampled answers.
 
     Attributes:
-        A: What thinking can add.
-        b: How fast it adds it, a token.
+        A: Accuracy that thinking can add.
+        b: Rate at which thinking adds it, a token.
         D: Accuracy without thinking.
-        largest_miss: The farthest that a measured accuracy is from the curve.
-        p_value: Of misses as large as these by chance; None where no budget is left over to tell.
+        largest_miss: Largest distance of a measured accuracy from the curve.
+        p_value: Chance of misses as large as these; None with three budgets, which every curve fits.
         warnings: Why the curve, or a number of it, is not to be trusted.
     """
 

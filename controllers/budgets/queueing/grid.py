@@ -1,7 +1,7 @@
 """Budgets out of measured ones, for any shape of accuracy: nothing is assumed to be concave.
 
-Accuracy against budget is often S-shaped; where it is, eq. 2 of the paper misses and `solve` optimises the wrong
-curve. Here each type brings the budgets that were tried and what each gave, and the best combination is looked for.
+Accuracy against budget is often S-shaped. Then eq. 2 of the paper misses, and `solve` optimises the wrong curve. Here
+each type brings the budgets that were tried, with their accuracies and seconds; the best combination is looked for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MeasuredType:
     """A type of question by what was measured, an entry a budget.
 
     Attributes:
-        name: What it is called.
+        name: Name of the type.
         probability: Share of the arrivals, above 0.
         budgets: Tokens, each more than the one before.
         accuracies: Chance of a right answer.

@@ -21,7 +21,7 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
 
 class Moments(NamedTuple):
-    """Of the service time of budgets: the last axis of the budgets is summed over.
+    """Moments of the service time of budgets; the last axis of the budgets is summed over.
 
     Attributes:
         first: E[S], in seconds.
@@ -33,7 +33,7 @@ class Moments(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """The negative Hessian of J, diag(diagonal) + U inner U^T: what solves with it takes time linear in the types.
+    """The negative Hessian of J, diag(diagonal) + U inner U^T. To solve with it takes time linear in the types.
 
     Attributes:
         diagonal: Shape [num_types], above 0.
@@ -85,12 +85,12 @@ def objective(mix: Mix, budgets: Floats) -> Floats:
 
 
 def marginal_gain(mix: Mix, budgets: Floats) -> Floats:
-    """What one more token of each type adds to alpha times accuracy, divided by the type's probability."""
+    """The gain of alpha times accuracy by one more token of each type, divided by the type's probability."""
     return mix.alpha * mix.A * mix.b * np.exp(-mix.b * budgets)
 
 
 def prices(mix: Mix, budgets: Floats) -> tuple[float, float]:
-    """What a second of service costs a type: `base + slope * t`, t its service time, in seconds of mean system time."""
+    """The price of a second of service, in seconds of mean system time: `base + slope * t` for a service time t."""
     of = moments(mix, budgets)
     slope = mix.arrival_rate / (1 - mix.arrival_rate * float(of.first))
     return 1 + slope**2 * float(of.second) / 2, slope
@@ -113,10 +113,10 @@ def curvature(mix: Mix, budgets: Floats) -> Curvature:
 
 
 def kkt_residual(mix: Mix, budgets: Floats) -> float:
-    """How far budgets are from the optimum: 0 there, and only there.
+    """How far budgets are from the optimum: 0 at the optimum, and only there.
 
-    Marginal gain and marginal cost of each type are compared in parts of their sum; a budget at a bound may be off
-    towards the outside. The largest step that this would have a budget take, in units of 1 / b.
+    For each type the difference of marginal gain and marginal cost, in parts of their sum, is a step of its budget in
+    units of 1 / b, cut at the bounds. The residual is the largest of these steps.
     """
     base, slope = prices(mix, budgets)
     gain, cost = marginal_gain(mix, budgets), mix.c * (base + slope * service_times(mix, budgets))

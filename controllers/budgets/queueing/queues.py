@@ -1,4 +1,4 @@
-"""What serves: a queue of a kind, its mean time by formula, and types of questions simulated in it."""
+"""Queues: their mean time by formula, and types of questions simulated in them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, TaskType,
 
 @dataclass(frozen=True)
 class Queue:
-    """What serves: first come first served in all cases.
+    """A server, several servers, or an engine that batches; first come first served in all cases.
 
     Attributes:
-        places: How many are served at once.
-        slowdown: Of an engine that batches: n at once go at the speed 1 / (1 + slowdown (n - 1)). None for servers
-            that do not hinder each other, and 0 comes to the same.
+        places: Questions that are served at once.
+        slowdown: Of an engine that batches: n at once go at the speed 1 / (1 + slowdown (n - 1)). None, like 0, stands
+            for servers that do not hinder each other.
     """
 
     places: int = 1
@@ -39,25 +39,25 @@ class Queue:
 
     @classmethod
     def of_capacity(cls, places: int, capacity: float) -> Queue:
-        """The engine that does so many seconds of work in a second when it is full; one place has a capacity of 1."""
+        """The engine that does `capacity` seconds of work in a second when it is full; that of one place is 1."""
         require.number("capacity", capacity, above=0)
         return cls(places, max(0.0, (places / capacity - 1) / (places - 1)) if places > 1 else None)
 
     def speed(self, size: int) -> float:
-        """Of each of so many served at once, 1 being that of one alone."""
+        """Speed of each of `size` questions that are served at once; that of one alone is 1."""
         return 1 / (1 + (self.slowdown or 0.0) * (size - 1))
 
     @property
     def capacity(self) -> float:
-        """Seconds of work that are done in a second at most."""
+        """Seconds of work that the full queue does in a second."""
         return self.places * self.speed(self.places)
 
     def mean_time(self, arrival_rate: float, of: Moments) -> Floats:
         """Mean seconds in the system, waiting and service; infinite where work arrives faster than it is done.
 
-        With one place it is Pollaczek-Khinchine's, which is exact. With more it is that of exponential services (a
-        birth-death chain), and waiting in the line is scaled by (1 + C²) / 2, C being the coefficient of variation: an
-        approximation, exact for exponential services, and where nobody waits and all share alike.
+        With one place the formula is Pollaczek-Khinchine's, which is exact. With more it is that of exponential
+        services (a birth-death chain), whose waiting in line is scaled by (1 + C²) / 2; C is the coefficient of
+        variation. It is exact for exponential services, and where nobody waits and all share alike.
 
         Args:
             arrival_rate: Poisson arrivals a second, above 0.
@@ -82,11 +82,11 @@ class Queue:
 
 
 class Outcome(NamedTuple):
-    """What a simulation came to.
+    """The result of a simulation.
 
     Attributes:
-        simulated: Its mean time in the system.
-        formula: Pollaczek-Khinchine's, where one server serves.
+        simulated: The simulated mean time in the system.
+        formula: The mean time by Pollaczek-Khinchine; None where several are served at once.
     """
 
     simulated: Simulated

@@ -27,12 +27,12 @@ Services = Callable[[np.random.Generator, int], Floats]
 
 
 class Simulated(NamedTuple):
-    """What a simulated queue came to.
+    """The result of a simulated queue.
 
     Attributes:
         system_time: Mean seconds of waiting and service, with a 95 % interval from means of long batches.
         load: Share of the time that service takes.
-        num_queries: How many were counted.
+        num_queries: Queries that were counted.
     """
 
     system_time: Estimate
@@ -69,9 +69,9 @@ def simulate_fifo(
     Args:
         services: Draws that many service times, in seconds.
         arrival_rate: Arrivals a second.
-        num_queries: How many are simulated, at least 1,000.
-        rng: Where all randomness comes from.
-        warm_up: Share of the queries that come first and are not counted: the queue starts empty.
+        num_queries: Queries to simulate, at least 1,000.
+        rng: Source of all randomness.
+        warm_up: Share of the queries at the beginning that are not counted, since the queue starts empty.
     """
     require.number("arrival_rate", arrival_rate, above=0)
     require.whole("num_queries", num_queries, 1000)
@@ -105,17 +105,16 @@ def batch_estimate(means: Floats) -> Estimate:
 class BatchingEngine(Generic[T]):
     """Requests side by side, which all go on at one speed.
 
-    So one clock of work done for each is enough: a request ends when the clock has gone on by its service since it
-    came in.
+    One clock of the work done for each is enough: a request ends when the clock has advanced by its service.
 
     Args:
         batch_limit: Requests at once, at least 1.
-        speed: Of each of n requests side by side, 1 being that of a request alone; always 1 where left out. 1 / n is
+        speed: Speed of each of n requests side by side; that of a request alone is 1. None is always 1, and 1 / n is
             processor sharing.
 
     Attributes:
         now: Simulated seconds.
-        next_end: When the next request ends, if none comes before; infinite where there is none.
+        next_end: When the next request ends, if no other comes in before; infinite while there is none.
 
     Raises:
         ConfigError: The limit is below 1, or a speed not above 0.
@@ -137,17 +136,17 @@ class BatchingEngine(Generic[T]):
         return len(self._batch) < len(self._rates) - 1
 
     def begin(self, request: T, service: float) -> None:
-        """Let a request in, which would take so many seconds alone."""
+        """Let a request in that would take `service` seconds alone."""
         heapq.heappush(self._batch, (self._clock + service, next(self._numbers), request))
         self._foresee()
 
     def advance(self, now: float) -> None:
-        """Go on to a time that is not behind `next_end`."""
+        """Advance to a time that is not later than `next_end`."""
         self._clock += self._rates[len(self._batch)] * (now - self.now)
         self.now = now
 
     def end(self) -> T:
-        """Go on to `next_end`; returns the request that ends there."""
+        """Advance to `next_end`, and return the request that ends there."""
         self.now = self.next_end
         self._clock, _, request = heapq.heappop(self._batch)
         if not self._batch:
@@ -212,7 +211,7 @@ def serve_in_batch(
 
 
 def summarized(arrivals: Floats, services: Floats, departures: Floats, warm_up: float = 0.02) -> Simulated:
-    """Mean time in the system of what was served, after the first part that is not counted."""
+    """Mean time in the system, without the queries of the warm-up."""
     times = (departures - arrivals)[int(warm_up * len(arrivals)) :]
     size = len(times) // _BATCHES
     if not size:

@@ -19,7 +19,7 @@ _EXACT = 1e-9  # and those that were not rounded
 
 
 class Given(NamedTuple):
-    """What a type of question is given for budgets, arrays of their shape.
+    """What a type of question gets for budgets: arrays of the budgets' shape.
 
     Attributes:
         accuracy: Chance of a right answer.
@@ -74,10 +74,10 @@ class TaskType:
     """One type of question. Accuracy at l tokens is A (1 - exp(-b l)) + D, service takes t0 + c l seconds.
 
     Attributes:
-        name: What it is called.
+        name: Name of the type.
         probability: Share of the arrivals, above 0.
-        A: What thinking can add to the accuracy, in [0, 1].
-        b: How fast it adds it, a token; above 0.
+        A: Accuracy that thinking can add, in [0, 1].
+        b: Rate at which thinking adds it, a token; above 0.
         D: Accuracy without thinking, in [0, 1]; A + D is at most 1.
         t0: Seconds of service without thinking, at least 0.
         c: Seconds a token of thinking, above 0.
@@ -114,7 +114,7 @@ class TaskType:
 
 
 class Arriving(Protocol):
-    """A type of question as far as it says how many of the arrivals are of it."""
+    """The name and the share of a type of question."""
 
     @property
     def name(self) -> str: ...

@@ -37,11 +37,11 @@ class _Row(NamedTuple):
     """What a record tells.
 
     Attributes:
-        budget: Of its run.
+        budget: Budget of its run.
         correct: Whether its answer is right.
         seconds: Until its answer.
         alone: Whether its run served one request at a time.
-        again: Whether another run asked the same at the same budget: for its seconds, then.
+        again: Whether another run asked the same question at the same budget; then only its seconds count.
     """
 
     budget: int
@@ -79,7 +79,7 @@ class KindSweep:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Of both fits, the kind before each."""
+        """Warnings of both fits, each behind the name of the kind."""
         return tuple(f"{self.kind}: {warning}" for warning in self.accuracy.warnings + self.service.warnings)
 
     def task(self) -> TaskType:
@@ -109,12 +109,12 @@ class KindSweep:
 
 @dataclass(frozen=True)
 class Swept:
-    """What runs at several budgets tell.
+    """Runs at several budgets, kind of question by kind.
 
     Attributes:
-        kinds: By name.
-        warnings: Of the runs and of all fits.
-        model: That generated in all runs; None where they name none, or different ones.
+        kinds: The kinds, by name.
+        warnings: Warnings of the runs and of all fits.
+        model: Model that generated in all runs; None where they name none, or different ones.
     """
 
     kinds: tuple[KindSweep, ...]
@@ -132,14 +132,14 @@ class _Mean(NamedTuple):
 def read_sweep(runs: Sequence[Path], budget_key: str = BUDGET_KEY, seed: int = 0) -> Swept:
     """Read the folders of runs, and fit each kind of question.
 
-    Accuracy is fitted to all runs, and seconds to those that ran one request at a time, where there are such; at
-    budgets that did not, seconds are those of the fitted line. What two runs asked at one budget counts once for
-    accuracy.
+    Accuracy is fitted to all runs. Seconds are fitted to the runs that served one request at a time, where there are
+    such; at the other budgets they are those of the fitted line. A question that two runs asked at one budget counts
+    once for accuracy.
 
     Args:
         runs: Folders that `eval --output_path` wrote, at three budgets at least.
-        budget_key: Where a run's config.yaml has its budget, dotted.
-        seed: Of the resamples for the intervals.
+        budget_key: Dotted key of the budget in a run's config.yaml.
+        seed: Seed of the resamples for the intervals.
 
     Raises:
         DatasetError: A run cannot be read, or says no budget.

@@ -1,4 +1,4 @@
-"""What the calibrations that a stack ranks by had cost before it ran."""
+"""The tokens that the calibrations of a stack took before it ran."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ def calibrate(
     """Run the calibration chains of each level and keep their scores.
 
     Args:
-        config: A stack whose outermost controller is a ConformalDraftTargetController; its coverage and calibration are
+        config: A stack with a ConformalDraftTargetController as outermost controller; its coverage and calibration are
             not used.
         prompts: The questions, at least one.
-        alphas: Levels, in (0, 1); each has chains of its own, since later turns depend on it.
-        source: Whether the questions are those at hand or others.
+        alphas: Levels, in (0, 1); each has chains of its own, since later turns depend on the level.
+        source: `"online"` where the questions are those to be answered, `"held_out"` where they are others.
         num_turns: Turns to calibrate; 1 is the paper's, None takes the controller's `max_turns`.
         seed: Of the chains.
 
