@@ -16,6 +16,8 @@ from scaffolding_ext.evaluation.compare.compared import compare_runs
 from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
 from scaffolding_ext.evaluation.report.html_report.charts import distribution_chart, frontier_chart
 from scaffolding_ext.evaluation.report.html_report.page import rendered
+from scaffolding_ext.evaluation.report.html_report.trees import trees_of
+from scaffolding_ext.evaluation.report.timeline import Step
 
 STACK = "controller: {{type: Controller, args: {{threshold: {}}}}}\n"
 HOSTILE = '</script><script>alert("x")</script>&amp;'
@@ -88,3 +90,30 @@ def test_charts_stay_within_their_frame(write_run: Callable[..., Path]) -> None:
         levels = [float(y) for y in re.findall(r'(?:y|cy)="([0-9.-]+)"', chart)]
         assert all(0 <= x <= 400 for x in places)
         assert all(0 <= y <= height for y in levels)
+
+
+def test_a_search_is_drawn_as_its_tree_step_by_step() -> None:
+    def at(event: str, **figures: Any) -> Step:
+        return Step("main", 0.0, 0.0, event, figures)
+
+    first = {"paths": [[0], [1]], "answers": [None, None], "finish_reasons": [None, None]}
+    second = {"paths": [[1, 0], [1, 1]], "answers": ["7", None], "finish_reasons": ["stop", None]}
+    steps = [
+        at("branches", **first),
+        at("select", paths=[[0], [1]], values=[0.2, 0.9], kept=[[1]]),
+        at("branches", **second),
+        at("select", paths=[[1, 0], [1, 1]], values=[0.8, 0.1], kept=[[1, 0]]),
+        at("tree", winner=[1, 0]),
+    ]
+    (tree,) = trees_of(steps)
+    told = [(node["path"], node["parent"], node["state"], node["visits"], node["step"]) for node in tree["nodes"]]
+    assert told == [
+        ([0], None, "cut", 1, 0),
+        ([1], None, "won", 3, 0),
+        ([1, 0], 1, "won", 1, 2),
+        ([1, 1], 1, "cut", 1, 2),
+    ]
+    assert [node["value"] for node in tree["nodes"]] == [0.2, 0.9, 0.8, 0.1]
+    assert [node["x"] for node in tree["nodes"]] == pytest.approx([1 / 6, 2 / 3, 1 / 2, 5 / 6])
+    assert trees_of([at("vote", winner=0)]) == []
+    assert trees_of([at("tree", winner=None)]) == []  # given up before anything was written

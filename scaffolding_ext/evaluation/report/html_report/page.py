@@ -16,6 +16,7 @@ from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, Run
 from scaffolding_ext.evaluation.compare.kept_samples import KeptSample
 from scaffolding_ext.evaluation.report import report as tables
 from scaffolding_ext.evaluation.report.html_report.charts import color_of, distribution_chart, frontier_chart
+from scaffolding_ext.evaluation.report.html_report.trees import trees_of
 from scaffolding_ext.evaluation.report.timeline import lanes_of, steps_of
 from scaffolding_ext.evaluation.run.records import Record
 
@@ -132,6 +133,7 @@ def _run_details(record: Record) -> dict[str, Any]:
         "tokens": record.ledger["by_purpose"],
         "lanes": lanes_of(steps),
         "steps": steps,
+        "trees": trees_of(steps),
     }
 
 

@@ -159,6 +159,32 @@ function drawTimeline(box, run, current) {
   box.innerHTML = `<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">${parts.join("")}${marks.join("")}${marks.current ?? ""}</svg>`;
 }
 
+// Searches: nodes by depth, larger by visits, darker by value; dashed ones were cut, the winning path is outlined.
+function drawTrees(box, run, current) {
+  const radius = (node) => Math.min(11, 3 + 1.6 * Math.sqrt(node.visits));
+  box.innerHTML = run.trees.map((tree) => {
+    const [width, level, top] = [Math.max(280, box.clientWidth), 34, 18];
+    const depth = Math.max(...tree.nodes.map((node) => node.depth));
+    const values = tree.nodes.map((node) => node.value).filter((value) => value !== null);
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    const shade = (node) => node.value === null ? "#fff" : `hsl(210 60% ${85 - 55 * (high > low ? (node.value - low) / (high - low) : 0.5)}%)`;
+    const x = (node) => 14 + node.x * (width - 28);
+    const y = (node) => top + node.depth * level;
+    const parts = tree.nodes.filter((node) => node.step <= current).map((node) => {
+      const parent = tree.nodes[node.parent];
+      const won = node.state === "won";
+      const from = parent ? `${x(parent)} ${y(parent)}` : `${width / 2} ${top}`;
+      const told = `${node.path.join(".")}: ${node.state}, value ${shown(node.value)}, visits ${node.visits}, answer ${node.answer ?? "–"}`;
+      return `<path d="M${from}L${x(node)} ${y(node)}" fill="none" stroke="${won ? "#1a7f37" : "#ccc"}" stroke-width="${won ? 2.5 : 1}"/>`
+        + `<g class="mark" data-step="${node.step}"><title>${escaped(told)}</title><circle cx="${x(node)}" cy="${y(node)}" r="${radius(node)}" fill="${shade(node)}"`
+        + ` stroke="${won ? "#1a7f37" : node.state === "ended" ? "#000" : "#888"}"${node.state === "cut" ? ' stroke-dasharray="2 2"' : ""}/></g>`;
+    });
+    const height = top + depth * level + 16;
+    return `<p class="facts"><b>tree</b><span>${escaped(tree.lane)}</span><span>${tree.nodes.length} nodes</span></p>`
+      + `<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"><circle cx="${width / 2}" cy="${top}" r="4" fill="#444"/>${parts.join("")}</svg>`;
+  }).join("");
+}
+
 function describe(step) {
   const lists = Object.entries(step.figures).filter(([, value]) => Array.isArray(value) && value.length);
   const length = lists.length ? lists[0][1].length : 0;
@@ -198,16 +224,19 @@ function showRun(section, run) {
     section.querySelector("output").textContent = `${current + 1} of ${run.steps.length}`;
     section.querySelector(".step").innerHTML = describe(run.steps[current]);
     drawTimeline(box, run, current);
+    drawTrees(section.querySelector(".trees"), run, current);
   };
   slider.addEventListener("input", () => go(Number(slider.value)));
   section.querySelector(".steps").addEventListener("click", (event) => {
     const by = event.target.dataset?.by;
     if (by) go(by === "first" ? 0 : by === "last" ? run.steps.length : current + Number(by));
   });
-  box.addEventListener("click", (event) => {
-    const mark = event.target.closest("[data-step]");
-    if (mark) go(Number(mark.dataset.step));
-  });
+  for (const place of [box, section.querySelector(".trees")]) {
+    place.addEventListener("click", (event) => {
+      const mark = event.target.closest("[data-step]");
+      if (mark) go(Number(mark.dataset.step));
+    });
+  }
   section.addEventListener("keydown", (event) => {
     if (event.target === slider) return;
     if (event.key === "ArrowLeft") go(current - 1);
@@ -215,7 +244,7 @@ function showRun(section, run) {
     else return;
     event.preventDefault();
   });
-  section.redraw = () => drawTimeline(box, run, current);
+  section.redraw = () => go(current);
   go(current);
 }
 
@@ -232,7 +261,7 @@ function showSample(number) {
     return `<section tabindex="0"><h2>${escaped(data.runs[r].name)}</h2>`
       + `<p class="facts"><b class="${cell.right ? "right" : "wrong"}">${cell.right ? "✓" : "✗"} ${escaped(cell.answer)}</b>`
       + `<span>${escaped(cell.reason)}</span><span>${cell.decoded} decoded</span><span>${cell.seconds.toFixed(3)} s</span></p>`
-      + `<p class="legend">${tokens}</p><div class="timeline"></div><p class="legend looks"></p>`
+      + `<p class="legend">${tokens}</p><div class="timeline"></div><p class="legend looks"></p><div class="trees timeline"></div>`
       + `<div class="steps">${steps}<input type="range" min="0" aria-label="step"><output></output></div>`
       + `<div class="step"></div><pre>${escaped(said)}</pre></section>`;
   });
