@@ -13,9 +13,11 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGenerationTask, Task, TaskStatus
 from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
 from scaffolding_ext.protocol.standins import TaskHandler
+from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import BaseWorker
 
@@ -24,13 +26,15 @@ Reply = str | Sequence[float] | Exception
 
 
 class _Generation(NamedTuple):
-    """All that a generation task will get."""
+    """All that a generation task will get; a stop string is among its tokens, and not in its text."""
 
     token_ids: list[int]
     finish_reason: str
+    stops: StopStrings
 
     def text(self, num_tokens: int) -> str:
-        return "".join(map(chr, self.token_ids[:num_tokens]))
+        text = "".join(map(chr, self.token_ids[:num_tokens]))
+        return self.stops.cut(text) if num_tokens >= len(self.token_ids) else self.stops.certain(text)
 
 
 class _Logprob(NamedTuple):
@@ -43,8 +47,9 @@ class ScriptedWorker(BaseWorker):
     """Answers every task from a function; no model, no randomness, no waiting.
 
     One token is one character, and its id is the character's code point: `"ab"` and `[97, 98]` are the same reply. A
-    generation is cut at the task's `max_tokens`, with finish reason `"length"`; other sampling fields are left to the
-    function. A streaming task asks the function once, at its first step.
+    generation ends at the task's stop strings, and at its `max_tokens` with finish reason `"length"`; other sampling
+    fields are left to the function. A streaming task asks the function once, at its first step. A task without a
+    prompt, or with a budget below 1, is refused.
 
     Args:
         respond: Gets the task, returns its `Reply` (or raises); a plain string answers every task alike.
@@ -84,6 +89,7 @@ class ScriptedWorker(BaseWorker):
             await self._before(task)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
+        _check(task)
         await self._arrive(task)
         generation = self._script(task)
         num_tokens = len(generation.token_ids)
@@ -94,6 +100,7 @@ class ScriptedWorker(BaseWorker):
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
+        _check(task)
         await self._arrive(task)
         if task.request_handle is None:
             task.request_handle = self._script(task)
@@ -125,8 +132,13 @@ class ScriptedWorker(BaseWorker):
     def _script(self, task: GenerationTask) -> _Generation:
         reply = self._reply(task)
         token_ids = [ord(token) if isinstance(token, str) else int(token) for token in reply]
+        stops = StopStrings(stop_strings(task.stop))
         kept = token_ids[: task.max_tokens]
-        return _Generation(kept, "length" if len(kept) < len(token_ids) else "stop")
+        matcher = stops.matcher()
+        num_kept = next((number for number, token in enumerate(kept, 1) if stops and matcher.feed(chr(token))), None)
+        if num_kept is not None:
+            return _Generation(kept[:num_kept], "stop", stops)
+        return _Generation(kept, "length" if len(kept) < len(token_ids) else "stop", stops)
 
     def _write(self, task: GenerationTask, generation: _Generation, num_tokens: int) -> None:
         """Write the first tokens of a generation into its task."""
@@ -246,6 +258,21 @@ def float32_tolerance(longest_sum: int, num_sums: int, magnitude: float) -> floa
 def _let_go(held: asyncio.Future[None]) -> None:
     if not held.done():
         held.set_result(None)
+
+
+def _check(task: GenerationTask) -> None:
+    """Refuse what no engine can serve.
+
+    Raises:
+        InvalidTaskError: It has no prompt, token ids that are none, or nothing to generate.
+    """
+    ids = task.input_tokens
+    if (ids is None and task.input_str is None) or ids == []:
+        raise InvalidTaskError("input_tokens and input_str are both None, or empty; give a prompt")
+    if ids is not None and min(ids) < 0:
+        raise InvalidTaskError(f"input_tokens contains {min(ids)}; token ids are 0 and above")
+    if task.max_tokens is not None and task.max_tokens < 1:
+        raise InvalidTaskError(f"max_tokens is {task.max_tokens}; it must be at least 1")
 
 
 def _set_finish_reason(task: GenerationTask, reason: str | None) -> None:

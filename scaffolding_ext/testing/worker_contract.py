@@ -171,19 +171,43 @@ def check_a_stream_can_be_cancelled(make_worker: MakeWorker, prompt: str = PROMP
 
 
 def check_a_call_can_be_cancelled(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """Cancelling a call ends it at once, as cancelled or done, and the worker goes on serving others."""
+    """Cancelling a call ends it and its work at once; the worker goes on serving others."""
     with make_worker() as worker:
         if GenerationTask not in worker.task_handlers:
             return
 
         async def scenario() -> None:
-            call = asyncio.ensure_future(worker.run_task(_generation(prompt)))
+            await _served(worker, _generation(prompt))  # what a worker starts with its first task is there now
+            before = asyncio.all_tasks()
+            task = _generation(prompt)
+            call = asyncio.ensure_future(worker.run_task(task))
             await asyncio.sleep(0)  # so that it has begun
             call.cancel()
             done, _ = await asyncio.wait([call], timeout=_WAIT_SECONDS)
             _expect(bool(done), "a cancelled call went on")
             _expect(call.cancelled() or call.exception() is None, "a cancelled call failed with another error")
+            left = asyncio.all_tasks() - before
+            _expect(not left, f"a cancelled call left work behind that goes on: {left}")
+            written = _written(task)
             await _served(worker, _generation(prompt))
+            _expect(_written(task) == written, "a cancelled call went on: its task was written into afterwards")
+
+        asyncio.run(scenario())
+
+
+def check_stops(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
+    """A stop string ends the text before it, or is refused."""
+    with make_worker() as worker:
+        if GenerationTask not in worker.task_handlers:
+            return
+
+        async def scenario() -> None:
+            plain = _text(await _served(worker, _generation(prompt))) or ""
+            stop = plain[len(plain) // 2 :][:2]
+            task = _generation(prompt, stop=stop)
+            if await _outcome(worker, task) is TaskStatus.SUCCESS:
+                expected = plain[: plain.find(stop)]
+                _expect(_text(task) == expected, f"stopped at {stop!r} the text is {_text(task)!r}, not {expected!r}")
 
         asyncio.run(scenario())
 
@@ -207,7 +231,7 @@ def check_scores(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
 
 
 def check_failures_are_told(make_worker: MakeWorker, prompt: str = PROMPT) -> None:
-    """What it cannot do ends in an error or a bad status, never in empty text.
+    """What it cannot do ends in an error or a bad status, never in a text.
 
     Unknown tasks, prompts that are none or too long, and fields that cannot be.
     """
@@ -224,7 +248,7 @@ def check_failures_are_told(make_worker: MakeWorker, prompt: str = PROMPT) -> No
         ):
             outcome = asyncio.run(_outcome(worker, task))
             _expect(
-                outcome is not TaskStatus.SUCCESS or bool(task.output_str),
+                outcome is not TaskStatus.SUCCESS,
                 f"a task with {what} came back as served, with the text {task.output_str!r}: raise, and say why",
             )
         length = getattr(worker, "max_seq_len", None)
@@ -257,6 +281,7 @@ WORKER_CHECKS = (
     check_streams,
     check_a_stream_can_be_cancelled,
     check_a_call_can_be_cancelled,
+    check_stops,
     check_scores,
     check_failures_are_told,
     check_shutdown_ends_it,
@@ -273,6 +298,11 @@ def _stream(prompt: str) -> StreamGenerationTask:
 
 def _text(task: GenerationTask) -> str | None:
     return task.output_str
+
+
+def _written(task: GenerationTask) -> tuple[Any, ...]:
+    """What a worker has left in a task."""
+    return task.output_str, list(task.output_tokens or ()), token_counts_of(task)
 
 
 async def _served(worker: Worker, task: T) -> T:

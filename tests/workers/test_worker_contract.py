@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -56,6 +57,12 @@ def compare() -> Worker:
     return CompareWorker()
 
 
+def check() -> Worker:
+    from scaffolding_ext.workers.checker import CheckWorker
+
+    return CheckWorker("math:sqrt")
+
+
 def trtllm() -> Worker:
     from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
@@ -77,6 +84,7 @@ WORKERS = {
     "scripted": scripted,
     "compare": compare,
     "trtllm": trtllm,
+    "check": check,
 }
 SERVERS: dict[str, OpenAIServer] = {}
 
@@ -175,6 +183,51 @@ class Swallowing(Bare):
         return await super().run_task(task)
 
 
+class Lenient(Bare):
+    """Serves a budget of -1 tokens."""
+
+    async def run_task(self, task: Any) -> Any:
+        if getattr(task, "max_tokens", None) == -1:
+            task.max_tokens = 5
+        return await super().run_task(task)
+
+
+class Shielding(Bare):
+    """Its work goes on when its call is cancelled."""
+
+    async def run_task(self, task: Any) -> Any:
+        return await asyncio.shield(asyncio.ensure_future(self._run_late(task)))
+
+    async def _run_late(self, task: Any) -> Any:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return await super().run_task(task)
+
+
+class Threaded(Bare):
+    """Likewise, where the event loop does not see it: what is left comes with the next task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left: list[Any] = []
+
+    async def run_task(self, task: Any) -> Any:
+        for each in self._left:
+            await super().run_task(each)
+        self._left = [task] if isinstance(task, GenerationTask) else []
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self._left.clear()
+        return await super().run_task(task)
+
+
+class Unstoppable(Bare):
+    async def run_task(self, task: Any) -> Any:
+        if isinstance(task, GenerationTask):
+            task.stop = []
+        return await super().run_task(task)
+
+
 class Named(Bare):
     model = 7  # type: ignore[assignment]
 
@@ -190,6 +243,10 @@ class Named(Bare):
         (Overlong, "max_seq_len is 100"),
         (Named, "model is 7"),
         (Swallowing, "a task with no prompt came back as served, with the text ''"),
+        (Lenient, "a task with a budget of -1 tokens came back as served"),
+        (Shielding, "a cancelled call left work behind that goes on"),
+        (Threaded, "a cancelled call went on: its task was written into afterwards"),
+        (Unstoppable, "stopped at .* the text is"),
     ],
 )
 def test_a_worker_that_breaks_it_is_caught(worker: Callable[[], Worker], message: str) -> None:
