@@ -104,6 +104,7 @@ def evaluate(
     from scaffolding_ext.evaluation.run.records import decoded_of
     from scaffolding_ext.evaluation.run.run_folder import answers_of, claimed
     from scaffolding_ext.evaluation.run.session import Session
+    from scaffolding_ext.stack.build import missing_here, plan_stack
 
     settings |= {
         "output_path": None if output_path is None else str(output_path),
@@ -123,8 +124,14 @@ def evaluate(
             run.take_up(is_mended=not dry_run)
         if dry_run:
             done = f", {len(run.done)} of them done" if goes_on else ""
+            missing = missing_here(plan_stack(run.config))
             plan = f"stack and dataset are fine: {run.described}{done}"
-            click.echo(json.dumps(run.document() | {"config": run.config.model_dump()}) if as_json else plan)
+            document = run.document() | {"config": run.config.model_dump(), "missing": missing}
+            click.echo(json.dumps(document) if as_json else plan)
+            for each in missing:
+                _say(f"Missing on this machine: {each}")
+            if missing:
+                ctx.exit(1)
             return
         if folder is None:
             _say(

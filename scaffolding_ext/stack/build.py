@@ -95,6 +95,12 @@ def plan_stack(config: StackConfig, references: Mapping[str, Any] | None = None)
     return StackPlan(controller, builder.workers)
 
 
+def missing_here(plan: StackPlan) -> list[str]:
+    """What this machine lacks to build a plan's workers, as each worker's own `missing_here` says."""
+    asked = ((worker, getattr(worker.factory, "missing_here", None)) for worker in plan.workers)
+    return [f"{worker.path}: {each}" for worker, ask in asked if ask is not None for each in ask(worker.args)]
+
+
 def build_controller(config: StackConfig, references: Mapping[str, Any] | None = None) -> Any:
     """Build the stack's outermost controller alone, and check that it has its workers; no worker is looked at.
 

@@ -1,8 +1,9 @@
 """OpenAIWorker on llama.cpp's two servers, llama-server and llama-cpp-python, with the embedded target model.
 
-CONTRIBUTING.md says how both are built from PyPI's source archive. Each part is left out where its variable is not set:
+llama-server comes from the wheel `xllamacpp`, where it is installed here or for the Python that a variable names;
+CONTRIBUTING.md says how both servers are built. Each part is left out where nothing names its server:
 
-    SCAFFOLDING_LLAMA_SERVER=build/bin/llama-server SCAFFOLDING_LLAMA_CPP_PYTHON=venv/bin/python \
+    SCAFFOLDING_XLLAMACPP=venv/bin/python SCAFFOLDING_LLAMA_CPP_PYTHON=venv/bin/python \
         pytest -m integration tests/integration/test_llama_servers.py
 """
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.model_files import how_to_load
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 from scaffolding_ext.workers.sampling_defaults import SamplingDefaults
 from scaffolding_ext.workers.trtllm.arguments import Share, environment_kept, llm_arguments, read_in_steps, readable
@@ -87,6 +88,15 @@ def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, ll
     except BaseException:
         llm.shutdown()
         raise
+
+
+def why_no_model(name: str) -> str | None:
+    """Why a name is no model that can be loaded here, as far as that is known without loading it."""
+    try:
+        how_to_load(model_folder(name), name)
+    except ConfigError as error:
+        return f"the model {error.message}"
+    return None
 
 
 def adopt(llm: Any, tokenizer: str | None, max_seq_len: int | None) -> LoadedLlm:

@@ -30,6 +30,12 @@ def tensorrt_llm() -> ModuleType:
         raise MissingDependencyError("tensorrt_llm", how=how) from error
 
 
+def why_not_installed() -> list[str]:
+    """Why this machine cannot import TensorRT-LLM, as far as that is known without importing it; empty where it can."""
+    found = importlib.util.find_spec("tensorrt_llm") is not None
+    return [] if found else [f"tensorrt_llm is not installed ({_INSTALL})"]
+
+
 def llm_class(engine_folder: str | None) -> Any:
     """The class that loads a model.
 

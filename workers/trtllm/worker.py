@@ -32,10 +32,13 @@ from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 from scaffolding_ext.workers.trtllm.hints import NO_ORDER
-from scaffolding_ext.workers.trtllm.loading import adopt, load
+from scaffolding_ext.workers.trtllm.loading import adopt, load, why_no_model
+from scaffolding_ext.workers.trtllm.release import why_not_installed
 from scaffolding_ext.workers.trtllm.retention import retention_config
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scaffolding_ext.protocol.standins import TaskHandler
 
 _REFUSED = MappingProxyType(
@@ -273,6 +276,12 @@ class TRTLLMWorker(ChatWorker):
         check_verdicts(task, lowered, self._loaded.vocab_size, self._loaded.release.version)
         write_back_verify(task, lowered)
         return TaskStatus.SUCCESS
+
+    @staticmethod
+    def missing_here(args: Mapping[str, Any]) -> list[str]:
+        """What this machine lacks for a worker with these arguments, a sentence each; nothing is loaded."""
+        folders = [name for name in (args.get("model"), args.get("tokenizer")) if isinstance(name, str)]
+        return [*why_not_installed(), *(reason for name in folders if (reason := why_no_model(name)))]
 
     engine_needs = staticmethod(EngineNeeds.of_arguments)
     memory_shares = staticmethod(Share.by_device)
