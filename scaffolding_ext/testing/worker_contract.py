@@ -289,11 +289,12 @@ WORKER_CHECKS = (
 
 
 def _generation(prompt: str, **fields: Any) -> GenerationTask:
-    return GenerationTask(input_str=prompt, max_tokens=_MAX_TOKENS, **fields)
+    """Greedy unless the fields say otherwise: without a temperature a server decides by itself."""
+    return GenerationTask(**{"input_str": prompt, "max_tokens": _MAX_TOKENS, "temperature": 0.0, **fields})
 
 
 def _stream(prompt: str) -> StreamGenerationTask:
-    return StreamGenerationTask(input_str=prompt, max_tokens=_MAX_TOKENS, streaming_step=2)
+    return StreamGenerationTask(input_str=prompt, max_tokens=_MAX_TOKENS, streaming_step=2, temperature=0.0)
 
 
 def _text(task: GenerationTask) -> str | None:

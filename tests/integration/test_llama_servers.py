@@ -63,11 +63,13 @@ def prompts() -> list[str]:
 
 
 def generation(**fields: Any) -> GenerationTask:
-    return GenerationTask(**{"input_str": PROMPT, "max_tokens": 60, **fields})
+    return GenerationTask(**{"input_str": PROMPT, "max_tokens": 60, "temperature": 0.0, **fields})
 
 
 def stream(**fields: Any) -> StreamGenerationTask:
-    return StreamGenerationTask(**{"input_str": PROMPT, "max_tokens": 60, "streaming_step": 5, **fields})
+    return StreamGenerationTask(
+        **{"input_str": PROMPT, "max_tokens": 60, "streaming_step": 5, "temperature": 0.0, **fields}
+    )
 
 
 def run(worker: Worker, *tasks: Any) -> None:
