@@ -37,8 +37,7 @@ from benchmarks._lib.runs import (
 from benchmarks._lib.runs import (
     compare_runs as add_comparison,
 )
-from scaffolding_ext.evaluation.compare.compared import compare_runs
-from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
+from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
 from scaffolding_ext.evaluation.report.html_report.page import write_report
 from scaffolding_ext.evaluation.report.report import text_of
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset

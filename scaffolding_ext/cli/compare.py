@@ -50,8 +50,7 @@ def compare(
     Example:
       scaffolding-ext compare runs/native runs/dynasor --report_path report.html
     """
-    from scaffolding_ext.evaluation.compare.compared import compare_runs
-    from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
+    from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
     from scaffolding_ext.evaluation.report.report import text_of
 
     if len(runs) < 2:
@@ -63,7 +62,7 @@ def compare(
 
         write_report(report_path, compared, samples)
     if chrome_trace is not None:
-        from scaffolding_ext.evaluation.report.chrome_trace import write_chrome_trace
+        from scaffolding_ext.evaluation.report.timeline import write_chrome_trace
 
         write_chrome_trace(chrome_trace, [run.name for run in compared.runs], samples)
     for warning in compared.warnings:

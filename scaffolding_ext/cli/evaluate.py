@@ -25,6 +25,23 @@ from scaffolding_ext.cli.options import (
 )
 
 
+class _Price(click.ParamType):
+    """Prices by kind of token, as `decoded=2,prefilled=0.5`."""
+
+    name = "KIND=PRICE,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
+        """The prices; the stack's own check says which kinds there are."""
+        pairs = [part.partition("=") for part in str(value).split(",")]
+        try:
+            price = {kind.strip(): float(amount) for kind, _, amount in pairs}
+        except ValueError:
+            self.fail(f"{value!r} is not of the form decoded=2,prefilled=0.5", param, ctx)
+        if len(price) < len(pairs):
+            self.fail(f"{value!r} names a kind of tokens twice", param, ctx)
+        return price
+
+
 @click.command("eval", cls=Command, short_help="Run a dataset: accuracy, tokens, time.")
 @config_option
 @set_option
@@ -56,9 +73,7 @@ from scaffolding_ext.cli.options import (
     type=Finite(0, 1),
     help="Share of the samples that may fail; if more fail, the exit code is 1.  [default: 0]",
 )
-@click.option(
-    "--price", metavar="KIND=PRICE,...", help="Price of a million decoded, prefilled, reused tokens; shows the cost."
-)
+@click.option("--price", type=_Price(), help="Price of a million decoded, prefilled, reused tokens; shows the cost.")
 @click.option(
     "--against",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -81,7 +96,6 @@ def evaluate(
     seed: int | None,
     max_parallel_requests: int | None,
     output_path: Path | None,
-    price: str | None,
     resume: bool,
     against: Path | None,
     dry_run: bool,
@@ -100,16 +114,12 @@ def evaluate(
     """
     from scaffolding_ext.evaluation.calibrate.calibration_cost import calibration_cost
     from scaffolding_ext.evaluation.report.report import summary_text
-    from scaffolding_ext.evaluation.run.price import parse_price
     from scaffolding_ext.evaluation.run.records import decoded_of
     from scaffolding_ext.evaluation.run.run_folder import answers_of, claimed
     from scaffolding_ext.evaluation.run.session import Session
     from scaffolding_ext.stack.build import missing_here, plan_stack
 
-    settings |= {
-        "output_path": None if output_path is None else str(output_path),
-        "price": None if price is None else parse_price(price),
-    }
+    settings["output_path"] = None if output_path is None else str(output_path)
     options = given(seed=seed, max_parallel_requests=max_parallel_requests) + given("evaluation.", **settings)
     config, _ = config_with_dataset(source, dataset, [*overrides, *options], skip_bad_rows)
     kept_in = config.evaluation.output_path

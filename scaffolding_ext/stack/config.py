@@ -137,9 +137,8 @@ class EvaluationConfig(_Section):
     output_path: str | None = Field(
         default=None, description="Folder of the run; null writes nothing. A run's own `config.yaml` does not name it."
     )
-    price: dict[str, float] = Field(
-        default_factory=dict,
-        description="What a million tokens cost that were `decoded`, `prefilled`, `reused`; empty shows no costs.",
+    price: dict[Literal["decoded", "prefilled", "reused"], Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict, description="Price of a million tokens of each kind; empty shows no costs."
     )
 
     @model_validator(mode="after")

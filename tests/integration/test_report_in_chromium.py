@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.evaluation.compare.compared import compare_runs
-from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
+from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
 from scaffolding_ext.evaluation.report.html_report.page import rendered
 
 pytestmark = pytest.mark.integration

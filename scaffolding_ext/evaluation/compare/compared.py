@@ -1,4 +1,4 @@
-"""All that is said of several runs together: each against the first, and the sweeps among them."""
+"""Several runs together: each against the first, the sweeps among them, and the samples that all have, in full."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaffolding_ext.evaluation.compare.comparison import Comparison, Point, compare
-from scaffolding_ext.evaluation.compare.finished_run import Run, distinct_names, read_run
+from scaffolding_ext.evaluation.compare.comparison import Comparison, Point, compare, paired
+from scaffolding_ext.evaluation.compare.finished_run import Key, Run, distinct_names, read_run
 from scaffolding_ext.evaluation.compare.frontier import Sweep, sweeps_of
+from scaffolding_ext.evaluation.run.records import Record, each_record
 
 
 class Compared(NamedTuple):
@@ -56,3 +57,42 @@ def compare_runs(paths: Sequence[Path], *, seed: int = 0, margin: float = 0.02) 
     comparisons = [compare(runs[0], run, seed=seed, margin=margin) for run in runs[1:]]
     points = [comparisons[0].baseline_point, *(one.run_point for one in comparisons)]
     return Compared(runs, comparisons, points, sweeps_of(runs, points, seed))
+
+
+class KeptSample(NamedTuple):
+    """A sample and its record in each run."""
+
+    key: Key
+    records: list[Record]
+
+
+def kept_samples(runs: Sequence[Run], num_samples: int) -> list[KeptSample]:
+    """Read the full records of some samples that all runs have.
+
+    Args:
+        runs: The runs.
+        num_samples: How many at most; those on which runs disagree go first, else the first run's order holds.
+
+    Returns:
+        The samples, in the order of the first run's file.
+
+    Raises:
+        DatasetError: The runs have fewer than two questions in common, or a file cannot be read again.
+        ValueError: A run was not read from a file.
+    """
+    pairs = paired(runs)
+    right = [run.columns["correct"][rows] for run, rows in zip(runs, pairs.rows, strict=True)]
+    agreeing = [len({column[number] for column in right}) == 1 for number in range(len(pairs.keys))]
+    chosen = sorted(sorted(range(len(pairs.keys)), key=agreeing.__getitem__)[:num_samples])
+    wanted = {pairs.keys[number] for number in chosen}
+    found = []
+    for run in runs:
+        if run.path is None:
+            raise ValueError(f"{run.name} was not read from a file, so that there is none to read its samples from")
+        records = {}
+        for record in each_record(run.path):
+            key = Key(record.id, record.epoch)
+            if key in wanted:
+                records[key] = record
+        found.append(records)
+    return [KeptSample(pairs.keys[number], [own[pairs.keys[number]] for own in found]) for number in chosen]

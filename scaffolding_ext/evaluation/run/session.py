@@ -6,8 +6,10 @@ import asyncio
 import functools
 import itertools
 import json
+import signal
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +19,6 @@ from scaffolding_ext.documents import as_json, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.run.engine import Engine, Job, LocalEngine
-from scaffolding_ext.evaluation.run.interrupt import Interrupts
-from scaffolding_ext.evaluation.run.price import checked_price
 from scaffolding_ext.evaluation.run.progress import progress_shown
 from scaffolding_ext.evaluation.run.ray_engine import ray_engine
 from scaffolding_ext.evaluation.run.records import Record, record_writer
@@ -106,14 +106,13 @@ class Session:
 
     @classmethod
     def of(cls, config: StackConfig, folder: Path | None) -> Session:
-        """The run that a stack file with a dataset describes. Stack, dataset, prices and budget are checked.
+        """The run that a stack file with a dataset describes. Stack, dataset and budget are checked.
 
         Raises:
-            ConfigError: The stack is wrong, or its prices or its budget.
+            ConfigError: The stack or its budget is wrong.
             DatasetError: The dataset is unusable.
         """
         settings = config.evaluation
-        checked_price(settings.price)
         controller = check_stack(config)
         limit = None if settings.limit is None else str(settings.limit)
         samples = load_dataset(**_dataset_of(config), limit=limit)
@@ -254,3 +253,46 @@ def _dataset_of(config: StackConfig) -> dict[str, Any]:
     if config.dataset is None:
         raise ConfigError("there is none; name a JSONL file or tinylm:held_out", "dataset")
     return config.dataset.model_dump()
+
+
+class Interrupts:
+    """Hears SIGINT and SIGTERM while a run goes on. Where no handler can be set (not the main thread), it hears none.
+
+    Args:
+        say: Called when the first one is heard.
+
+    Attributes:
+        signal: The first that was heard, or None.
+    """
+
+    def __init__(self, say: Callable[[], object]) -> None:
+        self.signal: int | None = None
+        self._say = say
+
+    def is_stopped(self) -> bool:
+        """Whether nothing new is to be begun."""
+        return self.signal is not None
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run the work, which looks at `is_stopped`, to its end; a second signal cancels it."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work)
+
+        def hear(number: int) -> None:
+            if self.signal is not None:
+                task.cancel()
+                return
+            self.signal = number
+            self._say()
+
+        heard = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+        for number in heard:
+            loop.add_signal_handler(number, hear, number)
+        try:
+            await task
+        except asyncio.CancelledError:
+            if self.signal is None:
+                raise
+        finally:
+            for number in heard:
+                loop.remove_signal_handler(number)

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scaffolding_ext.evaluation.compare.compared import compare_runs
-from scaffolding_ext.evaluation.compare.kept_samples import kept_samples
+from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
 from scaffolding_ext.evaluation.report.html_report.charts import distribution_chart, frontier_chart
 from scaffolding_ext.evaluation.report.html_report.page import rendered
 from scaffolding_ext.evaluation.report.html_report.trees import trees_of

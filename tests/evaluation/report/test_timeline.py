@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from scaffolding_ext.evaluation.compare.compared import KeptSample, kept_samples
 from scaffolding_ext.evaluation.compare.finished_run import read_run
-from scaffolding_ext.evaluation.compare.kept_samples import KeptSample, kept_samples
-from scaffolding_ext.evaluation.report.chrome_trace import write_chrome_trace
-from scaffolding_ext.evaluation.report.timeline import Step, lanes_of, steps_of
+from scaffolding_ext.evaluation.report.timeline import Step, lanes_of, steps_of, write_chrome_trace
 from scaffolding_ext.evaluation.run.records import RecordError, read_records
 
 

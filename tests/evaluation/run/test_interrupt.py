@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from scaffolding_ext.evaluation.run.interrupt import Interrupts
+from scaffolding_ext.evaluation.run.session import Interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

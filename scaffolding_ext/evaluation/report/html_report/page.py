@@ -11,9 +11,8 @@ import numpy as np
 
 from scaffolding_ext import __version__
 from scaffolding_ext.documents import write_text
-from scaffolding_ext.evaluation.compare.compared import Compared
+from scaffolding_ext.evaluation.compare.compared import Compared, KeptSample
 from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, Run
-from scaffolding_ext.evaluation.compare.kept_samples import KeptSample
 from scaffolding_ext.evaluation.report import report as tables
 from scaffolding_ext.evaluation.report.html_report.charts import color_of, distribution_chart, frontier_chart
 from scaffolding_ext.evaluation.report.html_report.trees import trees_of
