@@ -61,7 +61,10 @@ class Comparison:
             return Verdict.UNDETERMINED
         if left.normalized == right.normalized:
             return Verdict.EQUAL
-        verdict = self._decide(left.form, right.form)
+        if left.shape is not None and left.shape == right.shape:
+            verdict = Verdict.EQUAL if left.values == right.values else Verdict.DIFFERENT
+        else:
+            verdict = self._decide(left.form, right.form)
         if verdict is Verdict.DIFFERENT and left.digits == right.digits:
             return Verdict.UNDETERMINED  # "1,23" and "123": a list, or a separator misplaced
         return verdict

@@ -6,7 +6,7 @@ Reading an answer takes time linear in its length and computes nothing but fract
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -118,11 +118,15 @@ class Read(NamedTuple):
         normalized: Its normal form as a string.
         form: Its parts.
         digits: The normal form without commas, spaces and leading zeros, where it begins with a digit.
+        shape: How it is built, where it is built of numbers alone; else None.
+        values: Its numbers. Two answers of one shape are equal where their values are, and else different.
     """
 
     normalized: str
     form: Form
     digits: str
+    shape: str | None
+    values: Hashable
 
 
 def read(answer: str) -> Read | None:
@@ -136,7 +140,27 @@ def _read_short(answer: str) -> Read | None:
     if not normalized:
         return None
     digits = normalized.replace(",", "").replace(" ", "").lstrip("0") if normalized[0].isdigit() else normalized
-    return Read(normalized, _read(normalized, _MAX_DEPTH), digits)
+    form = _read(normalized, _MAX_DEPTH)
+    return Read(normalized, form, digits, *(_shape_and_values(form) or (None, None)))
+
+
+def _shape_and_values(form: Form) -> tuple[str, Hashable] | None:
+    """How a form is built of numbers alone, and these numbers; None for any other form."""
+    match form:
+        case Number(value):
+            return "n", value.as_integer_ratio()
+        case Quantity(value, unit):
+            inner = _shape_and_values(value)
+            return None if inner is None else (f"{inner[0]} {unit}", inner[1])
+        case Collection("" | "{}"):
+            return None if form.numbers is None else ("{}", form.numbers)
+        case Collection(brackets, items) if brackets != "U":
+            parts = [_shape_and_values(item) for item in items]
+            known = [part for part in parts if part is not None]
+            if len(known) == len(parts):
+                shapes = ",".join(shape for shape, _ in known)
+                return f"{brackets}{shapes};", tuple(values for _, values in known)
+    return None
 
 
 def _read(text: str, depth: int) -> Form:
