@@ -19,8 +19,8 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.tinylm.grammar import KINDS
 
-KINDS = ("count", "maximum", "walk", "sum")
 BUDGETS = (0, 32, 64, 96, 128, 192, 256, 384)
 PLANNED = BUDGETS[:-1]  # chains seldom end before these, so that seconds are a line in the budget
 AT_ONCE = 32  # where nothing is timed

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from benchmarks._lib.budget_types import ANSWER_TOKENS, DRAWN, KINDS, PLANNED, hosted, questions, sweep, timed
+from benchmarks._lib.budget_types import ANSWER_TOKENS, DRAWN, PLANNED, hosted, questions, sweep, timed
 from benchmarks._lib.command import benchmark, size, stored
 from benchmarks._lib.report import Report
 from benchmarks._lib.served_queue import Served, poisson, serve
@@ -36,6 +36,7 @@ from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_bat
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
 from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept, read_sweep
 from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.tinylm.grammar import KINDS
 
 BLOCK = 20  # arrivals that are drawn together, since neighbours in a queue are alike
 TURNS = (("plan", 0), ("uniform", 0), ("uniform", 1), ("plan", 1))  # and the stretch of arrivals that both meet
