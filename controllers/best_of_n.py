@@ -30,13 +30,13 @@ class BestOfNController(BaseController):
         generation_controller: Draws one sample; any controller, a vote included.
         reward_controller: Scores the samples: its `process` leaves one score a task in its attribute `scores`.
         default_sample_num: How many samples are drawn.
-        reward: A score that needs no reward controller, in its place: `"mean_logprob"` (the geometric mean of the
-            tokens' probabilities), `"confidence"` (DeepConf's lowest group confidence), or a function of the finished
-            sample. Log-probabilities come with the samples, so they ask nothing more of any worker.
+        reward: A score in the place of a reward controller: `"mean_logprob"` (the geometric mean of the tokens'
+            probabilities), `"confidence"` (DeepConf's lowest group confidence), or a function of the finished sample.
+            Log-probabilities come with the samples, so these scores cost no further request.
 
     Raises:
-        ConfigError: `default_sample_num` is no integer of at least 1, not one of `reward_controller` and `reward` is
-            given, or samples would all be alike.
+        ConfigError: `default_sample_num` is no integer of at least 1, neither or both of `reward_controller` and
+            `reward` are given, or samples would all be alike.
     """
 
     required_tags: tuple[WorkerTag, ...] = ()

@@ -35,15 +35,15 @@ _AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 class ProcessRewardController(RewardController):
-    """Scores a solution by its steps: P(yes) after each of them, or the probabilities that it was written with.
+    """Scores a solution by its steps: by P(yes) after each step, or by the probabilities of the step's tokens.
 
     The beginnings of one solution share their prefix, so that an engine with prefix reuse reads each step once. The
-    probabilities come with the samples and ask nothing of any worker: `reward="mean_logprob"` needs no reward worker.
+    probabilities come with the samples: `reward="mean_logprob"` needs no reward worker.
 
     Args:
         step_separator: Text between steps; empty steps are left out.
         aggregate: How step scores become the solution's: `"min"`, `"product"`, `"mean"` or `"last"`.
-        max_steps: Most steps that are judged; of more, evenly spaced ones are, the last among them.
+        max_steps: The most steps that are judged; of a longer solution, evenly spaced ones, the last among them.
         reward: What a step scores: `"verdict"`, P(yes) to the prompt family's question about a step (or to `verdict`),
             or `"mean_logprob"`, the geometric mean of the probabilities of the step's tokens.
         **arguments: As for `RewardController`, without `checks`.
@@ -108,7 +108,7 @@ class ProcessRewardController(RewardController):
 
 
 def _probabilities(task: GenerationTask, beginnings: Sequence[str]) -> list[float]:
-    """The geometric mean of the probabilities of each step's tokens; a token belongs to the step that it ends in.
+    """The geometric mean of the probabilities of each step's tokens; a token belongs to the step where it ends.
 
     Raises:
         NoOutputError: The sample brought no log-probabilities.

@@ -26,7 +26,7 @@ from scaffolding_ext.request.program import record
 
 
 def prepare(controller: Controller | None, task: GenerationTask) -> None:
-    """Have the samples of a task bring what a reward controller reads; one without a `prepare` reads texts alone."""
+    """Have the samples of a task bring what a reward controller reads; without a `prepare` it reads texts alone."""
     bring = getattr(controller, "prepare", None)
     if bring is not None:
         bring(task)
@@ -53,13 +53,13 @@ def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGene
 class RewardController(BaseController):
     """Scores each solution by P(yes): how likely the model is to call it correct.
 
-    A worker that serves upstream's `RewardTask` (a reward model) is asked with that, and leaves the score in the task's
-    `custom_output_params["reward"]`. Any other is asked for a verdict: natively where it serves `VerifyTask`, else by
-    one generated token with the log-probabilities of the likeliest.
+    A worker that serves upstream's `RewardTask` (a reward model) gets such a task, and leaves the score in the task's
+    `custom_output_params["reward"]`. Any other worker is asked for a verdict: natively where it serves `VerifyTask`,
+    else by one generated token with the log-probabilities of the likeliest tokens.
 
-    One token can hold a verdict where an answer is easier to check than to find. Where checking is deriving it again,
-    have the model write that down: with `checks` it first writes a check, and is asked for its verdict where the check
-    ends. All of it is counted as verification.
+    One token can hold a verdict where an answer is easier to check than to find. Where a check derives the answer
+    again, have the model write the check: with `checks` it writes one first, and is asked for its verdict where the
+    check ends. All these tokens count as verification.
 
     Args:
         verdict: Text behind the solution that asks for the verdict; None takes that of the model's prompt family,
@@ -67,11 +67,12 @@ class RewardController(BaseController):
         yes: The affirmative verdict; its first token counts.
         no: The negative verdict; its first token counts.
         worker_tag: The worker that judges: `"reward"`, or `"generation"` for the model that wrote the solution.
-        prompting: The judging model's, where it has another tokenizer than the request's; solutions are then sent in
-            its token ids.
+        prompting: The prompting of a judging model whose tokenizer is not the request's; solutions are then sent in
+            the judge's token ids.
         checks: Whether a check is written before the verdict; the worker must then generate, and a reward model is
-            asked like any other.
-        max_check_tokens: Tokens of a check at most; where it says neither word by then, the verdict is asked for there.
+            asked like any other worker.
+        max_check_tokens: The most tokens of a check; where the check says neither word, the verdict is asked for at its
+            end.
 
     Attributes:
         scores: P(yes) of each task of the last `process`, in [0, 1] (of a `RewardTask`: what the worker gave).
@@ -105,7 +106,7 @@ class RewardController(BaseController):
         self.scores: list[float] | None = None
 
     def prepare(self, task: GenerationTask) -> None:
-        """Have the samples of a task bring what the scores read: nothing but their texts."""
+        """Have the samples of a task bring what the scores read: here their texts, which they bring in any case."""
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
         """Score finished tasks, all in one batch."""
@@ -121,7 +122,7 @@ class RewardController(BaseController):
         record("reward", scores=self.scores)
 
     def _checked(self, tasks: Sequence[GenerationTask]) -> ControllerGenerator:
-        """P(yes) of each task in the place of the last verdict in its check, or where the check ends without one."""
+        """P(yes) of each task, at the last verdict in its check, or at the end of a check without a verdict."""
         question = self._family().check if self.verdict is None else self.verdict
         asked = [output_of(task) + question for task in tasks]
         written = []
@@ -168,8 +169,8 @@ class RewardController(BaseController):
         """P(yes) for each text of each task, in one batch.
 
         Args:
-            tasks: Their prompts go before the texts.
-            texts: Solutions, or beginnings of solutions, of each task, up to where YES or NO is to follow.
+            tasks: The tasks whose prompts precede the texts.
+            texts: Of each task, solutions or beginnings of solutions, up to the place where YES or NO follows.
 
         Returns:
             Scores in the shape of `texts`.

@@ -26,7 +26,7 @@ def first_tokens(yes: str, no: str, encode: Callable[[str], list[int]]) -> tuple
 
 
 def ask_verdicts(controller: BaseController, tasks: Sequence[VerifyTask]) -> ControllerGenerator:
-    """Have a worker serve verify tasks, all in one batch; the trace says where it does not do so natively.
+    """Have a worker serve verify tasks, all in one batch; where it cannot, lower them, and say so in the trace.
 
     Args:
         controller: Knows what its worker can do.

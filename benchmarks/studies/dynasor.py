@@ -30,7 +30,7 @@ from scaffolding_ext.controllers.chain.stopping import Consecutive, Rule, Window
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import NEVER, Outcome, cut_at, fixed_cuts, play
 from scaffolding_ext.evaluation.run.datasets import load_dataset
-from scaffolding_ext.stats.intervals import required_num_questions
+from scaffolding_ext.stats.power import required_num_questions
 
 NUM_BLOCKS = 4  # of live problems, between which the methods take turns
 THRESHOLDS = range(2, 7)  # probes that must agree, where they are drawn

@@ -2,13 +2,12 @@
 
 Reference: Fu et al., "Deep Think with Confidence" (DeepConf), arXiv 2508.15260.
 Deviations: a trace is stopped at the exact token at which its group falls below the threshold, whatever has arrived by
-then; consensus is looked at between rounds of traces, so that the vote repeats at any concurrency.
+then. Consensus is tested between rounds of traces, so that the vote repeats at any concurrency.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from scaffolding_ext import require
@@ -20,6 +19,7 @@ from scaffolding_ext.controllers.vote.samples import Sample, Sampler, end_vote
 from scaffolding_ext.controllers.vote.trace_confidence import (
     RunningGroupConfidence,
     filtered_weights,
+    token_confidence,
     warm_up_threshold,
 )
 from scaffolding_ext.controllers.vote.voting import vote
@@ -39,8 +39,8 @@ class DeepConfController(BaseController):
     the mean over `group_size` consecutive tokens.
 
     *Offline*, all traces run to their end and the `keep_share` with the highest confidence vote. *Online*, the traces
-    of a warm-up set a threshold that `keep_share` of them lie above; the others are stopped once a group falls below
-    it, and have no vote. No more traces are drawn once `consensus_share` of two or more votes agree.
+    of a warm-up set a threshold: `keep_share` of them lie above it. Later traces are stopped once a group falls below
+    the threshold, and have no vote. No more traces are drawn once `consensus_share` of two or more votes agree.
 
     Args:
         default_sample_num: Traces in all, at most.
@@ -50,10 +50,10 @@ class DeepConfController(BaseController):
         consensus_share: Online: tau, in (0, 1].
         group_size: Tokens in a group.
         top_k: Likeliest tokens that a position's confidence reads.
-        check_every: Online: tokens between looks at a trace. It changes what is decoded in vain, never where a trace is
-            stopped.
-        max_tokens: Budget of each trace; at its end an answer is asked for.
-        answer_tokens: Tokens of an answer that is asked for.
+        check_every: Online: tokens between looks at a trace. It changes how much is decoded in vain, never where a
+            trace is stopped.
+        max_tokens: Budget of each trace; at its end the controller asks for an answer.
+        answer_tokens: Tokens of that answer.
         sampling_params: Sampling fields of the traces.
         family: Name of the prompt family; None takes the one of the stack's prompting.
 
@@ -205,12 +205,7 @@ class _TraceController(BaseController):
                 f"the worker brought no log-probabilities, though num_logprobs is {self.top_k}; DeepConfController "
                 "needs them: take another worker"
             )
-        return [_token_confidence(step, self.top_k) for step in (prefix.logprobs or [])[start:]]
-
-
-def _token_confidence(step: Mapping[int, Any], top_k: int) -> float:
-    highest = sorted((entry.logprob for entry in step.values()), reverse=True)[:top_k]
-    return -math.fsum(highest) / len(highest)
+        return [token_confidence(step, self.top_k) for step in (prefix.logprobs or [])[start:]]
 
 
 def _confidence(sample: Sample) -> float:

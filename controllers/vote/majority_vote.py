@@ -1,6 +1,6 @@
 """Self-consistency: several samples of one question, and the answer that most of them give.
 
-With an allocation rule the vote is drawn in rounds and ends as soon as the rule calls it certain; no sample runs then.
+With an allocation rule the vote is drawn in rounds. It ends as soon as the rule calls it certain; no sample runs then.
 
 Reference: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models"; the allocation rules
 name their own sources.
@@ -36,14 +36,14 @@ class MajorityVoteController(BaseController):
 
     Args:
         generation_controller: Draws one sample; any controller, a vote included.
-        default_sample_num: Samples of a vote; with a rule the most that are drawn.
+        default_sample_num: Samples of a vote; with a rule, the most samples.
         allocation: Decides when the vote has seen enough: a rule, or the name of one with its own defaults. The default
-            stops once the remaining samples would probably not change the winner: of all rules tried on real models'
-            samples it decoded the fewest tokens at the full vote's accuracy. None draws all samples.
+            stops once the remaining samples would probably not change the winner. On real models' samples it decoded
+            the fewest tokens at the full vote's accuracy, of all rules tried. None draws all samples.
         weight: What a vote weighs: `"uniform"`, `"mean_logprob"` (the geometric mean of the sampled tokens'
             probabilities), `"confidence"` (DeepConf's lowest group confidence), `"reward"` (the reward controller's
-            score), or a function of the finished sample. The rule sees the weights; one that
-            cannot read them is refused beside any but `"uniform"`.
+            score), or a function of the finished sample. The rule sees the weights; a rule that
+            cannot read them is refused beside any weight but `"uniform"`.
         reward_controller: Scores the samples; needed by `weight="reward"` and by rules that read rewards.
 
     Raises:
@@ -109,8 +109,8 @@ class MajorityVoteController(BaseController):
             task: Gets the output.
             sample_num: Samples of this vote, instead of the default.
             generation_kwargs: For the sub-controller's `process`.
-            only_sample: Index of one sample of the vote: it is drawn as the vote would draw it, and is the output. For
-                callers that hold the vote themselves, such as an evaluation with one budget for all questions.
+            only_sample: Index of one sample of the vote. It is drawn as the vote would draw it, and is the output. For
+                callers that count the votes themselves, such as an evaluation with one budget for all questions.
             **sampling_params: Sampling fields of this request; they reach the sub-controller, too.
         """
         max_samples = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
@@ -156,14 +156,14 @@ class MajorityVoteController(BaseController):
         )
 
     def _steps(self, classes: Sequence[int], max_samples: int) -> Steps:
-        """How far the vote is: its knob is the samples that it may still draw, as far as its rule may stop it."""
+        """How far the vote is: the samples that it may still draw, and how settled it is where a rule may stop it."""
         certaindex = 0.0 if self.allocation is None else entropy_certaindex(classes)
         return Steps(type(self).__name__, len(classes), max_samples - len(classes), certaindex)
 
     def _num_more(
         self, samples: Sequence[Sample], classes: Sequence[int], weights: Sequence[float], max_samples: int
     ) -> int:
-        """Samples that the rule wants behind those that have been counted; 0 ends the vote."""
+        """Samples that the rule wants beside these; 0 ends the vote."""
         if self.allocation is None:
             return max_samples - len(samples)
         rewards = [sample.reward for sample in samples if sample.reward is not None]

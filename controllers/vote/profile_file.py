@@ -1,7 +1,8 @@
-"""The file that a calibration leaves: a policy for votes, what it was chosen on, and how it did there."""
+"""The file that a calibration writes: a policy for votes, the data that it was chosen on, and its figures there."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class Calibration:
         data: Fingerprint of the samples' file.
         max_loss: Largest loss of accuracy that was allowed, as a share.
         rule: The policy.
-        figures: What it came to on the data: accuracy, tokens and rounds, of the policy and of the full vote.
+        figures: Accuracy, tokens and rounds on the data, of the policy and of the full vote.
         knob: Samples after which `certaindex` was taken.
         certaindex: Certaindex of each calibration question at the knob, for the test of drift.
     """
@@ -66,19 +67,11 @@ class Calibration:
         Raises:
             OutputError: It cannot be written.
         """
-        write_calibration(
-            path,
-            KIND,
-            VERSION,
-            model=self.model,
-            date=self.date,
-            data=self.data,
-            max_loss=self.max_loss,
-            policy=self.policy,
-            figures={name: float(value) for name, value in self.figures.items()},
-            knob=self.knob,
-            certaindex=[round(float(value), 6) for value in self.certaindex],
-        )
+        fields: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields["figures"] = {name: float(value) for name, value in self.figures.items()}
+        fields["certaindex"] = [round(float(value), 6) for value in self.certaindex]
+        del fields["rule"]
+        write_calibration(path, KIND, VERSION, policy=self.policy, **fields)
 
 
 def load_calibration(path: str | os.PathLike[str]) -> Calibration:
@@ -88,26 +81,18 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
         ConfigError: The file cannot be read, is of another kind or version, or lacks a field; it names the file.
     """
     document = read_calibration(path, {KIND: VERSION})
+    names = [field.name for field in dataclasses.fields(Calibration) if field.name != "rule"]
     try:
-        return Calibration(
-            model=document["model"],
-            date=document["date"],
-            data=document["data"],
-            max_loss=document["max_loss"],
-            rule=allocation_rules.build(document["policy"]),
-            figures=document["figures"],
-            knob=document["knob"],
-            certaindex=document["certaindex"],
-        )
+        return Calibration(rule=allocation_rules.build(document["policy"]), **{name: document[name] for name in names})
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"lacks a field or holds a wrong one: {error!r}", os.fspath(path)) from error
 
 
 class CalibratedRule(AllocationRule):
-    """The policy of a calibration file, which also tells when it should be made anew.
+    """The policy of a calibration file; it also says when the file should be made anew.
 
-    It keeps the certaindex of the last votes, of all requests of a stack together, and tests them against those that
-    it was calibrated on. Both are taken after as many samples as every vote of the calibration drew.
+    The rule keeps the certaindex of the last votes of all requests of a stack, and tests them against the votes of the
+    calibration. Both are taken after as many samples as every vote of the calibration drew.
 
     Args:
         path: The file.

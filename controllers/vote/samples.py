@@ -30,10 +30,10 @@ class Sample:
     """One run of a sub-controller.
 
     Attributes:
-        index: Its number among the samples of its prompt. Its seed derives from it, not from when it was started.
+        index: Its number among the samples of its prompt; its seed derives from this number.
         task: What the sub-controller writes its output into.
         ledger: What the run has cost so far.
-        reward: What a reward controller gave the finished run, where one was asked.
+        reward: The score of a reward controller, where one was asked.
     """
 
     def __init__(self, index: int, task: GenerationTask) -> None:
@@ -44,14 +44,14 @@ class Sample:
 
     @property
     def answer(self) -> str | None:
-        """The answer that the sub-controller extracted; of a foreign one, which says none, that of its text."""
+        """The answer that the sub-controller extracted; of a foreign sub-controller, the answer in its text."""
         fields = self.task.customized_result_fields
         answer: str | None = fields["answer"] if "answer" in fields else extract(self.task.output_str or "")
         return answer
 
     @property
     def num_decoded(self) -> int:
-        """Tokens decoded for the run, whatever for."""
+        """Tokens decoded for the run, whatever their purpose."""
         return self.ledger.num_decoded
 
 
@@ -98,13 +98,13 @@ class Sampler:
     Args:
         controller: Cloned for each run.
         task: Its prompt and sampling fields are every run's; its seed, or one of the program's, seeds them all.
-        max_samples: Runs that are started at most. Several must differ: where nobody says how they sample, they have
-            a temperature of 0.7, and the trace says so.
+        max_samples: The most runs. Several runs must differ: where nobody says how to sample, they have a temperature
+            of 0.7, and the trace says so.
         kwargs: Passed to the sub-controller's `process`.
 
     Attributes:
-        controller: As given; another may take its place between rounds.
-        samples: Every run that was started, in order of its index.
+        controller: As given; set another between rounds to draw the next ones with it.
+        samples: Every run so far, in order of its index.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class Sampler:
             self._seed = (getattr(controller, "sampling_params", None) or {}).get("seed")
 
     def start(self, num_samples: int, first: int | None = None) -> ParallelProcess:
-        """Work to yield: so many more runs, in parallel branches; all have ended once it is done.
+        """Work to yield: so many more runs in parallel branches.
 
         Args:
             num_samples: How many.
-            first: Index of the first; None goes on behind those that were started.
+            first: Index of the first; None continues behind the last one.
         """
         first = len(self.samples) if first is None else first
         new = [Sample(index, self._copy(index)) for index in range(first, first + num_samples)]
@@ -141,10 +141,10 @@ class Sampler:
         return process
 
     def look_for_copies(self, controller: BaseController) -> None:
-        """Say in the trace where all samples are one text, since such a vote costs much and says nothing.
+        """Warn in the trace where all samples are one text: such a vote costs much and says nothing.
 
         Args:
-            controller: Holds the vote; of all its requests the first says so in the log, too.
+            controller: Holds the vote; the first of its requests warns in the log, too.
         """
         texts = [sample.task.output_str for sample in self.samples]
         if len(texts) > 1 and len(set(texts)) == 1:
@@ -154,7 +154,7 @@ class Sampler:
                 _log.warning("%s: %d samples, %s", type(self.controller).__name__, len(texts), reason)
 
     def discard(self, samples: Iterable[Sample]) -> int:
-        """Count all that the samples decoded as discarded; returns how many tokens that is."""
+        """Count all tokens that the samples decoded as discarded; returns their number."""
         num_tokens = 0
         for sample in samples:
             num_tokens += sample.num_decoded

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,20 @@ import numpy.typing as npt
 from scaffolding_ext import require
 
 Aggregate = Literal["mean", "tail", "lowest_group", "bottom_10"]
+
+
+def token_confidence(step: Mapping[int, Any], top_k: int) -> float:
+    """The negative mean of the k highest log-probabilities that are reported at a position, in nats.
+
+    Args:
+        step: The reported tokens by id, at least one, each with a `logprob`.
+        top_k: How many count; all of them where fewer are reported.
+
+    Reference:
+        DeepConf, section 3.
+    """
+    highest = sorted((entry.logprob for entry in step.values()), reverse=True)[:top_k]
+    return -math.fsum(highest) / len(highest)
 
 
 def trace_confidence(

@@ -1,4 +1,4 @@
-"""Several samples of one prompt must differ: a temperature where nobody says how they are drawn, and none at 0."""
+"""Several samples of one prompt must differ: they get a temperature where nobody sets one, and 0 is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaffolding_ext.request.program import record
 
 
 class Variety:
-    """Gives the chains of one request a temperature where they need one, and says so once in the trace."""
+    """Gives the chains of one request a temperature where nobody sets one, and says so once in the trace."""
 
     def __init__(self) -> None:
         self._told = False
@@ -30,11 +30,11 @@ class Variety:
 
 
 def check_variety(num_samples: int, **controllers: Controller) -> None:
-    """Refuse, for more than one sample, controllers whose own sampling parameters say that all are alike.
+    """Refuse controllers whose own sampling parameters make several samples alike.
 
     Args:
-        num_samples: Samples that a request draws unless it says otherwise.
-        **controllers: What draws them, by the argument that it was given as.
+        num_samples: Samples that a request draws by default.
+        **controllers: The controllers that draw them, by the argument that holds each.
 
     Raises:
         ConfigError: A temperature is 0.
@@ -45,7 +45,7 @@ def check_variety(num_samples: int, **controllers: Controller) -> None:
 
 
 def _sampling(controllers: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The sampling parameters of the controllers and of those that draw for them."""
+    """The sampling parameters of the controllers and of their sub-controllers that draw."""
     for key, controller in controllers.items():
         yield f"{key}.sampling_params", getattr(controller, "sampling_params", None) or {}
         inner = {name: getattr(controller, name, None) for name in _DRAWERS}

@@ -1,4 +1,4 @@
-"""What the vote of a sample weighs."""
+"""How much the vote of a sample weighs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from scaffolding_ext.protocol.task_results import mean_token_probability, report
 
 
 class Weight(ABC):
-    """A weight of votes; a plain function of the finished sample does, too, where it needs nothing prepared.
+    """A weight of votes. Where samples need no preparation, a plain function of the finished sample is enough.
 
     Attributes:
-        most: The most that a sample can weigh; infinite where that is not known.
+        most: The most that a sample can weigh; infinite where nobody knows it.
     """
 
     most: float = math.inf
@@ -111,7 +111,7 @@ _NAMED: dict[str, type[Weight]] = {
 
 
 def weight_from(weight: str | Weight | Callable[[Sample], float]) -> Weight:
-    """A weight from its name, from a function of the finished sample, or as it is.
+    """The weight that a name, a function of the finished sample or a weight stands for.
 
     Raises:
         ConfigError: No weight has that name, or it cannot be called.
@@ -126,8 +126,8 @@ def weight_from(weight: str | Weight | Callable[[Sample], float]) -> Weight:
 def top_logprobs(task: GenerationTask, top_k: int) -> list[list[float]]:
     """The k highest log-probabilities of each position, shape (tokens, k).
 
-    Positions report k or k + 1 tokens (the sampled one besides); the k highest count. Where a worker reports fewer
-    somewhere, all positions are cut to the fewest.
+    A position reports k tokens, or k + 1 with the sampled one; the k highest count. Where a worker reports fewer at
+    some position, all positions are cut to the fewest.
 
     Raises:
         NoOutputError: The sample brought none.

@@ -1,4 +1,4 @@
-"""The contract of every policy that orders the programs which wait, and how those grow older that it passes over."""
+"""The contract of every policy that orders waiting programs, and the ageing that keeps programs from starving."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Policy(ABC):
-    """Gives each program a number: the lower, the sooner its requests are served, and of equals who came first.
+    """Gives each program a number: the lower, the sooner its requests are served; of equals, who came first.
 
-    The number is asked for when a request of the program begins to wait. It must not depend on the present time, so
-    that it can be handed to an engine: what grows with the wait is written as what falls with the arrival.
+    The number is asked for when a request of the program begins to wait. It must not depend on the present time, since
+    an engine may keep it: write a bonus for waiting as a price for arriving late.
     """
 
     @abstractmethod
@@ -27,7 +27,7 @@ class Policy(ABC):
         """Take in how a program was when it ended."""
 
     def take_in(self, program: Program) -> None:
-        """Order a program from now on, and learn from its end; one that another policy orders stays as it is."""
+        """Order a program from now on, and learn from its end; a program that another policy orders stays as it is."""
         if program.order is None:
             program.order = self.priority
             program.at_end.append(lambda: self.learn(program.progress))
@@ -52,8 +52,8 @@ class AgeingPolicy(Policy):
         in the system divided by its output tokens, and a program whose phi is too large is raised.
 
     Deviation:
-        The paper raises a program that has waited too long before all others. Here its place rises all the while, so
-        that the order of two programs never depends on when it is asked for, and an engine can keep it.
+        The paper raises a program that has waited too long above all others. Here its place rises all the while, so
+        that the order of two programs never depends on the time of asking, and an engine can keep it.
     """
 
     def __init__(self, phi: float = 0.05) -> None:
@@ -61,7 +61,7 @@ class AgeingPolicy(Policy):
 
     @abstractmethod
     def num_tokens(self, progress: Progress) -> float:
-        """What the policy goes by."""
+        """The number of tokens that orders the program."""
 
     def priority(self, progress: Progress) -> float:
         return self.num_tokens(progress) + progress.arrived / self.phi

@@ -10,9 +10,9 @@ from scaffolding_ext.scheduling.base import AgeingPolicy, Policy
 
 
 class Fifo(Policy):
-    """Serves requests in the order in which they come, whosever they are: what an engine does by itself.
+    """Serves requests in the order in which they come, as an engine does by itself.
 
-    A program that sends requests in rounds queues up anew for each. Nobody starves.
+    A program that sends requests in rounds queues up anew for each round. Nobody starves.
     """
 
     def priority(self, progress: Progress) -> float:
@@ -20,9 +20,9 @@ class Fifo(Policy):
 
 
 class Gang(Policy):
-    """Serves the requests of the oldest program first, and so those of each program together.
+    """Serves the requests of the oldest program first, so that the requests of each program run together.
 
-    A program ends with its last request: served by turns, programs all end late. Nobody starves.
+    A program ends with its last request: programs that are served by turns all end late. Nobody starves.
 
     Reference:
         Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex" (Dynasor), on gang scheduling.
@@ -33,11 +33,11 @@ class Gang(Policy):
 
 
 class LeastAttained(AgeingPolicy):
-    """Serves the program first that has decoded the fewest tokens: short ones end soon, and nothing is estimated.
+    """Serves the program with the fewest decoded tokens first: short programs end soon, and nothing is estimated.
 
     Reference:
-        Nuyens and Wierman, "The Foreground-Background Queue: a Survey"; here between requests, which are not
-        interrupted.
+        Nuyens and Wierman, "The Foreground-Background Queue: a Survey"; here between requests, since a running request
+        is not interrupted.
     """
 
     def num_tokens(self, progress: Progress) -> float:
@@ -45,7 +45,7 @@ class LeastAttained(AgeingPolicy):
 
 
 class ShortestRemaining(AgeingPolicy):
-    """Serves the program first that is expected to end with the fewest further tokens; the nearly certain come first.
+    """Serves the program with the fewest expected further tokens first; nearly certain programs lead.
 
     The estimate of a program's remaining tokens has three factors: the steps that may still come, the share of them
     that its certaindex does not save (1 - certaindex), and the mean tokens of its steps. The mean is that of the
@@ -82,12 +82,12 @@ class ShortestRemaining(AgeingPolicy):
 
 
 class EarliestDeadline(Policy):
-    """Serves the program first whose caller wants it soonest (`generate_async(deadline=...)`).
+    """Serves the program with the earliest deadline first (`generate_async(deadline=...)`).
 
-    Nobody starves, since those that come later have later deadlines.
+    Nobody starves, since programs that come later have later deadlines.
 
     Args:
-        within: Seconds after its arrival that stand for the deadline of a program without one.
+        within: Seconds after its arrival at which a program without a deadline is due.
 
     Raises:
         ConfigError: It is not above 0.

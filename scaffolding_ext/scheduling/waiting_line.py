@@ -1,4 +1,4 @@
-"""Who waits for a worker or a host, in the order in which they are served."""
+"""The line of those that wait for a worker or a host, in the order of service."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FIRST = float("-inf")
 
 
 class WaitingLine(Generic[T]):
-    """Orders those that wait by priority, the lowest first, and those of one priority by arrival.
+    """Orders waiting requests by priority, the lowest first, and requests of one priority by arrival.
 
-    One that `patience` later ones have overtaken comes first, whatever its priority, so that nobody starves.
+    A request that `patience` later ones have overtaken comes first, whatever its priority, so that none starves.
 
     Args:
-        patience: Later ones that may be served before one that waits; with 0, all are served as they come in.
+        patience: Later requests that may be served before an earlier one; with 0, all are served as they come in.
     """
 
     def __init__(self, patience: int) -> None:
@@ -34,16 +34,16 @@ class WaitingLine(Generic[T]):
         return who in self._waiting
 
     def __iter__(self) -> Iterator[T]:
-        """All of them, the earliest first."""
+        """All waiting ones, the earliest first."""
         return iter(self._waiting)
 
     def __getitem__(self, place: int) -> T:
-        """Who is served at that place of the line, 0 being the next."""
+        """Who has that place in the line; 0 is served next."""
         who: T = self._order[place][2]
         return who
 
     def add(self, who: T, priority: float = 0.0) -> None:
-        """Let somebody wait."""
+        """Add somebody at the priority's place."""
         priority = priority if self._patience else _FIRST
         self._waiting[who] = priority, self._num_come
         self._order.add((priority, self._num_come, who))

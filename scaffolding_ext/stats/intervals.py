@@ -1,4 +1,4 @@
-"""Error bars and tests for paired evaluations; `power` plans them, and its two functions can be had from here too.
+"""Error bars and tests for paired evaluations; `power` plans such evaluations.
 
 Two systems answer the same questions, often several times each. Samples of one question are alike, so the bootstrap
 draws whole questions: samples taken as independent would make the intervals too narrow.
@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from scaffolding_ext import require
-from scaffolding_ext.stats.power import bootstrap_power, required_num_questions
 from scaffolding_ext.stats.resampling import (
     Floats,
     checked_pair,
@@ -21,19 +20,6 @@ from scaffolding_ext.stats.resampling import (
     group_by_question,
     resampled_totals,
 )
-
-__all__ = [
-    "Estimate",
-    "Interval",
-    "McNemar",
-    "bootstrap_power",
-    "bootstrap_quotients",
-    "mcnemar_exact",
-    "paired_bootstrap",
-    "paired_bootstrap_ratio",
-    "required_num_questions",
-    "wilson_interval",
-]
 
 
 class Interval(NamedTuple):

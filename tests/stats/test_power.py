@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.stats.intervals import bootstrap_power, paired_bootstrap, required_num_questions
+from scaffolding_ext.stats.intervals import paired_bootstrap
+from scaffolding_ext.stats.power import bootstrap_power, required_num_questions
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""Adaptive-Consistency: stop when the leader is probably the likeliest answer, however many samples were still to come.
+"""Adaptive-Consistency: stop when the leader is probably the likeliest answer, whatever number of samples is left.
 
 Reference: Aggarwal et al., "Let's Sample Step by Step: Adaptive-Consistency for Efficient Reasoning and Coding with
 LLMs", EMNLP 2023, arXiv 2305.11860.
@@ -31,7 +31,7 @@ def dirichlet_probability(lead: float, rivals: tuple[float, ...]) -> float:
     """P(the leader is the likeliest of the classes seen) under a Dirichlet posterior with a prior of 1 a class.
 
     The shares are independent gamma variables over their sum, so the probability is one integral over the leader's
-    gamma variable; it is taken over its quantiles by Gauss-Legendre quadrature.
+    gamma variable. Gauss-Legendre quadrature takes it over the variable's quantiles.
     """
     quantiles = gammaincinv(lead + 1, (_NODES + 1) / 2)
     below = np.prod([gammainc(votes + 1, quantiles) for votes in rivals], axis=0)
@@ -78,7 +78,7 @@ class BetaConsistency(SequentialRule):
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletConsistency(SequentialRule):
-    """The paper's other criterion: the leader against all classes seen at once, with one unseen class beside them.
+    """The paper's other criterion: the leader against all seen classes at once, and one unseen class.
 
     Args:
         confidence: Probability at which to stop, in (0.5, 1).
@@ -87,7 +87,7 @@ class DirichletConsistency(SequentialRule):
         ValueError: The confidence is out of range.
 
     Deviation:
-        A class that was not seen yet has its place in the prior; without it one sample would be certain.
+        The prior has a place for a class that was not seen yet; without it one sample would be certain.
     """
 
     confidence: float = 0.95

@@ -44,14 +44,14 @@ class Votes:
 class AllocationRule(ABC):
     """Decides when a vote has seen enough. Rules are frozen dataclasses: equal settings, equal decisions.
 
-    A subclass gives `_num_more`; callers ask `num_more`, draw as many samples, and ask again with them appended. A
-    setting that plain data cannot hold is made of plain data, too, so that stack files and calibrations can give it.
+    A subclass implements `_num_more`. Callers ask `num_more`, draw as many samples, append them, and ask again. A
+    setting that is an object can be given as plain data, too, as stack files and calibration files do.
 
     Attributes:
         min_answers: Answers that a vote must have before the rule may stop it, for the trace; None where the rule
-            weighs samples without an answer in another way.
+            counts samples without an answer in another way.
         is_fitted: Whether `families` fits each setting to the labelled votes. A calibration then fits on some questions
-            and plays on the others; the families of any votes must have equally many settings.
+            and plays on the others, so `families` must give equally many settings for any votes.
     """
 
     min_answers: int | None = None
@@ -59,13 +59,13 @@ class AllocationRule(ABC):
 
     @classmethod
     def families(cls, votes: Sequence[LabelledVote]) -> Mapping[str, Sequence[AllocationRule]]:
-        """The settings that a calibration tries, by family; none, unless a rule says so.
+        """The settings that a calibration tries, by family; none by default.
 
         Args:
             votes: The labelled votes; their sizes and lengths bound the settings.
 
         Returns:
-            Each family's rules, from the most careful to the boldest as far as that is known.
+            Each family's rules, the most careful first where an order is known.
         """
         return {}
 
@@ -78,23 +78,23 @@ class AllocationRule(ABC):
         """Why the rule cannot decide on votes that do not all weigh 1; None where it can.
 
         Args:
-            most_weight: The most that a vote can weigh; infinite where that is not known.
+            most_weight: The most that a vote can weigh; infinite where nobody knows it.
         """
         return "counts every vote as 1"
 
     def settings(self) -> dict[str, Any]:
-        """The rule's arguments as JSON and YAML can hold them; the rule can be made of them again."""
+        """The rule's arguments as plain data, for JSON and YAML; the same arguments make the rule again."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         return {field.name: _plain(getattr(self, field.name)) for field in fields}
 
     def num_more(self, votes: Votes) -> int:
-        """How many more samples to draw at once; 0 stops the vote. Never more than may still be drawn."""
+        """How many more samples to draw at once, at most those that are left; 0 stops the vote."""
         if votes.num_remaining <= 0:
             return 0
         return max(0, min(votes.num_remaining, self._num_more(votes)))
 
     def observe(self, classes: Sequence[int], max_samples: int) -> Mapping[str, float] | None:
-        """Told of each vote that has ended, for rules that watch over many of them; returns what the trace should hold.
+        """Take in a vote that has ended, for rules that watch many votes; returns figures for the trace.
 
         Args:
             classes: Class of each sample's answer that voted.
@@ -104,7 +104,7 @@ class AllocationRule(ABC):
 
     @abstractmethod
     def _num_more(self, votes: Votes) -> int:
-        """What the rule wants while samples may still be drawn; any number, `num_more` cuts it to what is left."""
+        """What the rule wants while samples are left; any number, since `num_more` cuts it to the rest."""
 
 
 class Rival(NamedTuple):
@@ -115,7 +115,7 @@ class Rival(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """All that a sequential rule may look at.
+    """What a sequential rule decides on.
 
     Attributes:
         lead: Votes of the leader, by weight; 0 without any answer.
@@ -137,7 +137,7 @@ class Standing(NamedTuple):
         return self.rivals[0].num_votes if self.rivals else 0
 
     def after(self, num_agreeing: int) -> Standing:
-        """The standing when the next samples all vote for the leader, with all the weight that they can have."""
+        """The standing after so many further samples that all vote for the leader, each with the most weight."""
         return self._replace(
             lead=self.lead + num_agreeing * self.most_weight,
             num_samples=self.num_samples + num_agreeing,
@@ -165,15 +165,15 @@ def standing_of(votes: Votes) -> Standing:
 class SequentialRule(AllocationRule):
     """A rule that could stop after any sample.
 
-    It may draw in *leaps*: in one batch the samples that are needed before it could stop at all, the number after which
-    it would if all of them voted for the leader. A leap draws no sample that one-by-one sampling would have saved, for
-    as long as certainty only grows with the leader's votes; but rounds, which cost time, are far fewer.
+    It may draw in *leaps*. A leap is the fewest samples after which the rule could stop: it would stop if all of them
+    voted for the leader. A leap draws no sample that one-by-one sampling would have saved, if certainty only grows with
+    the leader's votes, and it needs far fewer rounds.
 
     Args:
-        leap: 0 draws one by one, 1 in leaps; above 1 every batch but the first is so many leaps, which saves further
-            rounds for some samples. At least 0.
-        give_up: Whether "no answer" may lead as long as no sample has one: a question that leaves every sample without
-            an answer is then given up when the rule is as certain of that as it must be of an answer.
+        leap: 0 draws one by one, 1 in leaps. Above 1 every batch but the first is so many leaps, which saves further
+            rounds and costs some samples. At least 0.
+        give_up: Whether "no answer" may lead while no sample has an answer. The rule then gives a question up once it
+            is as certain of "no answer" as it must be of an answer.
 
     Raises:
         ValueError: `leap` is out of range.

@@ -1,4 +1,4 @@
-"""What a rule must beat to be worth its name: the same number for all, and fewer where answers are short.
+"""Baselines: the same number of samples for every vote, and fewer samples where answers are short.
 
 Reference: Fu et al., arXiv 2412.20993, baseline-even and baseline-length.
 """

@@ -12,9 +12,9 @@ from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVo
 
 @dataclass(frozen=True, kw_only=True)
 class Curtailment(SequentialRule):
-    """Stops once no class, seen or new, can overtake the leader even if it got every remaining sample.
+    """Stops once no class, seen or new, could overtake the leader with all the remaining samples.
 
-    Where votes weigh unalike, each remaining sample counts with the most that it can weigh.
+    Where votes have weights, each remaining sample counts with the most that a vote can weigh.
 
     Reference:
         Curtailed sampling, as in acceptance sampling: Wald, "Sequential Analysis", 1947.
@@ -31,7 +31,4 @@ class Curtailment(SequentialRule):
         return all((rival.num_votes + further, rival.wins_ties) <= (standing.lead, False) for rival in rivals)
 
     def refuses_weights(self, most_weight: float) -> str | None:
-        unbounded = (
-            "stops where no vote to come can matter, and of these votes nobody knows the most that one can weigh"
-        )
-        return None if isfinite(most_weight) else unbounded
+        return None if isfinite(most_weight) else "stops where no vote to come can matter, and has no bound on a weight"

@@ -1,11 +1,11 @@
 """One budget of tokens for the votes of a whole data set: further samples go where the vote is least settled.
 
-Samples are given out in rounds, each decided on all samples of the rounds before it, so that the order of spending
-depends on no time. A larger budget begins with what a smaller one bought. `spend` replays it on samples that were drawn
-before, and `skyline` is what an oracle would buy of them.
+The budget is spent in rounds. Each round is decided on all samples of the rounds before it, so that the order of
+spending depends on no time. A larger budget first buys what a smaller one buys. `spend` replays it on recorded samples,
+and `skyline` is what an oracle would buy of them.
 
 Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, section 3.3 and D.2.1:
-programs that are certain give their compute up to those that are not.
+certain programs give their compute up to uncertain ones.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Vot
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.errors import ConfigError
 
-Claim = Callable[[Votes], tuple[float, float]]  # votes are sorted by it: the lowest gets a sample first
+Claim = Callable[[Votes], tuple[float, float]]  # the vote with the lowest claim gets a sample first
 Spending = Literal["certaindex", "even"]
-ROUND_SHARE = 1 / 8  # of the questions get a sample in one round: enough to keep an engine busy, few enough to choose
+ROUND_SHARE = 1 / 8  # of the questions get a sample in a round: enough for a busy engine, few enough to choose
 
 
 class Round(NamedTuple):
@@ -29,7 +29,7 @@ class Round(NamedTuple):
 
     Attributes:
         questions: Indices of the questions that get one further sample each, in the order of their claim.
-        is_last: Whether the budget, or what there is to draw, ends with them.
+        is_last: Whether the budget ends with them, or nothing is left to draw.
     """
 
     questions: list[int]
@@ -37,7 +37,7 @@ class Round(NamedTuple):
 
 
 def unsettledness(votes: Votes) -> tuple[float, float]:
-    """Sorts the least settled vote first, by certaindex; of equals that with the shortest samples so far."""
+    """Sorts the least settled vote first, by certaindex; of equals, the vote with the shortest samples so far."""
     return entropy_certaindex(votes.classes), mean_length(votes)
 
 
@@ -55,7 +55,7 @@ def next_round(
     claim: Claim = unsettledness,
     rule: AllocationRule | None = None,
 ) -> Round:
-    """Who gets a further sample.
+    """The questions that get a further sample.
 
     Every question gets one sample first. A sample is expected to be as long as the samples of its question so far, on
     average. The round ends, and the spending with it, before the first sample that the rest of the budget is not
@@ -65,8 +65,8 @@ def next_round(
     Args:
         questions: The votes so far, with the lengths of their samples.
         total_tokens: The budget.
-        claim: Who is first; `evenness` gives a sample to each in turn.
-        rule: A vote that it calls settled gets no more samples; None draws up to each vote's most.
+        claim: Sorts the votes; `evenness` gives a sample to each in turn.
+        rule: Votes that the rule calls settled get no more samples; None draws up to each vote's most.
 
     Raises:
         ValueError: The budget does not pay for one sample a question, as far as the samples so far tell.
@@ -132,14 +132,14 @@ def spend(
 
 
 def skyline(votes: Sequence[LabelledVote], total_tokens: float) -> list[int]:
-    """What an oracle buys that knows every sample: the most right votes that the budget can pay for.
+    """The purchase of an oracle that knows every sample: the most right votes that the budget can pay for.
 
-    After one sample a question, which all have, a question is worth one right answer at the price of the samples up to
-    the first at which its vote is right; the cheapest are bought first, which no other choice can beat.
+    Every question has one sample. From there, a right answer of a question costs the samples up to the first size at
+    which its vote is right. The oracle buys the cheapest right answers first, which no other choice can beat.
 
     Args:
         votes: All samples of each question.
-        total_tokens: The budget; where it does not pay for one sample a question, that is what is bought.
+        total_tokens: The budget; one sample a question is bought in any case.
 
     Returns:
         How many samples each question gets, shape [num_questions].

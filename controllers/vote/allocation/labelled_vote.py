@@ -1,4 +1,4 @@
-"""All samples of one question, with what is known of each: what rules are tried on."""
+"""All samples of one question with their labels: rules are tried on these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaffolding_ext.controllers.vote.voting import elect
 
 @dataclass(frozen=True)
 class LabelledVote:
-    """All samples of one question, of which the right ones are known.
+    """All samples of one question; which of them are right is known.
 
     Attributes:
         id: The question's.

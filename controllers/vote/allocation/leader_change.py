@@ -1,9 +1,9 @@
 """Our own rule: stop when the full vote would probably crown the same leader, and look only when that can be so.
 
-Adaptive-Consistency asks whether the leader is the likeliest answer, as if the vote went on for ever; a vote of 16 asks
-less: whether the samples that are left would change its winner. Under a Polya urn (the next answer repeats a class in
-proportion to its votes, or is new) that has a closed form, falls with every sample drawn, and is 0 where curtailment
-stops.
+Adaptive-Consistency asks whether the leader is the likeliest answer, as if the vote went on for ever. A vote of 16 asks
+less: whether the samples that are left would change its winner. The probability of a change has a closed form under a
+Polya urn (the next answer repeats a class in proportion to its votes, or is new). It falls with every sample drawn, and
+is 0 where curtailment stops.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def overtake_probability(
 ) -> float:
     """P(a rival beats the leader once the remaining samples are drawn) under a Polya urn.
 
-    The urn holds the leader's votes, the rival's, and a rest: the other samples and `concentration` for answers not
-    seen yet. The rival's and leader's further votes are then Dirichlet-multinomial, and the probability is their mass
-    where the rival ends ahead.
+    The urn holds the leader's votes, the rival's votes, and a rest: the other samples, and `concentration` for answers
+    that nobody has given yet. The further votes of rival and leader are then Dirichlet-multinomial. The probability is
+    their mass where the rival ends ahead.
 
     Args:
         lead: Votes of the leader, at least 1.
-        rival: The rival; one without votes stands for all answers not seen yet, and holds `concentration` itself.
+        rival: The rival. A rival without votes stands for all answers not seen yet, and holds `concentration`.
         num_samples: Samples drawn.
         num_remaining: Samples still to come.
         concentration: Weight of unseen answers, above 0.
@@ -83,7 +83,7 @@ def fit_concentration(votes: Sequence[Sequence[int]]) -> float:
     """The concentration under which full votes, labelled or not, are likeliest; within [0.01, 100].
 
     Args:
-        votes: Classes of each vote, each with at least one sample; -1 counts as an answer that none repeats.
+        votes: Classes of each vote, each with at least one sample; -1 counts as an answer that no other repeats.
 
     Raises:
         ValueError: There is no vote.

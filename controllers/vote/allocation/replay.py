@@ -37,7 +37,7 @@ def replay(
     lengths: Sequence[int] | None = None,
     rewards: Sequence[float] | None = None,
 ) -> Replay:
-    """Give the rule the samples in their order until it stops or none is left.
+    """Give the rule the samples in their order until it stops or no sample is left.
 
     Args:
         rule: The rule.
@@ -57,10 +57,10 @@ def replay(
 
 
 def tokens_at_once(num_samples: int, lengths: Sequence[int]) -> int:
-    """Tokens decoded when all samples start together and the rest is stopped once the first `num_samples` have ended.
+    """Tokens decoded where all samples start together, and the others are stopped once the first ones have ended.
 
     Args:
-        num_samples: Samples, in the order started, that the rule needed.
+        num_samples: Samples that the rule needed, the first in the order of starting.
         lengths: Tokens of each sample, had it run to its end.
     """
     last = max(lengths[:num_samples])
@@ -95,7 +95,7 @@ class Outcome:
 
 
 def shuffled(votes: Sequence[LabelledVote], num_orders: int, rng: np.random.Generator) -> list[list[LabelledVote]]:
-    """Each vote in `num_orders` random orders; rules that are compared should be played on the same ones."""
+    """Each vote in `num_orders` random orders. Compare rules on the same orders."""
     return [[each.reordered(rng.permutation(len(each.classes)).tolist()) for _ in range(num_orders)] for each in votes]
 
 
@@ -104,40 +104,21 @@ def play(rule: AllocationRule, orders: Sequence[Sequence[LabelledVote]]) -> Outc
 
     Args:
         rule: The rule.
-        orders: As `shuffled` gives them; as many orders of each question.
+        orders: As `shuffled` gives them: equally many orders of each question.
     """
     rows, sizes = [], []
     for question in orders:
         figures = []
         for each in question:
-            ran = replay(rule, each.classes, each.lengths, each.rewards)
-            num_all = len(each.classes)
-            figures.append(
-                (
-                    each.is_right(ran.num_samples),
-                    ran.num_samples,
-                    ran.num_rounds,
-                    sum(each.lengths[: ran.num_samples]),
-                    tokens_at_once(ran.num_samples, each.lengths),
-                    ran.critical_length,
-                    vote(each.classes[: ran.num_samples]) != vote(each.classes),
-                    ran.num_samples < num_all,
-                )
-            )
+            num_samples, num_rounds, critical_length = replay(rule, each.classes, each.lengths, each.rewards)
+            changed = vote(each.classes[:num_samples]) != vote(each.classes)
+            tokens = sum(each.lengths[:num_samples]), tokens_at_once(num_samples, each.lengths)
+            stopped = num_samples < len(each.classes)
+            drawn = num_samples, num_rounds, *tokens, critical_length, changed, stopped
+            figures.append((each.is_right(num_samples), *drawn))
         rows.append(np.mean(np.array(figures, dtype=float), axis=0))
         sizes.append([figure[1] for figure in figures])
-    names = (
-        "correct",
-        "num_samples",
-        "num_rounds",
-        "tokens",
-        "tokens_at_once",
-        "critical_length",
-        "changed",
-        "stopped",
-    )
-    columns = dict(zip(names, np.array(rows).T, strict=True))
-    return Outcome(**columns, sizes=np.array(sizes))
+    return Outcome(*np.array(rows).T, np.array(sizes))
 
 
 def cheapest(

@@ -1,7 +1,7 @@
 """Curves from certaindex to samples, fitted on votes whose outcome is known: at one step, or again at every step.
 
-Fitted on the very questions that they are tested on they are the paper's skylines, bounds that no policy without that
-knowledge reaches; fitted on others they are policies.
+Curves that are fitted on the questions that test them are the paper's skylines: bounds that no policy without that
+knowledge reaches. Curves that are fitted on other questions are policies.
 
 Reference: Fu et al., "Efficiently Scaling LLM Reasoning with Certaindex", arXiv 2412.20993, curve-fitted policies.
 """
@@ -48,7 +48,7 @@ class Curve:
         return value if isinstance(value, Curve) else cls(**value)
 
     def allocated(self, certaindex: float) -> int:
-        """Samples in all; a vote less certain than any that the curve was fitted on gets the last value."""
+        """Samples in all; a vote that is less certain than all votes of the fit gets the last value."""
         for least, num_samples in zip(self.certaindex, self.num_samples, strict=True):
             if certaindex >= least - 1e-12:
                 return num_samples

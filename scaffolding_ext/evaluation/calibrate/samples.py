@@ -1,4 +1,4 @@
-"""Labelled samples of many questions, from our own records or from files of others, as votes to replay."""
+"""Reads labelled samples of many questions, from our own records or from others' files, as votes to replay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.run.records import read_records
 from scaffolding_ext.evaluation.run.scoring import answer_of_target
 
-CHUNK_TOKENS = 500  # of the released draft/target chains; how long each chunk is in tokens is not recorded
+CHUNK_TOKENS = 500  # a chunk of the released draft/target chains, whose true lengths are not recorded
 
 
 def read_votes(path: str | os.PathLike[str]) -> list[LabelledVote]:

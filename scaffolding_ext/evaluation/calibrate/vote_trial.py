@@ -1,4 +1,4 @@
-"""Choose the policy of a vote on labelled samples, and draw accuracy against tokens for every setting tried."""
+"""Chooses the policy of a vote on labelled samples, and plots accuracy against tokens for every setting."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Trial(NamedTuple):
 
 
 def rules_to_try() -> list[type[AllocationRule]]:
-    """Every rule that has a name, those of other packages included."""
+    """Every rule that has a name, also rules of other packages."""
     known = map(allocation_rules.resolve, allocation_rules.names())
     return [rule for rule in known if isinstance(rule, type) and issubclass(rule, AllocationRule)]
 
@@ -156,7 +156,7 @@ def plot_trial(trial: Trial, chosen: AllocationRule, title: str, path: str | os.
 
 
 def _frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that no cheaper one is as accurate as, in the order of their cost."""
+    """The points that are more accurate than every cheaper one, in the order of their cost."""
     kept: list[tuple[float, float]] = []
     for point in points:
         if not kept or point[1] > kept[-1][1]:

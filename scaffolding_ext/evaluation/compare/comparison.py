@@ -15,8 +15,8 @@ from scaffolding_ext.stats.intervals import (
     McNemar,
     bootstrap_quotients,
     mcnemar_exact,
-    required_num_questions,
 )
+from scaffolding_ext.stats.power import required_num_questions
 from scaffolding_ext.stats.resampling import Integers
 
 POWER = 0.9

@@ -1,7 +1,7 @@
-"""One budget of tokens for all votes of an evaluation: which samples it buys, and what the votes come to.
+"""One budget of tokens for all votes of an evaluation: which samples it buys, and how the votes end.
 
-The samples are the run's records, a sample's index in its vote being its epoch; what to draw next is decided on them
-alone (`controllers.vote.allocation.data_set`), so that a run that goes on spends as it would have spent.
+The samples are the run's records; a sample's index in its vote is its epoch. The records alone decide what is drawn
+next (`controllers.vote.allocation.data_set`), so that a resumed run spends as it would have spent.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class VoteBudget:
     """Spends a budget of decoded tokens on the votes of a data set.
 
     Args:
-        controller: The stack's; it says how many samples a vote has at most, and its rule which votes are settled.
-        questions: What is voted on.
+        controller: The stack's vote: its most samples, and the rule that says which votes are settled.
+        questions: The questions to vote on.
         total_tokens: The budget.
         spending: Who gets further samples.
 
@@ -65,11 +65,11 @@ class VoteBudget:
         self._drawn[record.id][record.epoch] = dataclasses.replace(record, trace=[])
 
     def rounds(self) -> Iterator[Iterator[Job]]:
-        """The samples to draw, round by round; those of a round must have been added before the next is asked for.
+        """The samples to draw, round by round; add all samples of a round before you ask for the next.
 
         Raises:
-            ConfigError: The budget does not pay for one sample a question, or the samples that were added at the start
-                are not those that it begins with.
+            ConfigError: The budget does not pay for one sample a question, or it would not buy the samples that were
+                added at the start.
         """
         votes = [self._votes_of(question, 0) for question in self._questions]
         is_last = False
@@ -96,7 +96,7 @@ class VoteBudget:
         return [_vote_of(samples) for samples in self._samples()]
 
     def figures(self) -> dict[str, Any]:
-        """What was spent, on how many samples, and what no choice of these samples could have reached or had to."""
+        """Tokens spent, samples bought, right votes, and the right votes of an oracle on these samples."""
         votes = [
             LabelledVote(
                 samples[0].id,
