@@ -69,7 +69,7 @@ setup(
         "plots": ["matplotlib>=3.8"],
         "semantic": ["sentence-transformers>=3"],
         "openai": ["openai>=1.60"],
-        "serve": ["starlette>=0.46", "uvicorn>=0.34", "prometheus-client>=0.21"],
+        "serve": ["starlette>=0.46", "uvicorn>=0.34", "httptools>=0.6", "prometheus-client>=0.21"],
         "problems": ["reasoning-gym>=0.1.25", "datasets>=3"],
         "ray": ["ray>=2.50"],
         "lm-eval": ["lm-eval>=0.4.9"],
@@ -87,6 +87,7 @@ setup(
             "gguf>=0.17",  # writes embedded models for llama.cpp's servers
             "starlette>=0.46",  # the tests of `serve`
             "uvicorn>=0.34",
+            "httptools>=0.6",
             "prometheus-client>=0.21",
         ],
     },

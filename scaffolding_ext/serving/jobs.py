@@ -39,6 +39,7 @@ class Job:
         self.id = id
         self.created = int(time.time())
         self._on_end = on_end
+        self._usage: dict[str, Any] | None = None  # once all choices have ended
         stack.admit(len(asked.prompts) * asked.num_samples)
         try:
             self.results: list[ScaffoldingResult] = stack.submit(asked)
@@ -69,8 +70,7 @@ class Job:
     @property
     def num_tokens(self) -> int:
         """Prompt and decoded tokens so far."""
-        usage = shapes.usage([result.program for result in self.results], self.asked.num_prompt_tokens, None)
-        return int(usage["total_tokens"])
+        return int(self.usage()["total_tokens"])
 
     def head(self, kind: str) -> dict[str, Any]:
         """What every document of the answer begins with."""
@@ -90,11 +90,17 @@ class Job:
         return self.head(kind) | {"choices": choices, "usage": self.usage()}
 
     def usage(self) -> dict[str, Any]:
-        """What all choices have used."""
+        """What all choices have used so far."""
+        if self._usage is not None:
+            return self._usage
         prompting, num_shown = self.stack.prompting, None
         if prompting is not None and self.asked.reading.think_close is not None:
-            num_shown = sum(len(prompting.encode(self.shown(i).content)) for i in range(len(self.results)))
-        return shapes.usage([result.program for result in self.results], self.asked.num_prompt_tokens, num_shown)
+            shown = [self.shown(index) for index, result in enumerate(self.results) if result.outputs]
+            num_shown = sum(len(prompting.encode(each.content)) for each in shown)
+        found = shapes.usage([result.program for result in self.results], self.asked.num_prompt_tokens, num_shown)
+        if all(result.finished for result in self.results):
+            self._usage = found
+        return found
 
     def end_of(self, index: int) -> dict[str, Any]:
         """What the end of a choice says beside its text."""

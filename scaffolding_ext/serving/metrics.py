@@ -33,29 +33,37 @@ class Metrics:
         self._first = Histogram(
             "first_text_seconds", "Time to a stream's first text.", ["model"], buckets=_SECONDS, **own
         )
+        self._known: dict[tuple[Any, ...], Any] = {}  # metrics by their labels: looking one up there costs much more
         self._running = Gauge("programs", "Choices that run or wait.", ["model"], **own)
 
     def answered(self, model: str, endpoint: str, status: int, seconds: float) -> None:
         """A request has its answer."""
-        self._requests.labels(model, endpoint, str(status)).inc()
+        self._of(self._requests, model, endpoint, status).inc()
         if model:
-            self._seconds.labels(model).observe(seconds)
+            self._of(self._seconds, model).observe(seconds)
 
     def refused(self, model: str, code: str) -> None:
         """A request was refused, or failed."""
-        self._refusals.labels(model, code).inc()
+        self._of(self._refusals, model, code).inc()
 
     def first_text(self, model: str, seconds: float) -> None:
         """A stream has shown its first text."""
-        self._first.labels(model).observe(seconds)
+        self._of(self._first, model).observe(seconds)
 
     def ended(self, model: str, program: Program, reason: str) -> None:
         """A program has ended, well or not: its ledger is counted."""
-        self._exits.labels(model, reason).inc()
+        self._of(self._exits, model, reason).inc()
         for purpose, counts in program.ledger.by_purpose.items():
-            for how, number in counts._asdict().items():
+            for how, number in zip(counts._fields, counts, strict=True):
                 if number:
-                    self._tokens.labels(model, str(purpose), how).inc(number)
+                    self._of(self._tokens, model, purpose, how).inc(number)
+
+    def _of(self, metric: Any, *labels: Any) -> Any:
+        key = (metric, *labels)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = metric.labels(*map(str, labels))
+        return found
 
     def page(self) -> bytes:
         """All of them as text."""

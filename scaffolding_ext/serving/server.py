@@ -86,6 +86,9 @@ class FrontThread:
         front: Is served, and shut down at the end of the `with` block.
         host: Where to listen.
         port: Where to listen; 0 takes a free one.
+
+    Attributes:
+        url: Its address.
     """
 
     def __init__(self, front: Front, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -99,6 +102,11 @@ class FrontThread:
         if not self._server.has_started.wait(_WAIT_SECONDS):
             raise TimeoutError(f"the front did not start within {_WAIT_SECONDS} s")
         return self
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of its thread, once it runs."""
+        return self._server.loop
 
     def stop(self) -> None:
         """Begin to end, as SIGTERM does; returns at once."""
@@ -121,6 +129,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self.loop = asyncio.get_running_loop()
         self.has_started.set()
 
 

@@ -42,11 +42,17 @@ def usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown_
         num_prompt_tokens: Of its prompts; None takes what was read first.
         num_shown_tokens: Tokens of what the client sees as said; None where nobody knows what was thought.
     """
-    purposes = [program.ledger.by_purpose for program in programs]
-    decoded = {str(kind): sum(p[kind].decoded for p in purposes if kind in p) for kind in Purpose}
-    read = [counts[Purpose.PROMPT] for counts in purposes if Purpose.PROMPT in counts]
+    decoded: dict[str, int] = {}
+    read = []
+    for program in programs:
+        for kind, counts in program.ledger.by_purpose.items():
+            if kind == Purpose.PROMPT:
+                read.append(counts)
+            if counts.decoded:
+                name = f"{kind}_tokens"
+                decoded[name] = decoded.get(name, 0) + counts.decoded
     prompt = read[0].prefilled + read[0].reused if num_prompt_tokens is None and read else num_prompt_tokens or 0
-    completion = sum(program.ledger.total.decoded for program in programs)
+    completion = sum(decoded.values())
     reasoning = 0 if num_shown_tokens is None else max(0, completion - num_shown_tokens)
     return {
         "prompt_tokens": prompt,
@@ -59,7 +65,7 @@ def usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown_
         "completion_tokens_details": {
             "reasoning_tokens": reasoning,
             **_NO_SHARE,
-            **{f"{kind}_tokens": number for kind, number in decoded.items() if number},
+            **decoded,
         },
     }
 
