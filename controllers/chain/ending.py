@@ -62,9 +62,8 @@ def conclude(
     if is_answered or (ended_by_itself and not insist_on_answer):
         finish(task, prefix.text, prefix.token_ids, answer, reason)
         return
-    close = family.close_closed if closed else family.close
     kept = _without_end(prefix) if ended_by_itself else prefix
-    forced = asking(task, kept, close, sampling_params)
+    forced, close = forcing(task, kept, family, sampling_params)
     yield [forced]
     answer = asked_answer(forced)
     if answer is None and takes_any:
@@ -76,6 +75,14 @@ def conclude(
     if ended_by_itself:
         yield from chain.leave(kept)
     close_with(task, kept, close, answer, family, reason)
+
+
+def forcing(
+    prompt: GenerationTask, prefix: Prefix, family: PromptFamily, sampling_params: dict[str, Any]
+) -> tuple[GenerationTask, str]:
+    """A task that ends a chain with its answer, and the text that it asks with: it closes thinking that is open."""
+    close = family.close_closed if family.think_close in prefix.text else family.close
+    return asking(prompt, prefix, close, sampling_params), close
 
 
 def close_with(

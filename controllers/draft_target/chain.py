@@ -6,9 +6,10 @@ import re
 from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.chain import asked_answer, asking
+from scaffolding_ext.controllers.chain import asked_answer
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
 from scaffolding_ext.controllers.chain.controlled_chain import written_chunk
+from scaffolding_ext.controllers.chain.ending import forcing
 from scaffolding_ext.controllers.draft_target.nonconformity import NonconformityScore
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker, on_worker
 from scaffolding_ext.controllers.vote.variety import Variety
@@ -166,11 +167,10 @@ class DraftTargetChain:
         """
         self.answer = extract(self.text)
         if self.answer is None:
-            close = family.close_closed if family.think_close in self.text else family.close
             prefix = self._written.prefix
             if self.exit_reason == "end":
                 prefix = prefix._replace(token_ids=None)
-            forced = asking(self._prompt, prefix, close, sampling_params)
+            forced, close = forcing(self._prompt, prefix, family, sampling_params)
             yield from on_worker([[forced]], WorkerTag.DRAFT)
             self.answer = asked_answer(forced)
             if self.answer is not None:
