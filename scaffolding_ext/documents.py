@@ -5,11 +5,13 @@ What cannot be read is a `ValueError` that says where and why; callers put the f
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.resources
 import json
+import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,19 @@ def parse_json(text: str) -> Any:
         raise ValueError(f"no valid JSON: {error}") from error
     except RecursionError as error:
         raise ValueError("no valid JSON: it is nested too deeply") from error
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: named tuples and dataclasses become objects, numbers that are not finite null."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif dataclasses.is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from scaffolding_ext.documents import parse_json, write_text
+from scaffolding_ext.documents import parse_json, plain, write_text
 from scaffolding_ext.errors import OutputError
 
 
@@ -49,3 +52,21 @@ def test_what_cannot_be_written_is_named_and_leaves_nothing(name: str, tmp_path:
         write_text(tmp_path / name, "text")
     assert os.listdir(tmp_path) == ["folder"]
     assert not Path("/dev/full").is_file()
+
+
+class Pair(NamedTuple):
+    low: float
+    high: float
+
+
+@dataclasses.dataclass
+class Found:
+    pairs: list[Pair]
+    by_k: dict[int, Pair | None]
+
+
+def test_what_json_can_hold_is_made_of_tuples_and_dataclasses() -> None:
+    found = Found([Pair(0.5, float("inf"))], {1: None, 2: Pair(float("nan"), 1.0)})
+    document = {"pairs": [{"low": 0.5, "high": None}], "by_k": {"1": None, "2": {"low": None, "high": 1.0}}}
+    assert plain(found) == document
+    assert json.loads(json.dumps(plain(found), allow_nan=False)) == document

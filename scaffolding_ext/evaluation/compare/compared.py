@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scaffolding_ext.documents import plain
 from scaffolding_ext.evaluation.compare.comparison import Comparison, Point, compare, paired
 from scaffolding_ext.evaluation.compare.finished_run import Key, Run, distinct_names, read_run
 from scaffolding_ext.evaluation.compare.frontier import Sweep, sweeps_of
@@ -36,8 +37,8 @@ class Compared(NamedTuple):
         """A dict that JSON can hold."""
         return {
             "runs": {run.name: run.summary.to_json() for run in self.runs},
-            "comparisons": [one.to_json() for one in self.comparisons],
-            "points": [point.to_json() for point in self.points],
+            "comparisons": plain(self.comparisons),
+            "points": plain(self.points),
             "sweeps": [sweep.to_json() for sweep in self.sweeps],
         }
 

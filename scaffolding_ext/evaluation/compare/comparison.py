@@ -40,10 +40,6 @@ class Point(NamedTuple):
     accuracy: Estimate
     tokens: Estimate
 
-    def to_json(self) -> dict[str, Any]:
-        """A dict that JSON can hold."""
-        return {"run": self.run, "accuracy": self.accuracy._asdict(), "tokens": self.tokens._asdict()}
-
 
 class Needed(NamedTuple):
     """How many questions a new comparison takes with a power of 0.9; None where a million would not do.
@@ -97,20 +93,6 @@ class Comparison:
     margin: float
     needed: Needed
     warnings: list[str]
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that JSON can hold."""
-        fields = vars(self)
-        ratios = {name: None if ratio is None else ratio._asdict() for name, ratio in self.ratios.items()}
-        named = ("accuracy_difference", "mcnemar", "needed")
-        keys = ("only_baseline_right", "only_run_right")
-        return (
-            fields
-            | {name: fields[name]._asdict() for name in named}
-            | {name: [key._asdict() for key in fields[name]] for name in keys}
-            | {name: fields[name].to_json() for name in ("baseline_point", "run_point")}
-            | {"ratios": ratios}
-        )
 
 
 class Pairing(NamedTuple):

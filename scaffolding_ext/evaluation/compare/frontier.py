@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scaffolding_ext.documents import plain
 from scaffolding_ext.evaluation.compare.comparison import Point, paired
 from scaffolding_ext.evaluation.compare.finished_run import Run
 from scaffolding_ext.stats.frontier import cost_at_accuracy
@@ -61,13 +62,7 @@ class Sweep(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold."""
-        saved = self.saving.saved
-        return {
-            "name": self.name,
-            "runs": [run.point.to_json() | {"knobs": run.values} for run in self.runs],
-            "baseline": self.baseline,
-            "saving": self.saving._asdict() | {"saved": None if saved is None else _finite(saved)},
-        }
+        return plain(self) | {"runs": [plain(run.point) | {"knobs": run.values} for run in self.runs]}  # type: ignore[no-any-return]
 
 
 def sweeps_of(runs: Sequence[Run], points: Sequence[Point], seed: int = 0, num_resamples: int = 10_000) -> list[Sweep]:
@@ -142,8 +137,3 @@ def _flattened(value: Any, path: str = "") -> list[tuple[str, Any]]:
     if not isinstance(value, Mapping):
         return [(path, value)]
     return [pair for key, inner in value.items() for pair in _flattened(inner, f"{path}.{key}" if path else str(key))]
-
-
-def _finite(estimate: Estimate) -> dict[str, float | None]:
-    """JSON has no infinity."""
-    return {name: value if np.isfinite(value) else None for name, value in estimate._asdict().items()}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from scaffolding_ext.answers import group
+from scaffolding_ext.documents import plain
 from scaffolding_ext.stats.intervals import Estimate
 from scaffolding_ext.stats.repeats import majority_at_k, mean_of_questions, pass_at_k
 
@@ -41,9 +41,9 @@ class Repeats(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold; bounds that nothing is known of are null."""
         return {
-            "mean_at_n": {"n": self.n, **_json(self.mean)},
-            "maj_at_k": {str(k): _json(mean) for k, mean in self.majority.items()},
-            "pass_at_k": {str(k): _json(mean) for k, mean in self.passed.items()},
+            "mean_at_n": {"n": self.n, **plain(self.mean)},
+            "maj_at_k": plain(self.majority),
+            "pass_at_k": plain(self.passed),
         }
 
 
@@ -92,7 +92,3 @@ def _classes(attempts: Sequence[Attempt]) -> list[int]:
         return [-1 if attempts[0].answer is None else 0]
     wrong = group([None if attempt.correct else attempt.answer for attempt in attempts])
     return [0 if attempt.correct else number + (number >= 0) for attempt, number in zip(attempts, wrong, strict=True)]
-
-
-def _json(mean: Estimate) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in mean._asdict().items()}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from scaffolding_ext.documents import plain
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.repeats import Attempt, Repeats, figures_of
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts
@@ -122,7 +123,7 @@ class Summary:
         fields = dict(vars(self))
         repeats = fields.pop("repeats")
         fields |= {"mean_at_n": None, "maj_at_k": {}, "pass_at_k": {}} if repeats is None else repeats.to_json()
-        return {name: value._asdict() if isinstance(value, Interval) else value for name, value in fields.items()}
+        return plain(fields)  # type: ignore[no-any-return]
 
 
 def summarize(
