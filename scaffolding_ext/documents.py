@@ -1,6 +1,6 @@
-"""Files: text and JSON that others wrote, which cannot hurt who reads them, and text that is written whole or not.
+"""Files: text and JSON of other people, read so that bad input is only an error; text written completely or not at all.
 
-What cannot be read is a `ValueError` that says where and why; callers put the file's name before it.
+Bad input is a `ValueError` that says where and why; callers put the file's name before its message.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def packaged_stacks() -> dict[str, Path]:
 
 
 def has_surrogate(text: str) -> bool:
-    """Whether a text holds half of a surrogate pair: no file, no tokenizer and no terminal takes that."""
+    """Whether a text holds half of a surrogate pair, which no file, tokenizer or terminal takes."""
     return _SURROGATE.search(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""YAML 1.2 of plain data, as stack files and calibrations hold it, bounded before anything is built of it."""
+"""YAML 1.2 of plain data, as in stack files and calibrations; size and depth are checked before objects are built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaffolding_ext.documents import decoded, has_surrogate
 from scaffolding_ext.errors import ConfigError
 
 _MAX_BYTES = 2**20  # of a file
-_MAX_VALUES = 100_000  # of a document, what its aliases stand for counted each time
+_MAX_VALUES = 100_000  # of a document; an alias counts as much as the value it stands for
 _MAX_DEPTH = 64
 _TAGS = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq", "merge")
@@ -51,8 +51,8 @@ def parse(text: str, what: str) -> Any:
         what: What it is, for errors.
 
     Raises:
-        ConfigError: It is no YAML, a key stands twice, a value is no plain data, or it is larger or deeper than any
-            settings are once its aliases are replaced by what they stand for.
+        ConfigError: It is no YAML, a key stands twice, a value is no plain data, or the document is too large or
+            too deep once its aliases are replaced by their values.
     """
     try:
         if has_surrogate(text):

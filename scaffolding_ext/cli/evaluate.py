@@ -25,21 +25,16 @@ from scaffolding_ext.cli.options import (
 )
 
 
-class _Price(click.ParamType):
-    """Prices by kind of token, as `decoded=2,prefilled=0.5`."""
-
-    name = "KIND=PRICE,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
-        """The prices; the stack's own check says which kinds there are."""
-        pairs = [part.partition("=") for part in str(value).split(",")]
-        try:
-            price = {kind.strip(): float(amount) for kind, _, amount in pairs}
-        except ValueError:
-            self.fail(f"{value!r} is not of the form decoded=2,prefilled=0.5", param, ctx)
-        if len(price) < len(pairs):
-            self.fail(f"{value!r} names a kind of tokens twice", param, ctx)
-        return price
+def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, float] | None:
+    """The prices of `decoded=2,prefilled=0.5`; the stack's own check says which kinds of tokens there are."""
+    pairs = [] if text is None else [part.partition("=") for part in text.split(",")]
+    try:
+        prices = {kind.strip(): float(amount) for kind, _, amount in pairs}
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not of the form decoded=2,prefilled=0.5") from None
+    if len(prices) < len(pairs):
+        raise click.BadParameter(f"{text!r} names a kind of tokens twice")
+    return prices or None
 
 
 @click.command("eval", cls=Command, short_help="Run a dataset: accuracy, tokens, time.")
@@ -73,7 +68,12 @@ class _Price(click.ParamType):
     type=Finite(0, 1),
     help="Share of the samples that may fail; if more fail, the exit code is 1.  [default: 0]",
 )
-@click.option("--price", type=_Price(), help="Price of a million decoded, prefilled, reused tokens; shows the cost.")
+@click.option(
+    "--price",
+    metavar="KIND=PRICE,...",
+    callback=_prices,
+    help="Price of a million decoded, prefilled, reused tokens; shows the cost.",
+)
 @click.option(
     "--against",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -89,6 +89,7 @@ class _Price(click.ParamType):
 @click.pass_context
 def evaluate(
     ctx: click.Context,
+    /,
     source: str,
     overrides: tuple[str, ...],
     dataset: str | None,

@@ -56,11 +56,11 @@ class PromptConfig(_Section):
     family: str | None = Field(
         default=None, description="Name of the prompt family; null guesses it from the model's name."
     )
-    system_prompt: str | None = Field(default=None, description="Goes before the question.")
+    system_prompt: str | None = Field(default=None, description="Text before the question.")
     chat_template: bool = Field(default=True, description="Whether the tokenizer's chat template is used.")
     prompt_suffix: str | None = Field(
         default=None,
-        description="Goes behind every question, such as the request to put the answer into a `\\boxed{}`.",
+        description="Text after every question, such as the request to put the answer into a `\\boxed{}`.",
     )
     trust_remote_code: bool = Field(
         default=False, description="Whether Python code that the tokenizer brings may be run."
@@ -100,7 +100,7 @@ class DatasetConfig(_Section):
 
 
 class EvaluationConfig(_Section):
-    """How `eval` runs the dataset; each key is also an option of the command, which goes before it."""
+    """How `eval` runs the dataset; an option of the command takes precedence over the key of its name."""
 
     limit: int | str | None = Field(
         default=None, description="`N`, the first N samples, or `A-B`, those from the A-th to the B-th; null takes all."

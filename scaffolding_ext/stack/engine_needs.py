@@ -13,10 +13,10 @@ from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 
 
 def engine_needs(config: StackConfig, tag: str) -> EngineNeeds:
-    """What the stack needs of the worker of a tag: what that worker says, or the one inside it, and what it is sent.
+    """What the stack needs of a worker's engine. The worker, or the one inside it, says a part; its tasks say the rest.
 
-    A request is as long as the worker's `max_seq_len` says; where it says nothing, a token longer than the longest that
-    a controller sends it. Controllers of others, which do not say what they send, need nothing.
+    The worker's `max_seq_len` is the length of a request. Without it the length is one token more than the longest task
+    of a controller. A controller that does not say what it sends needs nothing.
 
     Raises:
         ConfigError: The stack is wrong, or has no such worker.

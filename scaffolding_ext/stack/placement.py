@@ -13,8 +13,8 @@ from scaffolding_ext.registry import Factory
 class PlannedWorker(NamedTuple):
     """A worker as a stack file has it.
 
-    What it will take of the machine can be asked of its class: `memory_shares(args)`, the share of the free memory of
-    each GPU, and `engine_needs(args)`, what an engine must have been built for. A class that has neither takes nothing.
+    Its class may say what it will take: `memory_shares(args)` gives the share of the free memory of each GPU, and
+    `engine_needs(args)` the needs that an engine must have been built for. A class without these methods takes nothing.
 
     Attributes:
         path: Where it stands in the file.

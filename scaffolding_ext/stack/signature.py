@@ -1,4 +1,4 @@
-"""What a factory of a stack takes, by its signature and annotations, and whether a stack file gives it that."""
+"""The arguments of a class in a stack file: read from its signature, and checked against what the file gives."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Parameter(NamedTuple):
 class Arguments(NamedTuple):
     """What a factory takes by keyword.
 
-    A class that takes more by `**` may keep it, or pass it on to its bases. Its signature does not say which, so any
-    name goes, and its constructor has the last word (see `explained`).
+    A class that takes `**kwargs` may use them itself or pass them to its bases. Its signature does not say which, so
+    `check` lets any name pass, and the constructor decides (see `explained`).
 
     Attributes:
-        parameters: The named arguments; of a class that takes more by `**`, those of its bases after its own.
-        required: Those of its own that have no default; what its bases need, a class may give them itself.
-        takes_more: Whether any other name goes, too.
+        parameters: The named arguments; for a class that takes `**kwargs`, the arguments of its bases after its own.
+        required: Its own arguments without a default. (A class may itself give its bases what they need.)
+        takes_more: Whether it takes other names, too.
     """
 
     parameters: Mapping[str, Parameter]
@@ -96,13 +96,13 @@ class Arguments(NamedTuple):
                 raise ConfigError(message, f"{path}.{key}")
 
     def explained(self, name: str, args: Mapping[str, Any], path: str, error: TypeError) -> ConfigError | None:
-        """What `check` would have said, had it known what a constructor found out; None where that is something else.
+        """An error of a constructor in the words of `check`; None where it is not about an argument's name.
 
         Args:
             name: The factory's name.
             args: What it was called with.
             path: Where they stand in the stack file.
-            error: What it raised. Python's own, of a name that is unknown or missing, has the name in quotes.
+            error: The error. Python writes the name of an unknown or missing argument in quotes.
         """
         told = [key for key in (*args, *self.parameters) if repr(key) in str(error)]
         unknown = [key for key in told if key not in self.parameters]
@@ -145,7 +145,7 @@ def _takes_more(signature: inspect.Signature) -> bool:
 
 
 def _fits(value: Any, parameter: Parameter) -> bool:
-    """Whether a plain value is of a parameter's type; what cannot be judged fits."""
+    """Whether a plain value is of a parameter's type; where this cannot be judged, it is."""
     if parameter.annotation is _EMPTY or value is parameter.default:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Two runs compared on the samples that both have: accuracy, tokens, time, and what makes the comparison doubtful."""
+"""Two runs compared on the samples that both have: accuracy, tokens, time, and reasons to doubt the comparison."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Comparison:
         only_run_right: Where the run alone is right.
         margin: Loss of accuracy that would be accepted, as a share.
         needed: How many questions a new comparison takes.
-        warnings: What makes the comparison doubtful.
+        warnings: Reasons to doubt the comparison.
     """
 
     baseline: str

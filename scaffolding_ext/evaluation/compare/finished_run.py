@@ -1,4 +1,4 @@
-"""A finished run, as columns: what comparisons need of every record, without its texts and its trace."""
+"""A finished run as columns: the figures of every record that comparisons need, without texts and traces."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Run:
 
     Attributes:
         name: What the run is called in tables.
-        path: Its file of records; None where they came from none.
+        path: Its file of records; None for records from memory.
         summary: Its figures.
         keys: Which sample and epoch each record is of; none occurs twice.
-        questions: Tells whether two records asked the same and wanted the same: prompt hash and target.
+        questions: Prompt hash and target of each record, which tell whether two runs asked the same.
         columns: `correct` (0 or 1), `decoded`, `computed` (decoded and prefilled tokens) and `seconds`.
         decoded_by_purpose: Decoded tokens under each purpose that occurs.
         exit_reasons: Why each request ended; a failed one's is `"failed: "` and the error's type.
         num_with_event: How many records' traces hold each event.
         vote_sizes: How many samples votes drew that went several rounds.
-        config: The stack that it ran, or empty where no config.yaml is beside its records.
+        config: The stack of the run; empty where no config.yaml lies beside its records.
     """
 
     name: str
@@ -79,13 +79,13 @@ def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:
 def run_of(
     records: Iterable[Record], name: str, path: Path | None = None, config: Mapping[str, Any] | None = None
 ) -> Run:
-    """A run of records that are at hand; they are looked at one by one and not kept.
+    """A run from records in memory; they are read one by one and not kept.
 
     Args:
-        records: Of one run.
+        records: The records of one run.
         name: What to call it.
-        path: Where they stand, if in a file.
-        config: The stack that it ran, if it is known.
+        path: Their file, if there is one.
+        config: The stack of the run, if it is known.
 
     Raises:
         DatasetError: There are no records, or a sample and epoch occurs twice.

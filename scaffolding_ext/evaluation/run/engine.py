@@ -1,4 +1,4 @@
-"""What runs the jobs of an evaluation, and the one that runs them in this process."""
+"""Engines run the jobs of an evaluation; `LocalEngine` runs them in this process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Engine(Protocol):
     max_parallel_requests: int
 
     async def run(self, job: Job) -> Record:
-        """Run a job to its end. One that fails has a record, too; an error is one of the whole run."""
+        """Run a job to its end. A job that fails has a record, too; an exception ends the whole run."""
 
 
 class LocalEngine:
@@ -124,7 +124,7 @@ class LocalEngine:
 
 
 def failed_record(job: Job, error: Exception) -> Record:
-    """The record of a job of which nothing else is known."""
+    """The record of a job that failed before it had one."""
     return Record(
         id=job.sample.id,
         epoch=job.epoch,
@@ -146,5 +146,5 @@ def failed_record(job: Job, error: Exception) -> Record:
 
 
 def _answer_of(output: Any) -> str | None:
-    """The controller's answer; of a controller that gives none, what its text states."""
+    """The controller's answer; where a controller gives none, the answer that its text states."""
     return output.answer if isinstance(output, Completion) else extract(output.text or "")

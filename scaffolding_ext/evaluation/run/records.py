@@ -17,7 +17,7 @@ from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import DatasetError, OutputError
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 
-_SYNC_SECONDS = 1.0  # between two times that the file is brought from the system's memory to the disk
+_SYNC_SECONDS = 1.0  # between two calls of fsync
 
 
 class RecordError(NamedTuple):
@@ -93,7 +93,7 @@ def record_writer(
 ) -> Iterator[Callable[[Record], None]]:
     """A function that appends a record to a JSONL file, whole and at once: a run that dies leaves what it had done.
 
-    Killing the process loses nothing that was written. A machine that fails loses what came within the last second.
+    Killing the process loses nothing that was written. A machine that fails loses at most the last second.
 
     Args:
         path: The file.
@@ -136,7 +136,7 @@ def decoded_of(path: str | os.PathLike[str]) -> dict[tuple[str, int], int]:
 def each_record(path: str | os.PathLike[str]) -> Iterator[Record]:
     """Read what a `record_writer` wrote, one record a line, without keeping them.
 
-    A last line that no line break ends, which a run leaves that was stopped while it wrote, is left out with a warning.
+    A run that is killed while it writes leaves a last line without a line break; it is left out with a warning.
 
     Raises:
         DatasetError: The file cannot be read, or a line is no record; it names file and line.

@@ -1,4 +1,4 @@
-"""Going on with a run: what is on disk is checked against what is asked for now, mended, and not done again."""
+"""Resuming a run: its records are checked against the stack and the samples of now, mended, and not run again."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 
 
 def check_config(config: Mapping[str, Any], of_run: Mapping[str, Any], folder: Path) -> None:
-    """Refuse to go on with a run of another stack.
+    """Refuse to resume a run of another stack.
 
     Args:
-        config: The resolved stack that is asked for.
-        of_run: The one that the run in the folder has.
+        config: The resolved stack of now.
+        of_run: The resolved stack of the run in the folder.
         folder: For the message.
 
     Raises:
@@ -39,14 +39,14 @@ def check_config(config: Mapping[str, Any], of_run: Mapping[str, Any], folder: P
     for key in sorted({*config, *of_run} - {*_FREE}):
         for path, now, then in _differences(key, config.get(key, _MISSING), of_run.get(key, _MISSING)):
             raise ConfigError(
-                f"is {_shown(now)}, but the run in {folder} has {_shown(then)}, and its samples would not go with "
-                "others: put it back, or name another --output_path",
+                f"is {_shown(now)}, but the run in {folder} has {_shown(then)}, and samples of both would mix: "
+                "put it back, or name another --output_path",
                 path,
             )
 
 
 def mend(path: Path) -> bool:
-    """Take the end of a file of records away where a line was not written to its end; whether it was so.
+    """Remove the last line of a file of records where it is incomplete; returns whether it was.
 
     A line that lacks nothing but its line break gets it.
     """
@@ -79,16 +79,16 @@ def taken_up(
 
     Args:
         path: The file of records.
-        samples: What is asked for now.
-        epochs: How often.
+        samples: The samples of now.
+        epochs: How often each is run now.
         on_record: Called with each record.
 
     Returns:
         Id and epoch of each.
 
     Raises:
-        DatasetError: The file is damaged, or a record is of another question than is asked now.
-        ConfigError: There is a record that is not asked for: samples and epochs may become more, not fewer.
+        DatasetError: The file is damaged, or the question of a record has changed.
+        ConfigError: A record is of no sample or epoch of now: both may become more, not fewer.
     """
     asked = {sample.id: sample for sample in samples}
     done: set[tuple[str, int]] = set()

@@ -1,4 +1,4 @@
-"""The folder of a run: claimed before anything costly is done, and given back where nothing came of it."""
+"""The folder of a run: claimed before anything costly is done, and removed again where no record was written."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def answers_of(folder: Path) -> Path:
 
 @contextmanager
 def claimed(folder: Path, *, resume: bool = False) -> Iterator[bool]:
-    """Have a folder for one process alone, as long as this lasts; a process that is killed lets go of it.
+    """Hold a folder for one process alone while the block runs; a killed process loses its hold.
 
-    A folder that had no run is as it was where no record was written.
+    A new folder is removed again where no record was written.
 
     Args:
-        folder: It is made where it is not there.
-        resume: Whether a run that it holds is to be gone on with.
+        folder: It is made if it does not exist.
+        resume: Whether to continue a run that the folder holds.
 
     Yields:
-        Whether there is a run to go on with.
+        Whether there is a run to continue.
 
     Raises:
-        OutputError: It holds a run and `resume` is not set, or files of those names that are another's; another process
-            runs in it; or it cannot be written into.
+        OutputError: The folder holds a run and `resume` is not set, or other files of these names; another process runs
+            in it; or it cannot be written.
     """
     new_folders = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     try:

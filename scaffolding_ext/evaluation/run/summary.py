@@ -1,4 +1,4 @@
-"""What a run came to: accuracy with its intervals, and everything that it cost. Records are counted, not kept."""
+"""The figures of a run: accuracy with its intervals, and every cost. Records are counted, not kept."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Summary:
         num_samples: Records, epochs counted each.
         num_failed: Records with an error.
         num_correct: Right answers.
-        num_cut_off: Outputs that the budget ended and that are not right; they count as wrong, as do the next three.
+        num_cut_off: Outputs that the budget ended and that are not right. They count as wrong, like the next three.
         num_unanswered: Other outputs without an answer.
-        num_undetermined: Other answers that differ from the target as strings and by nothing that could be decided.
+        num_undetermined: Other answers: different strings from the target, and no comparison could decide.
         num_wrong: All other answers.
         accuracy: Right answers by samples, failed ones included; None without samples.
         accuracy_interval: 95 % Wilson interval. It takes samples as independent: with several epochs it is too narrow.
-        accuracy_of_finished: Right answers by samples that did not fail; None where all failed. It says how good the
-            answers are, not how good the run was: what fails is seldom a random part of the samples.
+        accuracy_of_finished: Right answers by samples that did not fail; None where all failed. It shows how good the
+            answers are, not how good the run was: failed samples are seldom a random part of all.
         accuracy_of_finished_interval: 95 % Wilson interval.
         repeats: mean@n, maj@k and pass@k, with 95 % intervals from resampling questions; None without samples.
         total_tokens: Decoded, prefilled and reused tokens.
@@ -46,7 +46,7 @@ class Summary:
         mean_decoded_tokens: Tokens decoded a sample: probes, verification and discarded work included.
         mean_computed_tokens: Tokens that the model ran on a sample: decoded and prefilled.
         mean_tokens_by_purpose: Decoded, prefilled and reused tokens a sample, by purpose.
-        mean_suffix_tokens: Tokens a sample of the suffixes with which chains were asked; those of the probes hold them.
+        mean_suffix_tokens: Tokens a sample of the suffixes that asked for answers; part of those of the probes.
         num_unmetered_tasks: Tasks whose tokens nobody counted; where it is not 0, the token figures are too low.
         mean_seconds: Wall-clock time a sample, from submission to its end.
         mean_seconds_by_phase: Seconds a sample that waited for the tasks of each purpose.
@@ -54,8 +54,8 @@ class Summary:
         cost: `total` and `per_sample`, in the currency of the prices; None without prices.
         exit_reasons: How many samples finished for each reason; samples that name none count under `"unknown"`.
         errors: How many samples failed with each type of error.
-        calibration_tokens: Tokens that the stack's calibrations had cost before the run, decoded, prefilled and reused;
-            no other figure holds them. None where there are none, or nothing says how many.
+        calibration_tokens: Tokens that the stack's calibrations cost before the run: decoded, prefilled and reused. No
+            other figure holds them. None where there was no calibration, or where its file names no cost.
     """
 
     num_samples: int
