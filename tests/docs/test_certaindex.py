@@ -11,6 +11,7 @@ import pytest
 from scaffolding_ext import MajorityVoteController, NativeGenerationController, ScaffoldingLlm
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.replay import replay
+from scaffolding_ext.registry import allocation_rules
 from scaffolding_ext.stack.build import plan_stack
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import ScriptedWorker
@@ -43,9 +44,10 @@ def test_a_rule_of_one_s_own_is_short_and_ends_a_vote(lead_rule: type[Allocation
     assert (result.answer, result.exit_reason, len(worker.tasks)) == ("7", "certain", 4)
 
 
-def test_its_stack_file_is_valid(lead_rule: type[AllocationRule], tmp_path: Path) -> None:
+def test_a_stack_file_names_it(lead_rule: type[AllocationRule]) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "stack.yaml").write_text(block("yaml"), encoding="utf-8")
-    config = load_config(tmp_path / "stack.yaml")
+    (shown,) = re.findall(r"`allocation: (\{.*?\}\})`", PAGE)
+    config = load_config("configs:majority_vote", [f"controller.args.allocation={shown}"])
     plan_stack(config)
-    assert lead_rule.__name__ in str(config.controller.args["allocation"])
+    assert config.controller.args["allocation"] == {"type": "lead_rule:Lead", "args": {"lead": 2}}
+    assert allocation_rules.build(config.controller.args["allocation"]) == lead_rule(lead=2)  # type: ignore[call-arg]
