@@ -33,8 +33,8 @@ class _Document(BaseModel):
     slowdown: float | None
     budgets: dict[str, int]
     mixture_budget: int
-    forecast: dict[str, float | None]
-    uniform_forecast: dict[str, float | None]
+    forecast: Mapping[str, float | None]
+    uniform_forecast: Mapping[str, float | None]
     fitted: list[TaskType]
     measured: list[MeasuredType]
 

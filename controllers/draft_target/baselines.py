@@ -23,7 +23,7 @@ NUM_MARKS = 10  # SpecReason's scale, 0 to 9
 
 
 class Coin(TakeOverRule):
-    """Takes over with a probability, whatever the chunk: 0 is the draft alone.
+    """Takes over with a probability, whatever the chunk; at 0 the draft writes alone.
 
     Args:
         rate: The probability.
@@ -43,7 +43,7 @@ class Ranking(TakeOverRule):
     """Waits for all chunks of a turn, and takes over the strangest share of them.
 
     Args:
-        alpha: The share; what it leaves of a chunk is drawn.
+        alpha: The share. Where it is no whole number of chunks, chance decides on one of them.
     """
 
     def __init__(self, alpha: float = 0.4) -> None:
@@ -63,7 +63,7 @@ class ReflectionWords(TakeOverRule):
     """Takes over where the drafted chunk reflects.
 
     Args:
-        words: Whole words or phrases that say so.
+        words: Words or phrases of reflection; whole words match.
 
     Reference:
         Yang et al., "Speculative Thinking": the large model takes over at reflections.
@@ -88,11 +88,11 @@ class Verdict(TakeOverRule):
 
     Args:
         threshold: Marks below it are rejected.
-        close: Has the target say what the chain so far comes to, up to the opening brace.
-        question: Behind that answer, has it say whether it is right.
+        close: Text that has the target write the answer of the chain so far; it ends with the opening brace.
+        question: Text behind that answer; it asks the target whether the answer is right.
         yes_token: Id of the first token of a yes.
         no_token: Id of the first token of a no.
-        answer_tokens: Most tokens of the answer; they count as the target's.
+        answer_tokens: Largest number of tokens of the answer; the target writes them.
 
     Reference:
         Pan et al., "SpecReason": the base model marks each step from 0 to 9, and one below the threshold is redone.

@@ -187,6 +187,8 @@ class ConformalDraftTargetController(BaseController):
         rule = self.rule.for_request()
         chains = self.open_chains(task, scores=rule.scores_chunks)
         seed = next_seed() if task.seed is None else task.seed
+        if seed is None:  # without a program and its seed, that of the drafts decides ties, too
+            seed = (getattr(self.draft.controller, "sampling_params", None) or {}).get("seed")
         rngs = [np.random.default_rng(None if seed is None else derive_seed(seed, c.index)) for c in chains]
         decisions: dict[int, Decision] = {}
         turn = 0

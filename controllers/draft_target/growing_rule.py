@@ -53,9 +53,9 @@ class GrowingRule(TakeOverRule):
     """Ranks a chunk among those of its turn in the questions that were answered before, at a rate near alpha.
 
     Until enough questions have reached a turn, a coin of probability alpha decides there. Decisions depend on the order
-    in which requests end. On the first turn, where requests come one after the other, each decision is a take-over with
-    probability alpha as far as questions are exchangeable, up to one part in the number of questions; at later turns,
-    and where requests run side by side, only about that: docs/conformal.md.
+    in which requests end. If questions are exchangeable and requests come one after the other, a decision of the first
+    turn is a take-over with probability alpha, up to one part in the number of questions. At later turns, and where
+    requests run side by side, alpha holds about: docs/conformal.md.
 
     Args:
         alpha: Share of the chunks that the target takes over, in [0, 1].

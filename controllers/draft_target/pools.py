@@ -1,4 +1,4 @@
-"""Calibration scores that arrive one by one: a sorted pool, and one pool for each turn of each policy."""
+"""Pools of calibration scores: a sorted one, and one for each turn, level and policy."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ScorePool:
 
 
 class PoolKey(NamedTuple):
-    """Whose scores may be pooled.
+    """What chunks must have in common for their scores to share a pool.
 
     A chunk of turn t is exchangeable only with chunks of turn t whose chains lived through the same decisions before:
     the same level and the same policy after a rejection. Before the first turn nothing has been decided.

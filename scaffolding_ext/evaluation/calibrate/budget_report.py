@@ -21,7 +21,7 @@ _FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of alpha, in the table
 
 
 def budgets_table(demand: Demand, budgets: Sequence[int], optimum: Sequence[float] = ()) -> Table:
-    """A line a type: its budget, accuracy and service, and where it is known the optimum before rounding."""
+    """A line a type: its budget, accuracy and service; and the optimum before rounding, if it is given."""
     table = Table("type", "share %", "tokens", "correct %", "service s", *(["optimum"] if optimum else []))
     for k, (each, tokens) in enumerate(zip(demand.types, budgets, strict=True)):
         found = each.given(tokens)
@@ -31,7 +31,7 @@ def budgets_table(demand: Demand, budgets: Sequence[int], optimum: Sequence[floa
 
 
 def frontier_table(demand: Demand) -> Table:
-    """A line an alpha: what the best budgets come to, and the best single budget for all types."""
+    """A line an alpha: the best budgets and the best single budget for all types, with their results."""
     table = Table("alpha s", *demand.names, "correct %", "system s", "alike", "correct %", "system s")
     for alpha in (demand.alpha * factor for factor in _FACTORS):
         at = replace(demand, alpha=alpha)
@@ -56,7 +56,7 @@ def fit_table(swept: Swept) -> Table:
 
 
 def fit_notes(swept: Swept) -> list[dict[str, Any]]:
-    """What a file of types keeps of its fits: intervals, misses, and what was measured."""
+    """The notes on fits in a file of types: intervals, misses, and the measured points."""
     return [
         {
             "kind": kind.kind,
@@ -114,7 +114,7 @@ def plot_demand(demand: Demand, path: Path) -> None:
 
 
 def plot_fits(swept: Swept, path: Path) -> None:
-    """Draw what was measured and what was fitted: accuracy and seconds against the budget.
+    """Draw measured points and fits: accuracy and seconds against the budget.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.

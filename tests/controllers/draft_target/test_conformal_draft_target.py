@@ -25,6 +25,7 @@ from scaffolding_ext.controllers.draft_target.conformal_draft_target import Conf
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -202,14 +203,18 @@ def test_a_turn_that_no_calibration_chain_reached_is_decided_by_a_coin_of_the_sa
     assert rate == pytest.approx(0.4, abs=4 * (0.24 / len(decisions)) ** 0.5)
 
 
-def test_ties_are_broken_by_the_seed_of_the_task_where_no_program_has_one() -> None:
+@pytest.mark.parametrize("of_the_task", [True, False])
+def test_ties_are_broken_by_the_seed_of_the_task_or_the_drafts_where_no_program_has_one(of_the_task) -> None:
     """All scores tie with the pool's, so that chance alone decides; as under upstream's host, there is no program."""
 
     def written(seed):
-        made = controller(*[[5.0] * 9] * 12, max_turns=12, ties="random", max_tokens=100)
+        own = {} if of_the_task else {"seed": seed}
+        drafts = NativeGenerationController({"temperature": 0.7, **own})
+        pools = [[5.0] * 9] * 12
+        made = controller(*pools, draft_controller=drafts, max_turns=12, ties="random", max_tokens=100)
         workers = {"draft": drafting(), "target": scored(lambda task: 5.0)}
         made.bind(workers)
-        task = GenerationTask(input_str="question", seed=seed)
+        task = GenerationTask(input_str="question", seed=seed if of_the_task else None)
         drive(made.run(task), workers)
         return task.output_str
 
