@@ -19,10 +19,10 @@ class DriftBounds:
     """What counts as a drift: more than a bound, and more than chance.
 
     Attributes:
-        rate: How far the rate may be from the plan's, as a share of it.
-        mix: Total variation that the shares of the types may be from the plan's, in (0, 1].
-        window: Arrivals that are looked at together.
-        level: Chance of a false alarm in a window, of each of the two.
+        rate: Largest difference from the planned rate, as a share of it.
+        mix: Largest total variation between the shares of the types and the planned ones, in (0, 1].
+        window: Arrivals that are compared together.
+        level: Chance of a false alarm in a window, for the rate and for the mix.
     """
 
     rate: float = 0.25
@@ -43,8 +43,8 @@ class Arrivals(NamedTuple):
     Attributes:
         rate: Arrivals a second, with a 95 % interval of Poisson arrivals.
         shares: Of the planned types, by name; smoothed towards the plan by one arrival a type, so that none is 0.
-        rate_drifted: Whether the rate is another than the plan's.
-        mix_drifted: Whether the shares are others.
+        rate_drifted: Whether the rate differs from the planned one.
+        mix_drifted: Whether the shares differ from the planned ones.
     """
 
     rate: Estimate
@@ -54,7 +54,7 @@ class Arrivals(NamedTuple):
 
     @property
     def drifted(self) -> bool:
-        """Whether either did."""
+        """Whether the rate or the mix drifted."""
         return self.rate_drifted or self.mix_drifted
 
 
