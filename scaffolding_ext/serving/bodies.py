@@ -1,4 +1,4 @@
-"""Bodies of requests: what OpenAI's interface has, checked; what it has and nobody here can honour, refused by name."""
+"""Bodies of requests: fields are checked, and those of OpenAI's that nothing here can honour are refused by name."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Body(BaseModel):
         return None
 
     def sampling_fields(self) -> dict[str, Any]:
-        """What is asked for of how tokens are drawn, under the names that tasks have for it."""
+        """How tokens are to be drawn, under the names of a task's fields."""
         fields = {
             "max_tokens": self.token_limit,
             "temperature": self.temperature,
@@ -147,12 +147,12 @@ class ChatBody(Body):
 
     @property
     def token_limit(self) -> int | None:
-        """Most tokens of a text; the newer name goes before the older one."""
+        """Most tokens of a text; the newer name takes precedence."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def num_logprobs(self) -> int | None:
-        """As `Body.num_logprobs`."""
+        """Alternatives a token, as `Body.num_logprobs` says."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
@@ -164,7 +164,7 @@ class CompletionBody(Body):
 
     @property
     def num_logprobs(self) -> int | None:
-        """As `Body.num_logprobs`."""
+        """Alternatives a token, as `Body.num_logprobs` says."""
         return self.logprobs
 
     @property
@@ -178,7 +178,7 @@ def read_body(kind: type[B], content: bytes) -> B:
     """The body of a request.
 
     Raises:
-        ApiError: It is no JSON, or a field is unknown, of the wrong type, or asks for what nothing here can do.
+        ApiError: It is no JSON; or a field is unknown, has a wrong type, or asks for what nothing here can do.
     """
     try:
         body = kind.model_validate_json(content)

@@ -81,7 +81,7 @@ class Exchange:
             timer.cancel()
 
     async def _read(self, most: int) -> bytes:
-        content = b""
+        content: bytes = b""
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":

@@ -1,4 +1,4 @@
-"""A request under way: its programs, what becomes of them, and the documents that tell of it."""
+"""A request under way: its programs, how they end, and the documents of its answer."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Job:
             result.cancel()
 
     def failure_of(self, index: int) -> ApiError | None:
-        """Why a choice that has ended failed; None where it did not."""
+        """The failure of a choice that has ended; None if it ended well."""
         error = self.results[index].exception()
         return None if error is None else of_failure(error)
 
     def failure(self) -> ApiError | None:
-        """Why the first of the choices that failed did, once all have ended."""
+        """The failure of the first choice that failed, once all have ended; None if none did."""
         failures = (self.failure_of(index) for index in range(len(self.results)))
         return next((failure for failure in failures if failure is not None), None)
 
@@ -73,7 +73,7 @@ class Job:
         return int(self.usage()["total_tokens"])
 
     def head(self, kind: str) -> dict[str, Any]:
-        """What every document of the answer begins with."""
+        """The fields with which every document of the answer begins."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.stack.name}
 
     def document(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Job:
         return found
 
     def end_of(self, index: int) -> dict[str, Any]:
-        """What the end of a choice says beside its text."""
+        """The fields with which a choice ends, beside its text."""
         result = self.results[index]
         return {
             "finish_reason": shapes.finish_reason(result, self.shown(index)),

@@ -1,4 +1,4 @@
-"""What Prometheus is told. Tokens are those of the ledgers, of failed requests, too."""
+"""Figures for Prometheus. Tokens are counted from the ledgers, those of failed requests included."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Metrics:
         return found
 
     def page(self) -> bytes:
-        """All of them as text."""
+        """All metrics as text."""
         for model, number in self._num_programs().items():
             self._running.labels(model).set(number)
         return generate_latest(self._registry)

@@ -58,7 +58,7 @@ class ApiError(Exception):
 
 
 def wait_and_retry(message: str, code: str, seconds: float) -> ApiError:
-    """A refusal that need not last."""
+    """A refusal of a request that may succeed later."""
     return ApiError(429, message, code, headers={"retry-after": str(max(1, math.ceil(seconds)))})
 
 
@@ -68,7 +68,7 @@ def unsupported(param: str, message: str) -> ApiError:
 
 
 def of_validation(error: ValidationError) -> ApiError:
-    """What pydantic says of a body, without what stood there: it may be long, or nobody else's business."""
+    """What pydantic says of a body, without the value at fault: it may be long, or private."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "json_invalid":
@@ -78,7 +78,7 @@ def of_validation(error: ValidationError) -> ApiError:
 
 
 def of_failure(error: BaseException) -> ApiError:
-    """What a failed program is told as. An engine's own words may hold the prompt, or addresses: they stay here."""
+    """The answer for a failed program. An engine's words may hold the prompt or addresses: only the log has them."""
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, ConfigError):

@@ -1,4 +1,4 @@
-"""A stack as a model of the front: what it is asked, in the terms of its controller, or why it cannot be."""
+"""A stack as a model of the front: turns requests into arguments of its controller, or refuses them."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class ServedStack:
 
     Args:
         name: Its `model`.
-        llm: Its host, which runs nothing else: from here on each request names its controller.
+        llm: Its host, which must run nothing else: from now on each request names its controller.
         limits: Of its requests.
-        config: What the host was built of; without it there are no knobs.
-        knobs: Those that clients may turn, where the stack's controller has them.
+        config: The stack file from which the host was built; without it there are no knobs.
+        knobs: The knobs that clients may turn; those that the stack's controller lacks are left out.
         references: As of `build_stack`.
 
     Attributes:
@@ -109,7 +109,7 @@ class ServedStack:
         return entry if self.context_len is None else entry | {"max_model_len": self.context_len}
 
     def asked(self, body: Body) -> Asked:
-        """What a request asks, in terms of the stack.
+        """What a request asks, in the terms of the stack.
 
         Raises:
             ApiError: The stack cannot honour a field, or a limit is passed.
@@ -182,7 +182,7 @@ class ServedStack:
         return results
 
     def _next_seed(self) -> int | None:
-        """A fresh seed for a request that brings none: the host's own way keeps a count of every prompt for good."""
+        """A fresh seed for a request without one; the host's own seeds would keep a count of every prompt for ever."""
         seed, number = self.llm.seed, next(self._numbers)
         return None if seed is None else derive_seed(seed, number) >> (63 - _SEED_BITS)
 
@@ -190,9 +190,7 @@ class ServedStack:
         assert isinstance(body, ChatBody)
         *before, last = body.messages
         if last.role != "user" or not last.text.strip():
-            message = (
-                "must end in a turn of the user that says something; unfinished turns of others are not gone on with"
-            )
+            message = "must end in a turn of the user that says something; no turn of another role is continued"
             raise unsupported("messages", message)
         history: list[Turn] = [
             {"role": "system" if m.role == "developer" else m.role, "content": m.text} for m in before
@@ -290,7 +288,7 @@ def _no_deadline() -> ApiError:
 
 
 def name_of(source: str) -> str:
-    """The name under which a stack file is served that was given none: that of the file."""
+    """The model name of a stack file to which no name was given: the file's own."""
     stem = source.rpartition(":")[2].replace("\\", "/").rpartition("/")[2]
     return stem.rpartition(".")[0] or stem
 

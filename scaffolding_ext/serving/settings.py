@@ -1,4 +1,4 @@
-"""What an operator sets: limits of requests, and the knobs of controllers that clients may turn."""
+"""Settings of an operator: limits of requests, and the knobs of controllers that clients may turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EFFORTS: Mapping[str, int] = {"minimal": 256, "low": 1024, "medium": 2048, "high
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request, or all of them, may ask for.
+    """How much one request may ask for, and all of them together.
 
     Attributes:
         max_body_bytes: Of a body.

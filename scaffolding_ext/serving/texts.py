@@ -1,4 +1,4 @@
-"""What of a model's text is thinking and what is said, where it stops, and how much of it is certain while it grows."""
+"""Splits a model's text into thinking and what is said, and finds the part that is certain while it grows."""
 
 from __future__ import annotations
 

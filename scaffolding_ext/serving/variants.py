@@ -1,4 +1,4 @@
-"""The controllers of a served stack: its own, and those with other values of the knobs that clients may turn."""
+"""The controllers of a served stack: its own, and others in which clients have turned knobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Switch(Controller):
         return self
 
     def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
-        """Run a clone of `controller`, until it has decoded more than `most_tokens`; the others are for its `generate`.
+        """Run a clone of `controller` until it has decoded more than `most_tokens`; the other arguments are its own.
 
         Raises:
             TokenLimitError: It has.
@@ -46,12 +46,12 @@ class Variants:
 
     Args:
         llm: The host, whose controller a `Switch` replaces.
-        config: What it was built of; without it there are no knobs.
-        knobs: Those that clients may turn.
+        config: The stack file from which it was built; without it there are no knobs.
+        knobs: The knobs that clients may turn.
         references: As of `build_stack`.
 
     Attributes:
-        knobs: By path, those that this stack has.
+        knobs: Of these, the knobs that this stack has, by path.
         own: The stack's own controller.
     """
 
@@ -101,7 +101,7 @@ class Variants:
         knob = self.knobs.get(path)
         if knob is None:
             allowed = ", ".join(sorted(self.knobs)) or "none"
-            raise unsupported(name, f"is no knob that the operator lets clients turn; those are: {allowed}")
+            raise unsupported(name, f"is no knob that the operator lets clients turn; clients may turn: {allowed}")
         if isinstance(value, str) and ":" in value:  # would name code to import
             raise ApiError(400, f"{name}: a value with a colon is not taken", "invalid_value", name)
         if value is not None and not isinstance(value, (str, int, float)):
