@@ -76,10 +76,11 @@ class AdaptiveBranching(Strategy):
         self._cont: dict[tuple[int, ...], Arm] = {}  # scores that came through its children
         self._arm: dict[tuple[int, ...], Arm] = {}  # a child's own score and those below it
         self._values: dict[tuple[int, ...], Counter[float]] = {}  # scores in a subtree, for its saturation
+        self._most_alike: dict[tuple[int, ...], int] = {}  # the most frequent score's count
 
     def _learn(self, node: Node, score: float) -> None:
         self._arm.setdefault(node.path, Arm()).add(score)
-        self._values.setdefault(node.path, Counter())[score] += 1
+        self._saw(node, score)
         below = node
         for each in node.ancestors():
             if below is node:
@@ -88,8 +89,14 @@ class AdaptiveBranching(Strategy):
                 self._cont.setdefault(each.path, Arm()).add(score)
             if each.depth:
                 self._arm.setdefault(each.path, Arm()).add(score)
-            self._values.setdefault(each.path, Counter())[score] += 1
+                self._saw(each, score)
             below = each
+
+    def _saw(self, node: Node, score: float) -> None:
+        """Count a score of a node's subtree."""
+        values = self._values.setdefault(node.path, Counter())
+        values[score] += 1
+        self._most_alike[node.path] = max(self._most_alike.get(node.path, 0), values[score])
 
     def _choose(self, most: int | None) -> list[Node]:
         return [self._grow(self._selected()) for _ in range(self.at_once if most is None else most)]
@@ -126,11 +133,10 @@ class AdaptiveBranching(Strategy):
 
     def _is_left(self, node: Node) -> bool:
         """Whether nothing is written below a node: it has ended, or its subtree says nothing new."""
-        values = self._values[node.path]
-        num = values.total()
-        return node.has_ended or (
-            self.saturation < 1 and num >= 4 and values.most_common(1)[0][1] >= self.saturation * num
-        )
+        if node.has_ended or self.saturation == 1:
+            return node.has_ended
+        num = self._arm[node.path].num
+        return num >= 4 and self._most_alike[node.path] >= self.saturation * num
 
     def _draw(self, arm: Arm) -> float:
         """A draw from an arm's posterior."""

@@ -62,16 +62,18 @@ class BudgetGuidedMCTS(VisitedTree):
     def _start(self) -> None:
         super()._start()
         self._depths: dict[tuple[int, ...], int] = {}  # sum of the depths of what is open in a subtree
-        self._answer_depths: list[int] = []
+        self._num_answers, self._answer_depths = 0, 0  # how many answers there are, and the sum of their depths
         self._deepest = 1
 
     def _learn(self, node: Node, score: float) -> None:
         self._back_up(node, score)
         self._deepest = max(self._deepest, node.depth)
         if node.has_ended:
-            self._answer_depths.append(node.depth)  # its own depth counts from the answer on: 0
+            self._num_answers, self._answer_depths = self._num_answers + 1, self._answer_depths + node.depth
         for each in (node, *node.ancestors()):
-            self._depths[each.path] = self._depths.get(each.path, 0) + (0 if node.has_ended else node.depth)
+            self._depths[each.path] = self._depths.get(each.path, 0) + (
+                0 if node.has_ended else node.depth
+            )  # behind an answer it counts anew
 
     def _choose(self, most: int | None) -> list[Node]:
         chosen: list[Node] = []
@@ -106,7 +108,7 @@ class BudgetGuidedMCTS(VisitedTree):
 
     def _bound(self, child: Node, prior: float, rho: float, num_parent: int) -> float:
         known = self.known[child.path]
-        depth = fmean(self._answer_depths) if self._answer_depths else self._deepest
+        depth = self._answer_depths / self._num_answers if self._num_answers else self._deepest
         progress = self._depths[child.path] / known.num_told / depth
         value = known.mean + self.completion * (1 - rho) * progress
         return value + rho * self.exploration * prior * math.sqrt(math.log(num_parent) / known.num_visits)
