@@ -71,9 +71,7 @@ class BudgetGuidedMCTS(VisitedTree):
         if node.has_ended:
             self._num_answers, self._answer_depths = self._num_answers + 1, self._answer_depths + node.depth
         for each in (node, *node.ancestors()):
-            self._depths[each.path] = self._depths.get(each.path, 0) + (
-                0 if node.has_ended else node.depth
-            )  # behind an answer it counts anew
+            self._depths[each.path] = self._depths.get(each.path, 0) + (0 if node.has_ended else node.depth)
 
     def _choose(self, most: int | None) -> list[Node]:
         chosen: list[Node] = []
