@@ -28,8 +28,7 @@ class Setting(NamedTuple):
     schedule: Mapping[str, Any]
 
     def __str__(self) -> str:
-        given = {**self.rule.get("args", {}), **self.schedule["args"]}
-        return f"{self.rule['type']}({', '.join(f'{name}={_shown(value)}' for name, value in given.items())})"
+        return _shown({"type": self.rule["type"], "args": {**self.rule.get("args", {}), **self.schedule["args"]}})
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON and YAML can hold."""
@@ -178,4 +177,10 @@ def halves(num_chains: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
 
 
 def _shown(value: Any) -> str:
+    """A value as a call writes it, a component as a call of its type."""
+    if isinstance(value, Mapping) and "type" in value:
+        given = value.get("args", {}).items()
+        return f"{value['type']}({', '.join(f'{name}={_shown(each)}' for name, each in given)})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -302,3 +302,9 @@ def test_every_schedule_that_is_tried_looks_where_looks_were_recorded():
     for schedule in schedules_to_try(16):
         gaps = Setting({"type": "consecutive", "args": {"threshold": 2}}, schedule).build()[1].gaps()
         assert [next(gaps) % 16 for _ in range(9)] == [0] * 9
+
+
+def test_a_setting_is_written_like_a_call_also_where_rules_are_nested():
+    inner = [{"type": "consecutive", "args": {"threshold": 2}}, {"type": "confidence", "args": {"threshold": 0.9}}]
+    setting = Setting({"type": "all", "args": {"rules": inner}}, {"type": "ProbeSchedule", "args": {"chunk_size": 16}})
+    assert str(setting) == "all(rules=[consecutive(threshold=2), confidence(threshold=0.9)], chunk_size=16)"
