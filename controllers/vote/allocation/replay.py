@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -118,7 +119,8 @@ def play(rule: AllocationRule, orders: Sequence[Sequence[LabelledVote]]) -> Outc
             figures.append((each.is_right(num_samples), *drawn))
         rows.append(np.mean(np.array(figures, dtype=float), axis=0))
         sizes.append([figure[1] for figure in figures])
-    return Outcome(*np.array(rows).T, np.array(sizes))
+    names = [field.name for field in dataclasses.fields(Outcome)]
+    return Outcome(**dict(zip(names, (*np.array(rows).T, np.array(sizes)), strict=True)))
 
 
 def cheapest(
