@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.table import Table
 
+from scaffolding_ext.evaluation.tables import Table, console
 from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap, paired_bootstrap_ratio, wilson_interval
 
 SIGNS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge, ">": operator.gt}
@@ -90,19 +89,17 @@ class Report:
 
     def show(self) -> None:
         """Print tables."""
-        console = Console()
-        console.print(
-            f"[bold]{self.name}[/bold]  " + "  ".join(f"{key}={value}" for key, value in self.setting.items())
-        )
+        terminal = console()
+        terminal.print(f"{self.name}  " + "  ".join(f"{key}={value}" for key, value in self.setting.items()))
         table = Table("figure", "value", "low", "high")
         for name, figure in self.figures.items():
             table.add_row(name, *("" if number is None else f"{number:,.4g}" for number in figure.values()))
-        console.print(table)
+        terminal.print(table)
         if self.bars:
             table = Table("bar", "value", "must be", "holds")
             for bar in self.bars:
                 table.add_row(bar.name, f"{bar.value:.3f}", f"{bar.sign} {bar.bar:g}", "yes" if bar.holds else "NO")
-            console.print(table)
+            terminal.print(table)
 
     def _estimate(self, name: str, estimate: Estimate) -> Estimate:
         self.figure(name, *estimate)

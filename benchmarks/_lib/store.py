@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from scaffolding_ext.documents import write_text
+
 _V = TypeVar("_V")
 
 
@@ -17,8 +19,6 @@ def kept(store: Path | None, name: str, find: Callable[[], _V]) -> _V:
     path = store / f"{name}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(find()), encoding="utf-8")
-        part.replace(path)
+        write_text(path, json.dumps(find()))
     found: _V = json.loads(path.read_text(encoding="utf-8"))
     return found

@@ -217,7 +217,7 @@ class Session:
             calibration_cost: What `calibration_cost.calibration_cost` says of the run's controller.
             stopped_by: What `go` returned.
         """
-        price: dict[str, float] = {**self.config.evaluation.price}
+        price = {str(kind): each for kind, each in self.config.evaluation.price.items()}
         if self._budget is None:
             summary = self.tally.summary(calibration_cost, price=price)
         else:
