@@ -89,6 +89,7 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int) -> float:
 
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
+    from scaffolding_ext.workers.huggingface.request_parts import Ends, Kv
     from scaffolding_ext.workers.huggingface.sampling import SamplingParams
 
     engine = GenerationEngine(
@@ -112,7 +113,9 @@ def decode_rate(model: Any, batch: int, num_tokens: int, threads: int) -> float:
     for row in range(batch):
         prompt = [1 + (row * 7 + place) % 500 for place in range(PROMPT_LEN)]
         sampling = SamplingParams(0.7, 0, 1.0, row)
-        requests.append(EngineRequest(prompt, num_tokens, sampling, ignore_end=True, keep=False, notify=note))
+        requests.append(
+            EngineRequest(prompt, Ends(num_tokens, ignore_end=True), sampling, kv=Kv(keep=False), notify=note)
+        )
         requests[-1].wanted = num_tokens // 8  # by then all prompts are read and the first kernels are warm
         engine.submit(requests[-1])
     for _ in requests:

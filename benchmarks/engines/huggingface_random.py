@@ -26,6 +26,7 @@ from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
 from benchmarks.engines.huggingface_bandwidth import SHAPES, TOKENS_PER_BLOCK, random_model
 from benchmarks.engines.huggingface_worker import Samples
+from scaffolding_ext.workers.huggingface.request_parts import Ends, Wants
 
 MOST_ERROR = 1.5  # ours to transformers' own, against float32
 SCORED_LEN = 512
@@ -69,10 +70,8 @@ class Sides:
 
     def ours(self, wanted: list[Wanted]) -> float:
         """All at once through an engine that has seen nothing; seconds without its start."""
-        from scaffolding_ext.workers.huggingface.sampling import GREEDY
-
         engine, started = self.engine(), time.perf_counter()
-        serve(engine, [{"max_tokens": w.num_tokens, "prompt": w.prompt, "sampling": GREEDY} for w in wanted])
+        serve(engine, [{"prompt": w.prompt, "ends": Ends(w.num_tokens, ignore_end=True)} for w in wanted])
         return time.perf_counter() - started
 
     def generate(self, wanted: list[Wanted]) -> float:
@@ -125,17 +124,15 @@ class Sides:
         """The engine's, of several texts at once."""
         import torch
 
-        from scaffolding_ext.workers.huggingface.sampling import GREEDY
-
-        requests = serve(
-            self.engine(), [{"prompt": ids, "max_tokens": 0, "sampling": GREEDY, "score_from": 1} for ids in texts]
-        )
+        wants = Wants(score_from=1)
+        requests = serve(self.engine(), [{"prompt": ids, "ends": Ends(), "wants": wants} for ids in texts])
         return [torch.tensor(request.scores, dtype=torch.float64) for request in requests]
 
 
 def serve(engine: Any, wanted: list[dict[str, Any]]) -> list[Any]:
     """Submit requests at once, wait until they have ended, and stop the engine."""
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+    from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
     ended = threading.Semaphore(0)
 
@@ -143,7 +140,7 @@ def serve(engine: Any, wanted: list[dict[str, Any]]) -> list[Any]:
         if request.ended:
             ended.release()
 
-    requests = [EngineRequest(notify=note, ignore_end=True, **each) for each in wanted]
+    requests = [EngineRequest(notify=note, sampling=GREEDY, **each) for each in wanted]
     for request in requests:
         engine.submit(request)
     for _ in requests:

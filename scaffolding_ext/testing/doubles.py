@@ -18,6 +18,7 @@ from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput, StreamGe
 from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
 from scaffolding_ext.protocol.standins import TaskHandler
 from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
+from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import BaseWorker
 
@@ -35,12 +36,6 @@ class _Generation(NamedTuple):
     def text(self, num_tokens: int) -> str:
         text = "".join(map(chr, self.token_ids[:num_tokens]))
         return self.stops.cut(text) if num_tokens >= len(self.token_ids) else self.stops.certain(text)
-
-
-class _Logprob(NamedTuple):
-    """The log-probability of one alternative."""
-
-    logprob: float
 
 
 class ScriptedWorker(BaseWorker):
@@ -145,7 +140,7 @@ class ScriptedWorker(BaseWorker):
         task.output_str, task.output_tokens = generation.text(num_tokens), generation.token_ids[:num_tokens]
         if self._logprobs is not None and task.num_logprobs:
             steps = (self._logprobs(task, index) for index in range(len(task.output_tokens)))
-            task.logprobs = [{token: _Logprob(value) for token, value in step.items()} for step in steps]
+            task.logprobs = [{token: TokenLogprob(value) for token, value in step.items()} for step in steps]
         ended = len(task.output_tokens) == len(generation.token_ids)
         _set_finish_reason(task, generation.finish_reason if ended else None)
         if isinstance(task, StreamGenerationTask):

@@ -15,6 +15,7 @@ from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_count
 from scaffolding_ext.request.program import count, record
 from scaffolding_ext.workers.branch_blocks import block_scores
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
+from scaffolding_ext.workers.huggingface.request_parts import Wants
 from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, SharingProbe
 from scaffolding_ext.workers.huggingface.similarity import layer_weighted_similarity
 from scaffolding_ext.workers.huggingface.waiter import Waiter
@@ -25,7 +26,7 @@ from scaffolding_ext.workers.task_reading import number
 if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
-    from scaffolding_ext.workers.huggingface.prefix_index import Worth
+    from scaffolding_ext.workers.huggingface.request_parts import Worth
 
 
 async def write_branches(
@@ -105,7 +106,7 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
     if own:
         read = [task.prefix_tokens, *(task.prefix_tokens + task.suffixes[branch] for branch in own)]
         waiters = [Waiter() for _ in read]
-        requests = builder.reads(task, read, [waiter.notify for waiter in waiters], wants_states=True)
+        requests = builder.reads(task, read, [waiter.notify for waiter in waiters], wants=Wants(states=True))
         await _read(task, engine, requests, waiters)
         root, *states = [np.asarray(request.hidden_states) for request in requests]
         for branch, similarity in zip(own, layer_weighted_similarity(states, root).tolist(), strict=True):

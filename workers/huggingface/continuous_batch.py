@@ -20,6 +20,7 @@ from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, re
 from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
 from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, PrefixIndex
+from scaffolding_ext.workers.huggingface.request_parts import Ends
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, Sampled, sample
 
@@ -101,7 +102,7 @@ class ContinuousBatch:
 
     def warm_up(self) -> None:
         """Run the model once, so that one that does not fit or cannot be served fails now."""
-        request = EngineRequest([0], 0, GREEDY, notify=lambda _: None)
+        request = EngineRequest([0], Ends(), GREEDY, notify=lambda _: None)
         self._index.begin(request.sequence, NO_MATCH, may_adopt=False)
         self._runner.forward([Work(request, 1)])
         self._index.discard(request.sequence)
@@ -169,13 +170,13 @@ class ContinuousBatch:
                 continue
             if request.finish_reason is not None:
                 self._release(request, request.finish_reason)
-            elif not request.max_tokens and request in read:
+            elif not request.ends.max_tokens and request in read:
                 self._release(request, "length")
             elif request.num_decoded >= request.wanted:
                 request.notify(request)
 
     def _fail(self, request: EngineRequest, error: EngineError) -> None:
-        request.keep = False
+        request.kv = request.kv._replace(keep=False)
         self._release(request, "error", error)
 
     def _sample(self, requests: list[EngineRequest], logits: torch.Tensor) -> Sampled | None:
@@ -185,15 +186,15 @@ class ContinuousBatch:
             requests: Those that have read all their tokens.
             logits: Of their next tokens, shape (requests, vocabulary).
         """
-        drawing = [row for row, request in enumerate(requests) if request.max_tokens]
+        drawing = [row for row, request in enumerate(requests) if request.ends.max_tokens]
         for row, request in enumerate(requests):
-            if request.choices:
-                request.choice_logits = logits[row, list(request.choices)].tolist()
+            if request.wants.choices:
+                request.choice_logits = logits[row, list(request.wants.choices)].tolist()
         if not drawing:
             return None
         chosen = [requests[row] for row in drawing]
         logits = logits if len(drawing) == len(requests) else logits[drawing]
-        too_short = [row for row, request in enumerate(chosen) if request.num_decoded < request.min_tokens]
+        too_short = [row for row, request in enumerate(chosen) if request.num_decoded < request.ends.min_tokens]
         forbidden = None
         if too_short and self._end_ids:
             forbidden = torch.zeros_like(logits, dtype=torch.bool)
@@ -202,7 +203,7 @@ class ContinuousBatch:
             logits,
             [request.sampling for request in chosen],
             [len(request.sequence.token_ids) for request in chosen],
-            max(request.num_logprobs for request in chosen),
+            max(request.wants.num_logprobs for request in chosen),
             forbidden,
         )
 
@@ -226,17 +227,17 @@ class ContinuousBatch:
         now = time.monotonic()
         row = 0
         for request in requests:
-            if sampled is None or not request.max_tokens:
+            if sampled is None or not request.ends.max_tokens:
                 continue
             if request.first_token_at is None:
                 request.first_token_at = now
-            logprobs = reported_logprobs(sampled, row, request.num_logprobs)
+            logprobs = reported_logprobs(sampled, row, request.wants.num_logprobs)
             request.accept(sampled.token_ids[row], logprobs, self._tokenizer, self._end_ids)
             row += 1
 
     def _release(self, request: EngineRequest, reason: str, error: EngineError | None = None) -> None:
         """Take a request's blocks; they stay as cache if what is in them is worth it."""
-        wanted = request.keep or (error is None and self._scheduler.num_waiting)  # somebody may wait for this prefix
+        wanted = request.kv.keep or (error is None and self._scheduler.num_waiting)  # somebody may wait for this prefix
         self._scheduler.leave(request, keep=bool(wanted))
         self._end(request, reason, error)
 

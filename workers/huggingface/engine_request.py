@@ -13,14 +13,13 @@ from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.task_results import TokenLogprob
-from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence, Worth, all_alike
+from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence
+from scaffolding_ext.workers.huggingface.request_parts import Ends, Kv, Place, Wants
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
 from scaffolding_ext.workers.streaming import NEVER
 
 if TYPE_CHECKING:
     import torch
-
-    from scaffolding_ext.protocol.branching import LayerExit
 
 
 def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
@@ -56,22 +55,11 @@ class EngineRequest:
 
     Args:
         prompt: Token ids, at least one.
-        max_tokens: Tokens to decode at most; 0 only reads the prompt.
+        ends: Where its text ends.
         sampling: How to sample.
-        stop: Strings that end the text (they are cut off).
-        num_logprobs: Alternatives whose log-probabilities are reported for each token; 0 reports none.
-        score_from: Position of the first prompt token whose log-probability is wanted, or None.
-        choices: Token ids whose logits behind the prompt are wanted.
-        wants_logits: Whether all logits behind each token of the prompt are wanted.
-        wants_states: Whether the hidden states of the prompt's last token are wanted.
-        layer_exit: When the prompt's next token may be read before the last layer; its KV is nobody else's then.
-        keep: Whether the KV is worth storing when the request ends.
-        ignore_end: Whether end-of-sequence tokens do not end the text.
-        min_tokens: Tokens before which an end-of-sequence token cannot be drawn.
-        urgent: Whether others wait for what it gives: a probe, a forced answer, a score, a verdict.
-        priority: Its place among those that wait with it: the lower, the sooner.
-        worth: What a block of it is worth in the cache, by its number; what is worth less leaves sooner.
-        reuses: Whether it takes the KV of a prefix that others have computed.
+        wants: What it reports beside its text.
+        kv: What becomes of its KV.
+        place: Its place among those that wait.
         notify: Called on the engine's thread when the request has ended or has `wanted` tokens.
 
     Attributes:
@@ -89,46 +77,19 @@ class EngineRequest:
     def __init__(
         self,
         prompt: list[int],
-        max_tokens: int,
+        ends: Ends,
         sampling: SamplingParams,
         *,
-        stop: tuple[str, ...] = (),
-        num_logprobs: int = 0,
-        score_from: int | None = None,
-        choices: tuple[int, ...] = (),
-        wants_logits: bool = False,
-        wants_states: bool = False,
-        layer_exit: LayerExit | None = None,
-        keep: bool = True,
-        ignore_end: bool = False,
-        min_tokens: int = 0,
-        urgent: bool = False,
-        priority: float = 0.0,
-        worth: Worth = all_alike,
-        reuses: bool = True,
-        salt: str | None = None,
+        wants: Wants = Wants(),  # noqa: B008  (it cannot change)
+        kv: Kv = Kv(),  # noqa: B008
+        place: Place = Place(),  # noqa: B008
         notify: Callable[[EngineRequest], None],
     ) -> None:
-        self.sequence = TokenSequence(list(prompt), salt)
+        self.sequence = TokenSequence(list(prompt), kv.salt)
         self.prompt_len = len(prompt)
-        self.max_tokens = max_tokens
-        self.sampling = sampling
-        self.stop = stop
-        self.num_logprobs = num_logprobs
-        self.score_from = score_from
-        self.choices = choices
-        self.wants_logits = wants_logits
-        self.wants_states = wants_states
-        self.layer_exit = layer_exit
-        self.keep = keep
-        self.ignore_end = ignore_end
-        self.min_tokens = min_tokens
-        self.urgent = urgent
-        self.priority = priority
-        self.worth = worth
-        self.reuses = reuses
+        self.ends, self.sampling, self.wants, self.kv, self.place = ends, sampling, wants, kv, place
         self.notify = notify
-        self.wanted = max_tokens + 1
+        self.wanted = ends.max_tokens + 1
         self.awaited = True
         self.may_run_to = NEVER
         self.number = self.num_put_back = self.num_known = 0
@@ -148,7 +109,7 @@ class EngineRequest:
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None
         self._decoder = DecodeStream(skip_special_tokens=True)
-        self._stops = StopStrings(stop).matcher()
+        self._stops = StopStrings(ends.stop).matcher()
         self._lock = threading.Lock()  # a token, its text and the end that it brings appear together
 
     @property
@@ -187,7 +148,7 @@ class EngineRequest:
             parts, logprobs = self.text_parts[:], self.logprobs[:]
             token_ids = self.sequence.token_ids[self.prompt_len + num_known :]
         text = "".join(parts)
-        if finish_reason is None and self.stop:
+        if finish_reason is None and self.ends.stop:
             text = text[: len(text) - self._stops.num_undecided]
         return Snapshot(finish_reason, token_ids, text, logprobs, counts)
 
@@ -206,16 +167,16 @@ class EngineRequest:
             self.sequence.token_ids.append(token_id)
             if logprobs is not None:
                 self.logprobs.append(logprobs)
-            if token_id in end_ids and not self.ignore_end:
+            if token_id in end_ids and not self.ends.ignore_end:
                 self.finish_reason = "stop"
                 return True
             part = None if token_id in end_ids else self._decode(tokenizer, token_id)
             if part:  # a character split over several tokens appears with its last
                 self.text_parts.append(part)
-            if part and self.stop and self._stops.feed(part):
+            if part and self.ends.stop and self._stops.feed(part):
                 self.text_parts[:] = ["".join(self.text_parts)[: self._stops.start]]
                 self.finish_reason = "stop"
-            elif self.num_decoded >= self.max_tokens:
+            elif self.num_decoded >= self.ends.max_tokens:
                 self.finish_reason = "length"
             return self.ended
 

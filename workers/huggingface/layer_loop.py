@@ -63,7 +63,7 @@ class LayerLoop:
         decoder, left = self._decoder, list(works)
         read: dict[EngineRequest, torch.Tensor] = {}
         states: dict[EngineRequest, list[torch.Tensor]] = {
-            work.request: [] for work in works if work.request.wants_states
+            work.request: [] for work in works if work.request.wants.states
         }
         entropies: torch.Tensor | None = None
         ids, step = prepare(left)
@@ -85,7 +85,7 @@ class LayerLoop:
             for row, work in enumerate(left):
                 if leaves[row]:
                     read[work.request] = logits[row]
-                    if work.request.layer_exit is not None:
+                    if work.request.wants.layer_exit is not None:
                         work.request.exit_layer = number
             if not any(leaves) or is_last:
                 continue
@@ -120,12 +120,12 @@ def _through(layer: Any, hidden: torch.Tensor, step: Step, rotary: Any) -> torch
 
 def _first_layer(work: Work) -> float:
     """The first layer after which a request may leave."""
-    rule = work.request.layer_exit
+    rule = work.request.wants.layer_exit
     return math.inf if rule is None else rule.min_layer
 
 
 def _leaves(work: Work, layer: int, row: int, now: torch.Tensor, before: torch.Tensor | None) -> bool:
-    rule = work.request.layer_exit
+    rule = work.request.wants.layer_exit
     if rule is None or before is None:
         return False
     return bool(rule.settled(layer, now[row].item(), before[row].item()))

@@ -80,10 +80,11 @@ def token_bytes(network: Any) -> int:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
     from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
+    from scaffolding_ext.workers.huggingface.request_parts import Ends
     from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
     kv = KVBlocks(1, 1)
-    request = EngineRequest([0], 0, GREEDY, notify=lambda _: None)
+    request = EngineRequest([0], Ends(), GREEDY, notify=lambda _: None)
     request.sequence.add(Block(0))
     with torch.inference_mode():
         ModelRunner(network, kv).forward([Work(request, 1)])

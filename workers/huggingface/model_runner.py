@@ -82,7 +82,9 @@ class ModelRunner:
             vocabulary), float32.
         """
         works.sort(key=_place)
-        layered = [work for work in works if work.completes and (work.request.layer_exit or work.request.wants_states)]
+        layered = [
+            work for work in works if work.completes and (work.request.wants.layer_exit or work.request.wants.states)
+        ]
         if self._layers is None or not layered:
             return self._forward(works)
         works.sort(key=layered.__contains__)
@@ -269,10 +271,10 @@ def _class_of(num_tokens: int) -> int:
 def _scored_range(work: Work) -> tuple[int, int]:
     """Which of the computed tokens have logits that are wanted, themselves or for the token that they predict."""
     request, start = work.request, work.request.sequence.num_kv
-    if request.wants_logits:
+    if request.wants.logits:
         first, stop = 0, request.prompt_len
-    elif request.score_from is not None:
-        first, stop = request.score_from - 1, request.prompt_len - 1
+    elif request.wants.score_from is not None:
+        first, stop = request.wants.score_from - 1, request.prompt_len - 1
     else:
         return 0, 0
     return max(start, first) - start, min(start + work.num_tokens, stop) - start
@@ -282,12 +284,12 @@ def _read_scores(work: Work, logits: torch.Tensor) -> None:
     """Take the logits of prompt tokens, or the log-probabilities of those they predict, from a pass's first rows."""
     request, start = work.request, work.request.sequence.num_kv
     first, last = (start + offset for offset in _scored_range(work))
-    if request.wants_logits:
+    if request.wants.logits:
         if request.context_logits is None:
             request.context_logits = torch.empty(request.prompt_len, logits.shape[-1])
         request.context_logits[first:last] = logits[: last - first]
         return
     targets = torch.tensor(request.sequence.token_ids[first + 1 : last + 1], device=logits.device)
     log_probabilities = torch.log_softmax(logits[: last - first], -1)
-    known = first + 1 - (request.score_from or 0)  # a pass that failed halfway is repeated
+    known = first + 1 - (request.wants.score_from or 0)  # a pass that failed halfway is repeated
     request.scores[known:] = log_probabilities.gather(-1, targets[:, None])[:, 0].tolist()

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from typing import NamedTuple
 
 from scaffolding_ext.workers.huggingface.block_pool import GRAIN, Block, BlockPool, num_common, prefix_key, salt_keys
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
-
-Worth = Callable[[int], float]
-
-
-def all_alike(number: int) -> float:
-    """What a block is worth in the cache where nobody says otherwise: then the least recently used leave first."""
-    return 0.0
+from scaffolding_ext.workers.huggingface.request_parts import Worth, all_alike
 
 
 class TokenSequence:

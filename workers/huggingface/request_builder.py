@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.notes import Purpose, is_urgent, purpose_of, set_token_counts
 from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
+from scaffolding_ext.workers.huggingface.request_parts import Ends, Kv, Place, Wants, Worth, all_alike
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.sampling_defaults import GreedyWatch, SamplingDefaults
 from scaffolding_ext.workers.task_fields import refuse
@@ -62,38 +63,36 @@ class RequestBuilder:
         return self._reader.tokenizer_fingerprint
 
     def generation(
-        self, task: GenerationTask, notify: Callable[[EngineRequest], None], **options: Any
+        self,
+        task: GenerationTask,
+        notify: Callable[[EngineRequest], None],
+        reuses: bool = True,
+        worth: Worth = all_alike,
     ) -> EngineRequest:
         """The request of a generation task.
 
         Args:
             task: The task.
             notify: What the request calls.
-            options: What else it is told.
+            reuses: Whether it takes the KV of a prefix that others have computed.
+            worth: What a block of its KV is worth, by its number.
 
         Raises:
             InvalidTaskError: A field is unusable.
         """
-        from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
-
         refuse(task, _REFUSED, "HuggingFaceWorker")
         prompt = self._reader.prompt(task)
-        return EngineRequest(
-            prompt,
+        ends = Ends(
             self._reader.max_tokens(task, len(prompt)),
-            self._sampling(task),
-            stop=stop_strings(task.stop),
-            wants_logits=bool(task.return_context_logits),
-            num_logprobs=integer("num_logprobs", task.num_logprobs, 0, 0),
-            keep=purpose_of(task).written is not Purpose.PROBE,  # nothing continues a probe
-            ignore_end=bool(getattr(task, "ignore_eos", None)),  # younger than 1.2
-            min_tokens=integer("min_tokens", getattr(task, "min_tokens", None), 0, 0),
-            urgent=is_urgent(task),
-            priority=priority_of(task),
-            salt=cache_salt_of(task),
-            notify=notify,
-            **options,
+            stop_strings(task.stop),
+            integer("min_tokens", getattr(task, "min_tokens", None), 0, 0),
+            bool(getattr(task, "ignore_eos", None)),  # younger than 1.2
         )
+        wants = Wants(integer("num_logprobs", task.num_logprobs, 0, 0), logits=bool(task.return_context_logits))
+        keep = purpose_of(task).written is not Purpose.PROBE  # nothing continues a probe
+        kv = Kv(keep, worth, reuses, cache_salt_of(task))
+        sampling = self._sampling(task)
+        return _request(prompt, ends, sampling, wants=wants, kv=kv, place=_place(task), notify=notify)
 
     def score(self, task: ScoreTask, notify: Callable[[EngineRequest], None]) -> EngineRequest:
         """The request of a score task.
@@ -101,19 +100,9 @@ class RequestBuilder:
         Raises:
             InvalidTaskError: A field is unusable.
         """
-        from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
-
-        scored = self._reader.scored(task)
-        return EngineRequest(
-            scored.token_ids,
-            0,
-            GREEDY,
-            score_from=scored.start,
-            urgent=is_urgent(task),
-            priority=priority_of(task),
-            salt=cache_salt_of(task),
-            notify=notify,
-        )
+        token_ids, start = self._reader.scored(task)
+        wants, kv = Wants(score_from=start), Kv(salt=cache_salt_of(task))
+        return _request(token_ids, Ends(), GREEDY, wants=wants, kv=kv, place=_place(task), notify=notify)
 
     def verify(self, task: VerifyTask, notify: list[Callable[[EngineRequest], None]]) -> list[EngineRequest]:
         """The requests of a verify task, one a branch.
@@ -125,24 +114,11 @@ class RequestBuilder:
         Raises:
             InvalidTaskError: A field is unusable.
         """
-        from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
-
         branches = self._reader.verified(task)
-        choices = (int(task.yes_token), int(task.no_token))
-        urgent, priority, salt = is_urgent(task), priority_of(task), cache_salt_of(task)
+        wants = Wants(choices=(int(task.yes_token), int(task.no_token)), layer_exit=task.layer_exit)
+        kv, place = Kv(keep=False, salt=cache_salt_of(task)), _place(task)
         return [
-            EngineRequest(
-                prompt,
-                0,
-                GREEDY,
-                choices=choices,
-                layer_exit=task.layer_exit,
-                keep=False,
-                urgent=urgent,
-                priority=priority,
-                salt=salt,
-                notify=word,
-            )
+            _request(prompt, Ends(), GREEDY, wants=wants, kv=kv, place=place, notify=word)
             for prompt, word in zip(branches, notify, strict=True)
         ]
 
@@ -151,8 +127,9 @@ class RequestBuilder:
         task: BranchTask,
         prompts: Sequence[list[int]],
         notify: Sequence[Callable[[EngineRequest], None]],
-        max_tokens: int = 0,
-        **options: Any,
+        ends: Ends = Ends(),  # noqa: B008  (it cannot change)
+        wants: Wants = Wants(),  # noqa: B008
+        kv: Kv = Kv(),  # noqa: B008
     ) -> list[EngineRequest]:
         """Requests that read prompts of a branch task, for what is found out before its branches are written.
 
@@ -160,20 +137,19 @@ class RequestBuilder:
             task: The task.
             prompts: What they read.
             notify: What each of them calls.
-            max_tokens: What each of them generates behind it at most.
-            options: What else they are told.
+            ends: Where their texts end.
+            wants: What they report.
+            kv: What becomes of their KV; its salt is the task's.
 
         Raises:
             InvalidTaskError: A prompt is empty or too long, or has ids that are not the model's.
         """
-        from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
-
         read = [self._reader.ids(prompt, None, "input") for prompt in prompts]
         for ids in read:
             self._reader.check_len(len(ids), "prefix and suffix have")
-        urgent, priority, salt = is_urgent(task), priority_of(task), cache_salt_of(task)
+        kv, place = kv._replace(salt=cache_salt_of(task)), _place(task)
         return [
-            EngineRequest(ids, max_tokens, GREEDY, urgent=urgent, priority=priority, salt=salt, notify=word, **options)
+            _request(ids, ends, GREEDY, wants=wants, kv=kv, place=place, notify=word)
             for ids, word in zip(read, notify, strict=True)
         ]
 
@@ -186,6 +162,16 @@ class RequestBuilder:
         self._watch.see(task, temperature)
         seed = int(self._rng.integers(1 << 63)) if task.seed is None else integer("seed", task.seed, None, 0)
         return SamplingParams(temperature, min(top_k, self._reader.vocab_size), top_p, seed)
+
+
+def _request(*args: Any, **options: Any) -> EngineRequest:
+    from scaffolding_ext.workers.huggingface.engine_request import EngineRequest  # needs tokenizers
+
+    return EngineRequest(*args, **options)
+
+
+def _place(task: Task) -> Place:
+    return Place(is_urgent(task), priority_of(task))
 
 
 def fill(task: GenerationTask, request: EngineRequest) -> bool:
@@ -203,9 +189,9 @@ def fill(task: GenerationTask, request: EngineRequest) -> bool:
     task.output_tokens += snapshot.token_ids
     task.output_str = snapshot.text
     task.finish_reason = snapshot.finish_reason
-    if request.num_logprobs:
+    if request.wants.num_logprobs:
         task.logprobs = snapshot.logprobs
-    if request.wants_logits:
+    if request.wants.logits:
         task.context_logits = request.context_logits
     if hasattr(task, "ttft_s"):  # younger than 1.2
         started = request.submitted_at

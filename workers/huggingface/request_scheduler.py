@@ -76,7 +76,7 @@ class RequestScheduler:
         """Put a request behind those that wait."""
         request.number = self._num_come
         self._num_come += 1
-        (self._urgent if request.urgent else self._chains).add(request, request.priority)
+        (self._urgent if request.place.urgent else self._chains).add(request, request.place.priority)
 
     def drop(self, request: EngineRequest) -> bool:
         """Forget a request that holds no blocks; whether it is one."""
@@ -104,7 +104,7 @@ class RequestScheduler:
         """
         del self.running[request]
         self._reading.pop(request, None)
-        self._index.let_go(request.sequence, keep, request.worth)
+        self._index.let_go(request.sequence, keep, request.kv.worth)
 
     def admit(self) -> None:
         """Let in those that wait, as many as there are blocks for, and as the next steps can begin to read."""
@@ -162,7 +162,7 @@ class RequestScheduler:
         """Who computes first: what others wait for, then chains that somebody waits for, then those that run ahead."""
         if not request.awaited:
             return 2
-        return 0 if request.urgent or self._step - request.last_step > _OVERDUE else 1
+        return 0 if request.place.urgent or self._step - request.last_step > _OVERDUE else 1
 
     def _admit_urgent(self) -> bool:
         num_placed, has_room = self._admit_from(self._urgent, 0, lambda: True)
@@ -190,7 +190,7 @@ class RequestScheduler:
             How many were let in, and whether there are blocks for the next one.
         """
         urgent = line is self._urgent
-        to_read = self._prefill_chunk - sum(read.num_pending for read in self._reading if read.urgent is urgent)
+        to_read = self._prefill_chunk - sum(read.num_pending for read in self._reading if read.place.urgent is urgent)
         num_placed = place = 0
         while place < min(len(line), 2 * self.num_places) and to_read > 0 and has_place():
             request = line[place]
@@ -202,32 +202,32 @@ class RequestScheduler:
                 self._begin(request, match)
                 to_read -= request.num_pending
                 num_placed += 1
-            elif not self._make_room(only_paused=not (request.urgent or (urgent and request.awaited))):
+            elif not self._make_room(only_paused=not (request.place.urgent or (urgent and request.awaited))):
                 return num_placed, False
         return num_placed, True
 
     def _match(self, request: EngineRequest) -> Match | None:
         """What is there of a request's tokens; None where others are about to compute more of them."""
-        if not request.reuses:
+        if not request.kv.reuses:
             return NO_MATCH
         sequence = request.sequence
         limit = len(sequence.token_ids) - 1  # the last token is computed in any case: its logits are needed
-        if request.score_from is not None:
-            limit = min(limit, request.score_from - 1)
-        if request.wants_logits:
+        if request.wants.score_from is not None:
+            limit = min(limit, request.wants.score_from - 1)
+        if request.wants.logits:
             limit = 0
         match = self._index.find(sequence, limit)
         return None if self.running and self._index.promised(sequence, match.num_tokens, limit) else match
 
     def _begin(self, request: EngineRequest, match: Match) -> None:
-        self._index.begin(request.sequence, match, may_adopt=request.keep)
-        if request.reuses and not request.num_put_back:
+        self._index.begin(request.sequence, match, may_adopt=request.kv.keep)
+        if request.kv.reuses and not request.num_put_back:
             request.num_reused += match.num_tokens
             self.num_reused += match.num_tokens
             request.num_reread = self._index.num_reread(request.sequence, match)
             self.num_reread += request.num_reread
-        is_found = request.max_tokens > 1 or self._pool.max_cached  # else its KV is gone before anyone finds it
-        if is_found and request.layer_exit is None:
+        is_found = request.ends.max_tokens > 1 or self._pool.max_cached  # else its KV is gone before anyone finds it
+        if is_found and request.wants.layer_exit is None:
             self._index.promise(request.sequence)
         self.running[request] = self._reading[request] = None
         request.last_step = self._step
@@ -239,7 +239,7 @@ class RequestScheduler:
 
     def _is_place_left(self) -> bool:
         """Whether fewer chains run than a step computes."""
-        return sum(not (request.urgent or request.paused) for request in self.running) < self.num_places
+        return sum(not (request.place.urgent or request.paused) for request in self.running) < self.num_places
 
     def _make_room(self, only_paused: bool) -> bool:
         """Put back one that nobody waits for; whether there was one.
@@ -250,7 +250,7 @@ class RequestScheduler:
         spare = [
             request
             for request in self.running
-            if not (request.awaited or request.urgent or request in self._reading)
+            if not (request.awaited or request.place.urgent or request in self._reading)
             and (request.paused or not only_paused)
         ]
         if spare:
@@ -280,4 +280,4 @@ class RequestScheduler:
     def _return(self, request: EngineRequest) -> None:
         """Have a request that was put back wait for blocks, before chains that have not begun: it is on its way."""
         request.skipped_since = time.monotonic()
-        self._urgent.add(request, request.priority)
+        self._urgent.add(request, request.place.priority)

@@ -6,12 +6,13 @@ import math
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scaffolding_ext.protocol.branching import BranchTask, break_even_branches
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
+from scaffolding_ext.workers.huggingface.request_parts import Ends, Kv
 from scaffolding_ext.workers.huggingface.waiter import Waiter
 from scaffolding_ext.workers.streaming import NEVER
 
@@ -147,11 +148,12 @@ class EngineReads:
 
     async def whole(self) -> None:
         """Read both."""
-        await self._read(self._whole, reuses=False)
+        await self._read(self._whole, kv=Kv(keep=False, reuses=False))
 
     async def prefix(self) -> None:
         """Read the prefix; its request pauses behind it, so that it holds its blocks."""
-        await self._read(self._task.prefix_tokens, 1, reuses=False, max_tokens=2, ignore_end=True)
+        ends, kv = Ends(2, ignore_end=True), Kv(keep=False, reuses=False)
+        await self._read(self._task.prefix_tokens, 1, ends, kv)
 
     async def suffix(self) -> None:
         """Read both, where the prefix is there."""
@@ -164,10 +166,16 @@ class EngineReads:
                 self._engine.cancel(request)
                 await waiter.wait(request, NEVER)
 
-    async def _read(self, prompt: list[int], num_tokens: int = NEVER, **options: Any) -> None:
+    async def _read(
+        self,
+        prompt: list[int],
+        num_tokens: int = NEVER,
+        ends: Ends = Ends(),  # noqa: B008  (it cannot change)
+        kv: Kv = Kv(keep=False),  # noqa: B008
+    ) -> None:
         """Until a request has generated so many tokens, behind which it pauses, or has ended."""
         waiter = Waiter()
-        (request,) = self._builder.reads(self._task, [prompt], [waiter.notify], keep=False, **options)
+        (request,) = self._builder.reads(self._task, [prompt], [waiter.notify], ends, kv=kv)
         request.may_run_to = num_tokens
         self._engine.submit(request)
         self._sent.append(_Sent(request, waiter))

@@ -22,7 +22,7 @@ def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: f
         EngineError: Log-probabilities were asked for, and some tokens lack theirs.
     """
     ids = answer.token_ids
-    shown = ids is not None and not bodies.flavor.ask_text
+    shown = ids is not None and not bodies.flavor.ids.with_text
     task.output_str = bodies.decode(ids) if ids is not None and shown else answer.text
     if (stops := bodies.stops(task)) is not None:
         task.output_str = stops.strings.cut(task.output_str)

@@ -26,6 +26,80 @@ COMMON_FIELDS = (
 )
 
 
+Budget = Callable[[ThinkingBudget], Mapping[str, Any]]
+"""Request fields for a budget of thinking."""
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class TokenIds(NamedTuple):
+    """How prompts and answers are token ids.
+
+    Attributes:
+        ask: Request fields that make the server give token ids; None where it gives none.
+        with_text: Whether it gives text beside token ids; else they are decoded here.
+        on_chat: Whether a chat's answer has token ids, too, in streams as well.
+        loses: Whether it leaves out the ids of tokens that end inside a character.
+        in_prompts: Whether a prompt may be token ids; else they go as the text that gives them.
+        plain_text: Request fields that make it tokenise a text without adding special tokens; None where it cannot.
+    """
+
+    ask: Mapping[str, Any] | None = None
+    with_text: bool = True
+    on_chat: bool = True
+    loses: bool = False
+    in_prompts: bool = True
+    plain_text: Mapping[str, Any] | None = None
+
+
+class Logprobs(NamedTuple):
+    """How the log-probabilities of new tokens are asked for.
+
+    Attributes:
+        field: Request field for their number on completions.
+        by_ids: Request fields that name alternatives by their ids.
+        most: Most alternatives a token that the server reports with their ids.
+        given_field: Request field for the tokens whose log-probabilities are told, likely or not; releases that lack it
+            ignore it, and tell the likeliest.
+    """
+
+    field: str = "logprobs"
+    by_ids: Mapping[str, Any] = _NONE
+    most: int = 0
+    given_field: str | None = None
+
+
+class PromptScores(NamedTuple):
+    """What the server tells of a prompt.
+
+    Attributes:
+        are_echoed: Whether it gives the log-probabilities of a prompt (`echo`).
+        num_drawn: Tokens that it must be asked to draw then, where 0 is refused or no limit.
+        logits_field: Request field for the logits of a prompt, which are a reward model's scores.
+    """
+
+    are_echoed: bool = False
+    num_drawn: int = 0
+    logits_field: str | None = None
+
+
+class Chat(NamedTuple):
+    """What its chats take beside what completions take.
+
+    Attributes:
+        fields: Task fields.
+        neutral: Sent with every chat request, so that its answer is the model's whole text.
+        continue_turn: Fields that let the model go on with an unfinished assistant turn; None where it cannot be asked.
+        thinking: Fields for a budget of thinking; None where chats have none.
+        takes_salt: Whether chats take `cache_salt`.
+    """
+
+    fields: tuple[str, ...] = ()
+    neutral: Mapping[str, Any] = _NONE
+    continue_turn: Mapping[str, Any] | None = None
+    thinking: Budget | None = None
+    takes_salt: bool = False
+
+
 class Flavor(NamedTuple):
     """One kind of server.
 
@@ -36,58 +110,45 @@ class Flavor(NamedTuple):
         neutral: Sent with each request that has a temperature, so that what its task does not set is the model's plain
             distribution and not a default of the server.
         seed_bits: Bits of a seed that it keeps apart.
-        ask_ids: Request fields that make it give token ids; None where it gives none.
-        ask_text: Whether it gives text beside token ids; else they are decoded here.
-        logprobs_field: Request field for the number of log-probabilities on completions.
-        ask_logprob_ids: Request fields that name alternatives by their ids.
-        max_num_logprobs: Most alternatives a token that it reports with their ids.
-        scores: Whether it gives the log-probabilities of a prompt (`echo`).
-        continue_turn: Fields of a chat request that let the model go on with an unfinished assistant turn; None where
-            it cannot be asked to.
-        chat_fields: Task fields that it takes beside the others in chat requests.
-        chat_neutral: Sent with every chat request, so that its answer is the model's whole text.
-        takes_ids: Whether a prompt may be token ids; else they go as the text that gives them.
-        draws_for_scores: Tokens that it must be asked to draw when it scores a prompt, where 0 is refused or no limit.
-        loses_ids: Whether it leaves out the ids of tokens that end inside a character.
         streamed_for: Request fields with which a whole answer is wrong, and one in pieces is right.
-        chat_ids: Whether a chat's answer has token ids, too, in streams as well.
         priority: The `priority` of a place in the queue (-1 before all others, then 0, 1, ...: the lower, the sooner),
             where the server schedules by it; None leaves it to the server.
-        takes_salt: Whether it takes `cache_salt` on completions, and on chat.
-        verdict_field: Request field for the tokens whose log-probabilities are told, likely or not; releases that lack
-            it ignore it, and tell the likeliest.
-        logits_field: Request field for the logits of a prompt, which are a reward model's scores.
-        ask_plain_text: Request fields that make it tokenise a text without adding special tokens; None where it cannot.
-        thinking: Request fields for a budget of thinking on completions, and in chats; None where it has none.
-        chat_thinking: Likewise.
+        thinking: Request fields for a budget of thinking on completions; None where they have none.
+        takes_salt: Whether completions take `cache_salt`.
+        ids: How prompts and answers are token ids.
+        logprobs: How log-probabilities are asked for.
+        scores: What it tells of a prompt.
+        chat: What its chats take.
     """
 
     name: str
     owned_by: str | None
     fields: tuple[str, ...] = ()
-    neutral: Mapping[str, Any] = MappingProxyType({})
+    neutral: Mapping[str, Any] = _NONE
     seed_bits: int = 63
-    ask_ids: Mapping[str, Any] | None = None
-    ask_text: bool = True
-    logprobs_field: str = "logprobs"
-    ask_logprob_ids: Mapping[str, Any] = MappingProxyType({})
-    max_num_logprobs: int = 0
-    scores: bool = False
-    continue_turn: Mapping[str, Any] | None = None
-    chat_fields: tuple[str, ...] = ()
-    chat_neutral: Mapping[str, Any] = MappingProxyType({})
-    takes_ids: bool = True
-    draws_for_scores: int = 0
-    loses_ids: bool = False
     streamed_for: tuple[str, ...] = ()
-    chat_ids: bool = True
     priority: Callable[[int], float | None] | None = None
-    takes_salt: tuple[bool, bool] = (False, False)
-    verdict_field: str | None = None
-    logits_field: str | None = None
-    ask_plain_text: Mapping[str, Any] | None = None
-    thinking: Callable[[ThinkingBudget], Mapping[str, Any]] | None = None
-    chat_thinking: Callable[[ThinkingBudget], Mapping[str, Any]] | None = None
+    thinking: Budget | None = None
+    takes_salt: bool = False
+    ids: TokenIds = TokenIds()
+    logprobs: Logprobs = Logprobs()
+    scores: PromptScores = PromptScores()
+    chat: Chat = Chat()
+
+
+def _as_it_is(place: int) -> float:
+    """The lowest first; whoever says nothing has 0."""
+    return place
+
+
+def _two_levels(place: int) -> float | None:
+    """The highest first. SGLang throws running requests out for one that is far above them: two levels alone."""
+    return 1 if place < 0 else None
+
+
+def _up_to_one(place: int) -> float:
+    """The highest first, 0.5 where nobody says."""
+    return 1.0 if place < 0 else 0.5 / (1 + place / 1024)
 
 
 def _top_level(budget: ThinkingBudget) -> Mapping[str, Any]:
@@ -119,103 +180,78 @@ _CONTINUE: Mapping[str, Any] = MappingProxyType({"add_generation_prompt": False,
 # llama.cpp cuts the distribution before it heats it, unless it is told the order that the other servers have.
 _SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 
-FLAVORS: Mapping[str, Flavor] = MappingProxyType(
-    {
-        flavor.name: flavor
-        for flavor in (
-            Flavor(
-                "vllm",
-                "vllm",
-                ("top_k", "min_tokens", "ignore_eos"),
-                neutral={"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1},
-                priority=lambda place: place,  # the lowest first; whoever says nothing has 0
-                takes_salt=(True, True),
-                verdict_field="logprob_token_ids",
-                ask_plain_text={"add_special_tokens": False},
-                ask_ids={"return_token_ids": True},
-                ask_logprob_ids={"return_tokens_as_token_ids": True},
-                max_num_logprobs=20,
-                scores=True,
-                continue_turn=_CONTINUE,
-                chat_fields=("reasoning_effort",),
-                thinking=_top_level,
-                chat_thinking=_top_level,
-            ),
-            Flavor(
-                "sglang",
-                "sglang",
-                ("top_k", "min_tokens", "ignore_eos"),
-                neutral={"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1},
-                # The highest first. It throws running requests out for one that is far above them: two levels alone.
-                priority=lambda place: 1 if place < 0 else None,
-                takes_salt=(True, True),
-                ask_ids={"return_token_ids": True},
-                max_num_logprobs=1,
-                chat_ids=False,
-                chat_neutral={"separate_reasoning": False},
-                scores=True,
-                draws_for_scores=1,
-                continue_turn={"continue_final_message": True},
-                chat_fields=("reasoning_effort",),
-                thinking=_custom_params,
-                chat_thinking=_custom_params,
-            ),
-            Flavor(
-                "trtllm",
-                "tensorrt_llm",
-                ("top_k", "min_tokens", "ignore_eos", "best_of"),
-                neutral={"top_p": 1},
-                ask_plain_text={"add_special_tokens": False},
-                ask_ids={"detokenize": False},
-                ask_text=False,
-                max_num_logprobs=1,
-                chat_ids=False,
-                priority=lambda place: 1.0 if place < 0 else 0.5 / (1 + place / 1024),  # the highest first, 0.5 unsaid
-                takes_salt=(False, True),
-                logits_field="return_context_logits",
-                thinking=_top_level,
-                chat_thinking=_top_level,
-            ),
-            Flavor(
-                "llama_cpp",
-                "llamacpp",
-                ("top_k", "ignore_eos"),
-                neutral={"top_p": 1, "top_k": 0, "min_p": 0, "repeat_penalty": 1, "samplers": _SAMPLERS},
-                seed_bits=31,
-                ask_ids={"n_probs": 1},
-                logprobs_field="n_probs",
-                max_num_logprobs=20,
-                continue_turn=_CONTINUE,
-                chat_neutral={"reasoning_format": "none"},
-                loses_ids=True,
-                # Whole, its answer lacks ids where it ends at a stop string, and begins with the turn it went on with.
-                streamed_for=("stop", "continue_final_message"),
-                thinking=_sampler,
-                chat_thinking=_of_template,
-            ),
-            Flavor(
-                "llama_cpp_python",
-                "me",
-                ("top_k",),
-                neutral={"top_p": 1, "top_k": 0, "min_p": 0, "repeat_penalty": 1},
-                seed_bits=31,
-                scores=True,
-                takes_ids=False,
-                draws_for_scores=1,
-            ),
-            Flavor(  # this package's own `serve`
-                "scaffolding_ext",
-                "scaffolding_ext",
-                ("top_k",),
-                takes_ids=False,
-                chat_fields=("reasoning_effort",),
-                thinking=_top_level,
-                chat_thinking=_top_level,
-            ),
-            Flavor("openai", None, ("best_of", "suffix"), chat_fields=("reasoning_effort",)),
-        )
-    }
+_OPEN: Mapping[str, Any] = MappingProxyType({"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1})
+_LLAMA: Mapping[str, Any] = MappingProxyType({"top_p": 1, "top_k": 0, "min_p": 0, "repeat_penalty": 1})
+_KNOWN = (
+    Flavor(
+        "vllm",
+        "vllm",
+        ("top_k", "min_tokens", "ignore_eos"),
+        _OPEN,
+        priority=_as_it_is,
+        thinking=_top_level,
+        takes_salt=True,
+        ids=TokenIds({"return_token_ids": True}, plain_text={"add_special_tokens": False}),
+        logprobs=Logprobs("logprobs", {"return_tokens_as_token_ids": True}, 20, "logprob_token_ids"),
+        scores=PromptScores(are_echoed=True),
+        chat=Chat(("reasoning_effort",), continue_turn=_CONTINUE, thinking=_top_level, takes_salt=True),
+    ),
+    Flavor(
+        "sglang",
+        "sglang",
+        ("top_k", "min_tokens", "ignore_eos"),
+        _OPEN,
+        priority=_two_levels,
+        thinking=_custom_params,
+        takes_salt=True,
+        ids=TokenIds({"return_token_ids": True}, on_chat=False),
+        logprobs=Logprobs(most=1),
+        scores=PromptScores(are_echoed=True, num_drawn=1),
+        chat=Chat(
+            ("reasoning_effort",),
+            {"separate_reasoning": False},
+            {"continue_final_message": True},
+            _custom_params,
+            takes_salt=True,
+        ),
+    ),
+    Flavor(
+        "trtllm",
+        "tensorrt_llm",
+        ("top_k", "min_tokens", "ignore_eos", "best_of"),
+        {"top_p": 1},
+        priority=_up_to_one,
+        thinking=_top_level,
+        ids=TokenIds({"detokenize": False}, with_text=False, on_chat=False, plain_text={"add_special_tokens": False}),
+        logprobs=Logprobs(most=1),
+        scores=PromptScores(logits_field="return_context_logits"),
+        chat=Chat(thinking=_top_level, takes_salt=True),
+    ),
+    Flavor(
+        "llama_cpp",
+        "llamacpp",
+        ("top_k", "ignore_eos"),
+        {**_LLAMA, "samplers": _SAMPLERS},
+        seed_bits=31,
+        # Whole, its answer lacks ids where it ends at a stop string, and begins with the turn that it went on with.
+        streamed_for=("stop", "continue_final_message"),
+        thinking=_sampler,
+        ids=TokenIds({"n_probs": 1}, loses=True),
+        logprobs=Logprobs("n_probs", most=20),
+        chat=Chat(neutral={"reasoning_format": "none"}, continue_turn=_CONTINUE, thinking=_of_template),
+    ),
+    Flavor(
+        "llama_cpp_python",
+        "me",
+        ("top_k",),
+        _LLAMA,
+        seed_bits=31,
+        ids=TokenIds(in_prompts=False),
+        scores=PromptScores(are_echoed=True, num_drawn=1),
+    ),
+    Flavor("openai", None, ("best_of", "suffix"), chat=Chat(("reasoning_effort",))),
 )
+FLAVORS: Mapping[str, Flavor] = MappingProxyType({flavor.name: flavor for flavor in _KNOWN})
 
 
 def flavor_named(name: str) -> Flavor:

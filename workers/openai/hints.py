@@ -26,7 +26,7 @@ def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool) -> dict[str,
     """
     fields: dict[str, Any] = {}
     salt = cache_salt_of(task)
-    if salt is not None and flavor.takes_salt[chat]:
+    if salt is not None and (flavor.chat.takes_salt if chat else flavor.takes_salt):
         fields["cache_salt"] = salt
     elif salt is not None:
         reason = f"servers of flavor {flavor.name!r} take none on this endpoint"

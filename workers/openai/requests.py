@@ -74,14 +74,14 @@ class RequestBodies:
         self._compact = compact
         self._prioritize = prioritize
         self._thinking_fields = dict(thinking_fields or {})
-        fields = {*COMMON_FIELDS, *flavor.fields, *(flavor.chat_fields if chat else ())}
+        fields = {*COMMON_FIELDS, *flavor.fields, *(flavor.chat.fields if chat else ())}
         self._forwarded = tuple(sorted(fields))
         self._refused = tuple(sorted(NEUTRAL.keys() - fields - {"num_logprobs"}))
 
     @property
     def gives_ids(self) -> bool:
         """Whether answers come with token ids."""
-        return self.flavor.ask_ids is not None and (self.flavor.chat_ids or not self._chat)
+        return self.flavor.ids.ask is not None and (self.flavor.ids.on_chat or not self._chat)
 
     @property
     def max_num_logprobs(self) -> int:
@@ -89,12 +89,12 @@ class RequestBodies:
 
         A chat's list is cut where it should end, and begins with the token that was drawn: one more is asked for.
         """
-        return max(0, self.flavor.max_num_logprobs - self._chat) if self.gives_ids else 0
+        return max(0, self.flavor.logprobs.most - self._chat) if self.gives_ids else 0
 
     @property
     def unserved(self) -> frozenset[str]:
         """Task types that servers of this kind know nothing of on this endpoint."""
-        fields = {"VerifyTask": self.flavor.verdict_field, "RewardTask": self.flavor.logits_field}
+        fields = {"VerifyTask": self.flavor.logprobs.given_field, "RewardTask": self.flavor.scores.logits_field}
         return frozenset(name for name, field in fields.items() if field is None or self._chat)
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
@@ -115,7 +115,7 @@ class RequestBodies:
         says_all = task.temperature is not None  # what it leaves out is off; else that is the server's to say
         body: dict[str, Any] = {"model": self._model, **(self.flavor.neutral if says_all else {}), **self._prompt(task)}
         if self._chat:
-            body.update(self.flavor.chat_neutral)
+            body.update(self.flavor.chat.neutral)
         if says_all:
             body["temperature"] = number("temperature", task.temperature, 1.0)
             self._watch.see(task, body["temperature"])
@@ -128,7 +128,7 @@ class RequestBodies:
             body["seed"] = integer("seed", task.seed, None, 0) & ((1 << self.flavor.seed_bits) - 1)
         body["max_tokens"] = self._max_tokens(task, body)
         if self.gives_ids:
-            body.update(self.flavor.ask_ids or {})
+            body.update(self.flavor.ids.ask or {})
         body.update(self._logprobs(task))
         body.update(self._hints(task))
         body.update(self._thinking(task))
@@ -138,14 +138,14 @@ class RequestBodies:
 
     def lost_ids(self, task: GenerationTask) -> LostIds | None:
         """What restores the ids of a task's answer, where its server loses some; chats are gone on with as texts."""
-        if self._chat or not self.flavor.loses_ids:
+        if self._chat or not self.flavor.ids.loses:
             return None
         encode = functools.partial(self.encode, add_special_tokens=False)
         return LostIds(encode, self.decode, needs_logprobs=bool(task.num_logprobs))
 
     def stops(self, task: GenerationTask) -> IdStops | None:
         """A task's stop strings, where its server sends ids alone and so matches none."""
-        if not self.gives_ids or self.flavor.ask_text or not is_set(task, "stop"):
+        if not self.gives_ids or self.flavor.ids.with_text or not is_set(task, "stop"):
             return None
         strings = stop_strings(task.stop)
         return IdStops(StopStrings(strings), self.decode) if strings else None
@@ -156,7 +156,10 @@ class RequestBodies:
 
     def verdict(self, piece: GenerationTask, task: VerifyTask) -> dict[str, Any]:
         """The body of a piece of a lowered task, with the log-probabilities of both words, likely or not."""
-        return {**self.generation(piece, stream=False), str(self.flavor.verdict_field): [task.yes_token, task.no_token]}
+        return {
+            **self.generation(piece, stream=False),
+            str(self.flavor.logprobs.given_field): [task.yes_token, task.no_token],
+        }
 
     def logits(self, task: RewardTask) -> dict[str, Any]:
         """The body of a request for a reward model's scores of each token.
@@ -167,7 +170,7 @@ class RequestBodies:
         prompt = task.input_str if task.input_tokens is None else self.reader.checked(task.input_tokens, "input_tokens")
         if not prompt:
             raise InvalidTaskError("input_tokens is None and input_str is None or empty; give a text to be scored")
-        fixed = {"model": self._model, "max_tokens": 1, str(self.flavor.logits_field): True}
+        fixed = {"model": self._model, "max_tokens": 1, str(self.flavor.scores.logits_field): True}
         return {**fixed, "prompt": prompt, **self._hints(task)}
 
     def echo(self, prompt: list[int], task: Task | None = None) -> dict[str, Any]:
@@ -176,20 +179,20 @@ class RequestBodies:
         Raises:
             InvalidTaskError: The server takes text alone, and none gives these ids.
         """
-        fixed = {"echo": True, "max_tokens": self.flavor.draws_for_scores, "logprobs": 1, "temperature": 0.0}
+        fixed = {"echo": True, "max_tokens": self.flavor.scores.num_drawn, "logprobs": 1, "temperature": 0.0}
         hints = {} if task is None else self._hints(task)
         return {"model": self._model, "prompt": self._sent(prompt, None), **fixed, **hints}
 
     def num_hidden(self, prompt: list[int]) -> int:
         """Tokens at a prompt's beginning that the server adds itself, and tells nothing of."""
-        if self.flavor.takes_ids:
+        if self.flavor.ids.in_prompts:
             return 0
         added = self.encode("", True)
         return len(added) if prompt[: len(added)] == added else 0
 
     def _sent(self, ids: list[int], text: str | None) -> list[int] | str:
         """A prompt of token ids as the server takes it; `text` is what the task says that it reads."""
-        if self.flavor.takes_ids:
+        if self.flavor.ids.in_prompts:
             return ids
         rest = ids[self.num_hidden(ids) :]
         for candidate in (text, self.reader.tokenizer.decode(rest, skip_special_tokens=False)):
@@ -211,12 +214,12 @@ class RequestBodies:
     @property
     def no_thinking_budget(self) -> str | None:
         """Why no budget of thinking can be asked for; None where it can."""
-        fields = self.flavor.chat_thinking if self._chat else self.flavor.thinking
+        fields = self.flavor.chat.thinking if self._chat else self.flavor.thinking
         return f"servers of flavor {self.flavor.name!r} have none on this endpoint" if fields is None else None
 
     def _thinking(self, task: GenerationTask) -> Mapping[str, Any]:
         budget = notes_of(task).thinking
-        fields = self.flavor.chat_thinking if self._chat else self.flavor.thinking
+        fields = self.flavor.chat.thinking if self._chat else self.flavor.thinking
         return {} if budget is None or fields is None else {**self._thinking_fields, **fields(budget)}
 
     def _prompt(self, task: GenerationTask) -> dict[str, Any]:
@@ -224,7 +227,7 @@ class RequestBodies:
             return {"messages": self._messages(task), **self._turn(task)}
         if task.input_tokens is not None:
             ids = self.reader.prompt(task)
-            plain = self.flavor.ask_plain_text if self._compact else None
+            plain = self.flavor.ids.plain_text if self._compact else None
             if plain is not None and task.input_str:
                 as_text = {"prompt": task.input_str, **plain}
                 if _num_bytes(as_text) < _num_bytes({"prompt": ids}) and self.encode(task.input_str, False) == ids:
@@ -248,12 +251,12 @@ class RequestBodies:
     def _turn(self, task: GenerationTask) -> Mapping[str, Any]:
         if notes_of(task).turn_start is None:
             return {}
-        if self.flavor.continue_turn is None:
+        if self.flavor.chat.continue_turn is None:
             raise InvalidTaskError(
                 f"the task goes on with an unfinished answer, which a chat server of flavor {self.flavor.name!r} "
                 "cannot: take endpoint='completions'"
             )
-        return self.flavor.continue_turn
+        return self.flavor.chat.continue_turn
 
     def _max_tokens(self, task: GenerationTask, body: Mapping[str, Any]) -> int:
         has_ids = task.input_tokens is not None
@@ -273,8 +276,8 @@ class RequestBodies:
                 f"{self.max_num_logprobs or 'none'} on this endpoint"
             )
         if self._chat:
-            return {"logprobs": True, "top_logprobs": wanted + 1, **self.flavor.ask_logprob_ids}
-        return {self.flavor.logprobs_field: wanted, **self.flavor.ask_logprob_ids}
+            return {"logprobs": True, "top_logprobs": wanted + 1, **self.flavor.logprobs.by_ids}
+        return {self.flavor.logprobs.field: wanted, **self.flavor.logprobs.by_ids}
 
 
 def _num_bytes(fields: Mapping[str, Any]) -> int:

@@ -67,7 +67,7 @@ def read_piece(choice: Any, flavor: Flavor) -> Piece:
     text = getattr(choice if message is None else message, "content" if message is not None else "text", None) or ""
     reported = getattr(choice, "logprobs", None)
     ids = getattr(choice, "token_ids", None)
-    if ids is None and flavor.ask_ids is not None:
+    if ids is None and flavor.ids.ask is not None:
         ids = _reported_ids(reported)
     ids = None if ids is None else [int(token) for token in ids]
     reason = getattr(choice, "finish_reason", None)

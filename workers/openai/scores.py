@@ -48,7 +48,7 @@ async def scores_of(
         )
 
     def read(reply: Any) -> Scores:
-        values = prompt_scores(reply, len(prompt), num_hidden, from_text=not bodies.flavor.takes_ids)
+        values = prompt_scores(reply, len(prompt), num_hidden, from_text=not bodies.flavor.ids.in_prompts)
         counts = token_counts(getattr(reply, "usage", None), 0)
         return Scores([value for value in values[start:] if value is not None], counts._replace(decoded=0))
 

@@ -44,18 +44,18 @@ async def proven(connection: Connection, flavor: Flavor, model: str) -> Proven:
         flavor: Its kind.
         model: The server's name for the model.
     """
-    if flavor.ask_ids is None or flavor.loses_ids:  # the first token may be one whose id is lost
+    if flavor.ids.ask is None or flavor.ids.loses:  # the first token may be one whose id is lost
         return Proven(flavor, {})
     refused = {}
-    plain = {"model": model, "prompt": _PROMPT, "max_tokens": 1, "temperature": 0.0, **flavor.ask_ids}
-    asked = {**plain, flavor.logprobs_field: 1, **flavor.ask_logprob_ids}
+    plain = {"model": model, "prompt": _PROMPT, "max_tokens": 1, "temperature": 0.0, **flavor.ids.ask}
+    asked = {**plain, flavor.logprobs.field: 1, **flavor.logprobs.by_ids}
     piece = await _piece(connection, flavor, asked)
     if not isinstance(piece, Piece) or not piece.logprobs:
         refused["num_logprobs"] = piece if isinstance(piece, str) else "the server tells none beside token ids"
-        flavor = flavor._replace(max_num_logprobs=0)
+        flavor = flavor._replace(logprobs=flavor.logprobs._replace(most=0))
         piece = await _piece(connection, flavor, plain)
     if not isinstance(piece, Piece) or not piece.token_ids:
-        flavor = flavor._replace(ask_ids=None)
+        flavor = flavor._replace(ids=flavor.ids._replace(ask=None))
         refused["StreamGenerationTask"] = piece if isinstance(piece, str) else "this release gives no token ids"
     return Proven(flavor, refused)
 
@@ -91,9 +91,9 @@ def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: 
     if chat:
         refused["ScoreTask"] = "a chat server scores no prompts; take endpoint='completions'"
     name, test, claimed = (
-        (CONTINUED_TURNS, refused_turns, flavor.continue_turn is not None)
+        (CONTINUED_TURNS, refused_turns, flavor.chat.continue_turn is not None)
         if chat
-        else ("ScoreTask", refused_scores, flavor.scores)
+        else ("ScoreTask", refused_scores, flavor.scores.are_echoed)
     )
     reason = connection.run_blocking(test, connection, bodies) if tested or not claimed else None
     if "RewardTask" not in bodies.unserved:
@@ -108,7 +108,7 @@ async def refused_scores(connection: Connection, bodies: RequestBodies) -> str |
     The server draws some tokens and says how likely each was; then it scores the same tokens as a prompt. Both must
     agree token by token, and would not if either were shifted by one.
     """
-    if not bodies.flavor.scores:
+    if not bodies.flavor.scores.are_echoed:
         return f"servers of flavor {bodies.flavor.name!r} give no log-probabilities of a prompt"
     try:
         found = await _found_wrong(connection, bodies)
@@ -162,7 +162,7 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
     A server that closes the turn and opens another reads more prompt tokens than the same words cost in the user's
     turn.
     """
-    if bodies.flavor.continue_turn is None:
+    if bodies.flavor.chat.continue_turn is None:
         return f"chat servers of flavor {bodies.flavor.name!r} cannot go on with an unfinished answer"
     lengths = []
     for text, start in ((_PROMPT, None), (_PROMPT + _WORDS, len(_PROMPT)), (_PROMPT + _WORDS, None)):

@@ -255,12 +255,13 @@ def test_a_stranger_of_like_length_does_not_keep_siblings_from_reading_together(
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
     from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
+    from scaffolding_ext.workers.huggingface.request_parts import Ends
     from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     works, own = [], iter(range(2, 40))
     for first_blocks in ([0, 1], [0, 1], [20, 21], [0, 1], [30, 31]):
-        request = EngineRequest(list(range(41)), 1, GREEDY, notify=lambda _: None)
+        request = EngineRequest(list(range(41)), Ends(1), GREEDY, notify=lambda _: None)
         for index in [*first_blocks, next(own)]:
             request.sequence.add(Block(index))
         request.sequence.num_kv = 40

@@ -19,6 +19,7 @@ from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 from scaffolding_ext.workers.huggingface.model_limits import kv_limits
 from scaffolding_ext.workers.huggingface.model_loading import load_model
 from scaffolding_ext.workers.huggingface.prefix_index import PrefixIndex
+from scaffolding_ext.workers.huggingface.request_parts import Ends, Place
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -65,7 +66,7 @@ def test_sixty_four_requests_of_300_tokens_run_at_once_on_the_kv_shape_of_qwen_h
     index = PrefixIndex(KVBlocks(limits.num_blocks, 32), pool)
     scheduler = RequestScheduler(pool, index, num_places=64, prefill_chunk=1 << 30)
     for number in range(64):
-        scheduler.add(EngineRequest([number] * 300, 1, GREEDY, notify=lambda _: None))
+        scheduler.add(EngineRequest([number] * 300, Ends(1), GREEDY, notify=lambda _: None))
     scheduler.admit()
     assert len(scheduler.running) == 64
     assert len(scheduler.works()) == 64
@@ -77,7 +78,7 @@ def test_chains_are_let_in_by_priority_behind_what_others_wait_for():
     pool = BlockPool(64, 0)
     scheduler = RequestScheduler(pool, PrefixIndex(KVBlocks(64, 32), pool), num_places=1, prefill_chunk=1 << 30)
     late, soon, awaited = (
-        EngineRequest([number] * 9, 4, GREEDY, priority=priority, urgent=urgent, notify=lambda _: None)
+        EngineRequest([number] * 9, Ends(4), GREEDY, place=Place(urgent, priority), notify=lambda _: None)
         for number, (priority, urgent) in enumerate([(9.0, False), (1.0, False), (50.0, True)])
     )
     for request in (late, soon, awaited):

@@ -19,6 +19,7 @@ from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
 from scaffolding_ext.workers.huggingface.model_limits import check_attention
+from scaffolding_ext.workers.huggingface.request_parts import Ends
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -98,7 +99,7 @@ def test_bytes_that_are_no_text_do_not_end_the_decoding():
     vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"a": 256}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    request = EngineRequest([256], 10, GREEDY, notify=lambda _: None)
+    request = EngineRequest([256], Ends(10), GREEDY, notify=lambda _: None)
     for token in (0xC3, 0xA9, 0xFF, 256, 256):
         request.accept(token, None, tokenizer, frozenset())
     text = request.snapshot(0).text

@@ -15,6 +15,7 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.request_builder import fill
+from scaffolding_ext.workers.huggingface.request_parts import Ends
 from scaffolding_ext.workers.huggingface.sampling import SamplingParams
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -51,7 +52,7 @@ def test_a_request_waits_in_the_place_of_its_program_unless_its_task_has_one(wor
         enter_program(program)
         made = [worker._builder.generation(GenerationTask(input_tokens=[5, 6]), print)]
         made += [worker._builder.generation(own, print), worker._builder.score(scored, print)]
-        return [request.priority for request in (*made, *worker._builder.verify(branches, [print]))]
+        return [request.place.priority for request in (*made, *worker._builder.verify(branches, [print]))]
 
     assert asyncio.run(places()) == [7.0, 0.5, 7.0, 7.0]
     assert worker.unordered is None
@@ -152,7 +153,7 @@ async def stream(worker, task):
 def test_a_token_its_text_and_the_end_it_brings_appear_together():
     tokenizer = load_tokenizer(MODEL).backend_tokenizer
     ids = tokenizer.encode("So I get 7.", add_special_tokens=False).ids
-    request = EngineRequest([5], len(ids), SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
+    request = EngineRequest([5], Ends(len(ids)), SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
     decoder, locked = request._decoder, []
 
     class Watched:
@@ -172,7 +173,7 @@ def test_a_token_its_text_and_the_end_it_brings_appear_together():
 
 
 def test_a_failure_behind_the_awaited_tokens_is_no_end():
-    request = EngineRequest([5], 9, SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
+    request = EngineRequest([5], Ends(9), SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
     request.accept(6, None, load_tokenizer(MODEL).backend_tokenizer, frozenset())
     request.end("error", EngineError("out of luck"))
     task = StreamGenerationTask(input_tokens=[5])
@@ -184,7 +185,7 @@ def test_a_failure_behind_the_awaited_tokens_is_no_end():
 def test_what_may_become_a_stop_string_is_held_back(stop, expected):
     tokenizer = load_tokenizer(MODEL).backend_tokenizer
     ids = tokenizer.encode("So I get 7.", add_special_tokens=False).ids
-    request = EngineRequest([5], len(ids), SamplingParams(0.0, 0, 1.0, 0), stop=(stop,), notify=lambda _: None)
+    request = EngineRequest([5], Ends(len(ids), (stop,)), SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
     texts = []
     while not request.ended:
         request.accept(ids[request.num_decoded], None, tokenizer, frozenset())

@@ -61,12 +61,12 @@ def test_the_list_of_fields_is_the_protocols():
 @pytest.mark.parametrize("name", ASKED)
 def test_every_field_is_sent_or_refused_by_name(flavor, name):
     kind, given = FLAVORS[flavor], task(**{name: ASKED[name]})
-    if name not in (*COMMON_FIELDS, *kind.fields) and not (name == "num_logprobs" and kind.max_num_logprobs):
+    if name not in (*COMMON_FIELDS, *kind.fields) and not (name == "num_logprobs" and kind.logprobs.most):
         with pytest.raises(InvalidTaskError, match=f"{name} is "):
             bodies(flavor).generation(given, stream=False)
         return
     body = bodies(flavor).generation(given, stream=False)
-    sent = kind.logprobs_field if name == "num_logprobs" else name
+    sent = kind.logprobs.field if name == "num_logprobs" else name
     assert body[sent] == (ASKED[name] & (2**kind.seed_bits - 1) if name == "seed" else ASKED[name])
 
 
