@@ -318,7 +318,8 @@ def _branch_task(group: Sequence[tuple[Branch, GenerationTask]], least_similarit
 def _write_back(task: BranchTask, group: Sequence[tuple[Branch, GenerationTask]]) -> None:
     """Write what a BranchTask brought into the piece of each branch."""
     texts, ids, reasons = task.outputs, task.output_tokens, task.finish_reasons
-    logprobs, confidences = task.logprobs or [None] * len(group), task.confidences
+    logprobs: Sequence[Sequence[float] | None] = task.logprobs or [None] * len(group)
+    confidences = task.confidences
     if texts is None or ids is None or reasons is None or confidences is None:
         raise NoOutputError(
             f"the worker {task.worker_tag!s} left no output in a BranchTask; it failed silently: read its log"

@@ -175,7 +175,7 @@ def estimated_counts_of(task: Task) -> TokenCounts | None:
     num_decoded = num_decoded_of(task)
     if num_decoded is None:
         num_said = getattr(task, "completion_tokens_num", 0)  # of a chat, which upstream's worker counts there
-        return TokenCounts(num_said, task.prompt_tokens_num) if num_said else None
+        return TokenCounts(num_said, getattr(task, "prompt_tokens_num", 0)) if num_said else None
     num_read = getattr(task, "usage_prompt_tokens", None)
     return TokenCounts(num_decoded, len(task.input_tokens or ()) if num_read is None else num_read)
 
