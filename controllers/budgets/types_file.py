@@ -56,7 +56,9 @@ def _content(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The object in a JSON file; an empty one where it holds something else."""
     try:
         content = parse_json(decoded(located(path).read_bytes()))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {os.fspath(path)}: {error.strerror}; `budget fit` writes such files") from error
+    except ValueError as error:
         raise ConfigError(f"{os.fspath(path)} {error}") from error
     return content if isinstance(content, dict) else {}
 
