@@ -7,34 +7,23 @@ from types import MappingProxyType
 from typing import Any
 
 from scaffolding_ext.errors import InvalidTaskError
-from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
-from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING, sampling_defaults
+from scaffolding_ext.protocol import GenerationTask, standins
 
-# Sampling fields with the values that ask for nothing.
+# Values beside None and the default that ask for nothing.
+_OFF: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "logit_bias": ({},),
+    "min_tokens": (0,),
+    "num_logprobs": (0,),
+    "stop": ("",),
+    "suffix": ("",),
+    "top_k": (0,),
+    "user": ("",),
+}
+# Sampling fields with the values that ask for nothing: those of the stand-in, since a release may lack some.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
-    {
-        "best_of": (None, 1),
-        "echo": (None, False),
-        "frequency_penalty": (None, 0.0),
-        "ignore_eos": (None, False),
-        "logit_bias": (None, {}),
-        "max_tokens": (None,),
-        "min_tokens": (None, 0),
-        "n": (None, 1),
-        "num_logprobs": (None, 0),
-        "presence_penalty": (None, 0.0),
-        "reasoning_effort": (None,),
-        "return_context_logits": (None, False),
-        "seed": (None,),
-        "skip_detokenizer": (False,),
-        "skip_tokenizer": (False,),
-        "stop": (None, [], ""),
-        "suffix": (None, ""),
-        "temperature": (None,),
-        "top_k": (None, 0),
-        "top_p": (None,),
-        "user": (None, ""),
-    }
+    {name: (None, default, *_OFF.get(name, ())) for name, default in sampling_defaults(standins.GenerationTask).items()}
 )
 
 

@@ -31,16 +31,24 @@ _RESULT_FIELDS = frozenset(
     )
 )
 _REQUEST_FIELDS = frozenset(("input_str", "input_tokens", *(field.name for field in dataclasses.fields(Task))))
-# Fields of the stand-in alone: a newer release may add fields, and some of them may be results.
-SAMPLING_FIELDS = (
-    frozenset(field.name for field in dataclasses.fields(GenerationTask))
-    & frozenset(field.name for field in dataclasses.fields(standins.GenerationTask))
-) - (_RESULT_FIELDS | _REQUEST_FIELDS)
+
+
+def sampling_defaults(task_class: type[Any]) -> dict[str, Any]:
+    """The sampling fields of a class of generation tasks, with their defaults."""
+    return {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(task_class)
+        if field.name not in _RESULT_FIELDS | _REQUEST_FIELDS
+    }
+
+
+# Fields that the stand-in has, too: a newer release may add fields, and some of them may be results.
 _DEFAULTS = {
-    field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    for field in dataclasses.fields(GenerationTask)
-    if field.name in SAMPLING_FIELDS
+    name: default
+    for name, default in sampling_defaults(GenerationTask).items()
+    if name in sampling_defaults(standins.GenerationTask)
 }
+SAMPLING_FIELDS = frozenset(_DEFAULTS)
 # Values outside these bounds suit no engine. Each worker checks the limits of its own engine.
 _BOUNDS: dict[str, dict[str, float]] = {
     "temperature": {"least": 0},
