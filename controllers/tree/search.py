@@ -117,7 +117,7 @@ class SearchController(BaseController):
         sampling_params: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.strategy: Strategy = part_from("strategy", search_strategies, Strategy, strategy)
+        self.strategy: Strategy = part_from("strategy", search_strategies, Strategy, strategy)  # type: ignore[type-abstract]
         if isinstance(scorer, Controller) and not isinstance(scorer, Scorer):
             scorer = ControllerScorer(scorer)
         self.scorer: Scorer = part_from("scorer", search_scorers, Scorer, scorer)
@@ -357,7 +357,8 @@ class _Search:
         positions = self._positions(open_ones)
         steps = None if all(node.to_end for node in open_ones) else self._parts.steps
         yield from expander.write(open_ones, positions, steps)
-        held = {id(each): each.num_own_tokens for node in going for each in (node, *node.ancestors())}
+        lines: list[Any] = [each for node in going for each in (node, *node.ancestors())]
+        held = {id(each): each.num_own_tokens for each in lines}
         self._most_held = max(self._most_held, sum(held.values()) + len(self._root.prompt.input_tokens or ()))
         has_logprobs = [node.logprobs is not None for node in going]
         record(

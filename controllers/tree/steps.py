@@ -81,7 +81,7 @@ class Steps:
         if any(stop in behind for stop in own_stops):
             return
         if whole is None or not behind:
-            is_end_token = bool(ids) and decode(ids[-1:]) == ""  # the model ended the solution
+            is_end_token = ids is not None and len(ids) > 0 and decode(ids[-1:]) == ""  # the model ended the solution
             if is_end_token or not text or extract(text) is not None:
                 return
             end = self.texts[0]

@@ -99,7 +99,7 @@ class AdaptiveBranching(Strategy):
         self._most_alike[node.path] = max(self._most_alike.get(node.path, 0), values[score])
 
     def _choose(self, most: int | None) -> list[Node]:
-        return [self._grow(self._selected()) for _ in range(self.at_once if most is None else most)]
+        return [self._grow(self._selected()) for _ in range(self._wanted(most))]
 
     def _selected(self) -> Node:
         node = self.root
@@ -124,7 +124,7 @@ class AdaptiveBranching(Strategy):
     def _widens(self, node: Node) -> bool:
         if self.model == "widening":
             k, alpha = self.widening
-            return len(node.children) < k * max(1, self._arm_of(node).num) ** alpha
+            return bool(len(node.children) < k * max(1, self._arm_of(node).num) ** alpha)
         return self._draw(self._gen.get(node.path, Arm())) >= self._draw(self._cont.get(node.path, Arm()))
 
     def _bound(self, child: Node, log_visits: float) -> float:

@@ -95,6 +95,10 @@ class Strategy(ABC):
     _new: list[Node]
     _asked: set[tuple[int, ...]]
 
+    def _wanted(self, most: int | None) -> int:
+        """How many nodes one `ask` gives, of a strategy that always has more."""
+        return most if most is not None else self.at_once or 1
+
     def _checked(self, score: float) -> float:
         return require.number("score", score)
 

@@ -41,7 +41,7 @@ class BestFirst(Strategy):
             heapq.heappush(self._leaves, (-score, node.path, node))
 
     def _choose(self, most: int | None) -> list[Node]:
-        wanted = self.at_once if most is None else most
+        wanted = self._wanted(most)
         while len(self._queue) < wanted and self._leaves and not self._is_over:
             node = heapq.heappop(self._leaves)[2]
             self._is_over = node.has_ended

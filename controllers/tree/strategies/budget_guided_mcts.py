@@ -75,7 +75,7 @@ class BudgetGuidedMCTS(VisitedTree):
 
     def _choose(self, most: int | None) -> list[Node]:
         chosen: list[Node] = []
-        wanted = self.at_once if most is None else most
+        wanted = self._wanted(most)
         while len(chosen) < wanted:
             node = self._selected()
             if node is None:

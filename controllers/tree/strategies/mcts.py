@@ -113,7 +113,7 @@ class MCTS(VisitedTree):
 
     def _choose(self, most: int | None) -> list[Node]:
         chosen: list[Node] = []
-        while len(chosen) < (self.at_once if most is None else most):
+        while len(chosen) < self._wanted(most):
             if self._to_roll_out:
                 rollout = self._to_roll_out.pop(0).grow(to_end=True)
                 self.known[rollout.path] = Visits()

@@ -123,4 +123,5 @@ class ParticleFilter(LevelStrategy):
             return sorted(self.rng.choice(len(weights), size=count, p=weights).tolist())
         positions = (self.rng.random() + np.arange(count)) / max(1, count)
         edges = np.cumsum(weights)
-        return np.minimum(np.searchsorted(edges, positions, side="right"), len(weights) - 1).tolist()
+        drawn: list[int] = np.minimum(np.searchsorted(edges, positions, side="right"), len(weights) - 1).tolist()
+        return drawn

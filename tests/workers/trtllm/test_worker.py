@@ -373,7 +373,7 @@ def test_branches_share_their_prefix_and_say_how_long_to_keep_it(
 def test_a_tree_of_branches_says_what_is_worth_keeping() -> None:
     sampling = {"top_k": 1, "temperature": 0.7}  # this release tells the log-probability of the likeliest token alone
     controller = KVShareBranchingController(
-        4, max_depth=2, beam_width=2, step_tokens=4, max_tokens=8, sampling_params=sampling
+        4, max_depth=2, beam_width=2, step_tokens=4, max_tokens=8, reward="verdict", sampling_params=sampling
     )
     with TRTLLMWorker(MODEL, self_test=False) as worker, ScaffoldingLlm(controller, {"generation": worker}) as llm:
         result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
@@ -388,7 +388,7 @@ def test_a_tree_of_branches_says_what_is_worth_keeping() -> None:
 
 
 def test_a_layer_exit_is_refused_where_an_engine_gives_its_last_layer_alone() -> None:
-    controller = KVShareBranchingController(2, layer_exit={"max_entropy": 1.0, "max_change": 0.5})
+    controller = KVShareBranchingController(2, reward="verdict", layer_exit={"max_entropy": 1.0, "max_change": 0.5})
     with (
         TRTLLMWorker(MODEL, self_test=False) as worker,
         pytest.raises(ConfigError, match=r"TRTLLMWorker cannot stop at a layer \(layer_exit\).*last layer alone"),
