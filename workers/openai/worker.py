@@ -156,7 +156,7 @@ class OpenAIWorker(ChatWorker):
             if served is not None and self._path != "chat":
                 named, lacking = self._connection.run_blocking(proven, self._connection, named, model)
             if text_prompts:
-                named = named._replace(takes_ids=False)
+                named = named._replace(ids=named.ids._replace(in_prompts=False))
             self.flavor = named.name
             self.model = None if endpoint == "chat" else tokenizer or model
             self.max_seq_len = max_seq_len
