@@ -48,7 +48,7 @@ setup(
         "scaffolding_ext.evaluation.run": ["*.json"],
         "scaffolding_ext.evaluation.report.html_report": ["templates/*"],
         "scaffolding_ext.workers.huggingface": ["*.c", "*.pyi"],
-        "scaffolding_ext.tinylm": ["weights/*/*", "weights/*/*/*"],
+        "scaffolding_ext.tinylm": ["weights/*/*"],
     },
     install_requires=[
         "numpy>=1.26,<3",

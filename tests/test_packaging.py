@@ -106,7 +106,7 @@ def test_every_stack_file_is_in_the_wheel(files: set[str], name: str) -> None:
     assert f"scaffolding_ext/configs/{name}.yaml" in files
 
 
-@pytest.mark.parametrize("model", ["draft", "target", "third_edition/draft", "third_edition/target"])
+@pytest.mark.parametrize("model", ["draft", "target"])
 def test_the_embedded_models_are_in_the_wheel(files: set[str], wheel: zipfile.ZipFile, model: str) -> None:
     folder = f"scaffolding_ext/tinylm/weights/{model}"
     for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

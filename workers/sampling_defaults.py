@@ -101,7 +101,7 @@ class SamplingDefaults(NamedTuple):
 class GreedyWatch:
     """Warns once where a reasoning model decodes a chain greedily.
 
-    The embedded models are left out: they were measured, and greedy is their strongest single chain.
+    The embedded models are left out: greedy chains of theirs end, and are right as often as sampled ones.
 
     Args:
         model: A folder, a hub name or `tinylm/NAME`; None where nobody knows it.

@@ -1,6 +1,6 @@
 """Who is served first: each policy against first come, first served, simulated on recorded programs and served live.
 
-    python -m benchmarks.studies.scheduling --model tinylm/third_edition/target --store runs/scheduling --json
+    python -m benchmarks.studies.scheduling --model tinylm/target --store runs/scheduling --json
 
 Single chains and votes of 16 that stop early arrive by Poisson at one engine. They are recorded once, so that every
 policy is simulated on the same programs and arrivals, at any rate. Then they arrive at the real engine. A program is
@@ -187,7 +187,7 @@ def plot(report: Report, path: Path) -> None:
         axes[1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
-@benchmark("studies.scheduling --model tinylm/third_edition/target --store runs/scheduling")
+@benchmark("studies.scheduling --model tinylm/target --store runs/scheduling")
 @size("--num_problems", 120, quick=3, help="Recorded programs of each kind.", least=2)
 @size(
     "--max_steps", 6, quick=4, help="Steps of a problem at most: short ones leave more programs to a minute.", least=3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scaffolding_ext.tinylm.grammar import MAX_NUM_STEPS
 
 WARMUP_STEPS = 60
-DECAY_SHARE = 0.4  # the learning rate falls linearly over the last part of the run
+DECAY_SHARE = 0.32  # the learning rate falls linearly over the last part of the run
 # Longest problem from each step on. Copying an operation by its label is learnt within minutes on short problems, and
 # hardly at all when all lengths come at once.
 CURRICULUM = ((0, 5), (200, 9), (350, 15), (500, MAX_NUM_STEPS))

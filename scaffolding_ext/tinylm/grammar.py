@@ -29,6 +29,7 @@ Split = Literal["train", "held_out"]
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _HELD_OUT_EVERY = 8  # one question in eight is held out
+_MODULI = (7, 9)  # the target that ships learnt 11 and 13, too, and gets a fifth of their lines wrong
 _BELOW_ZERO_SHARE = 0.05  # of the steps of a walk that could lead below zero do
 
 
@@ -117,7 +118,7 @@ def _draw(rng: random.Random, kind: str, max_num_steps: int) -> Problem:
     if kind == "maximum":
         operations = tuple(f"{label}{rng.randint(10, 99)}" for label in labels)
         return _solved(Problem(kind, f"Find the largest number: {','.join(operations)}.", "", 0, operations))
-    modulus = rng.choice((7, 9, 11, 13)) if kind == "modular" else 0
+    modulus = rng.choice(_MODULI) if kind == "modular" else 0
     state = start = rng.randint(1, modulus - 1 if modulus else 50)
     unwritten = Problem(kind, "", "", start, (), modulus)
     names: list[str] = []

@@ -41,7 +41,11 @@ def worker_at(front: FrontThread, **options: Any) -> dict[str, Any]:
 
 def answered(front: FrontThread, name: str, tags: tuple[str, ...] = ("generation",), **options: Any) -> str | None:
     overrides = [f"workers.{tag}={worker_at(front, **options)}" for tag in tags]
-    short = {"dynasor_cot": "max_tokens=64", "budget_forcing": "thinking_tokens=64"}.get(name)
+    short = {
+        "native": "sampling_params.temperature=0.0",
+        "dynasor_cot": "max_tokens=64",
+        "budget_forcing": "thinking_tokens=64",
+    }.get(name)
     if short is not None:
         overrides.append(f"controller.args.{short}")
     with load_stack(f"configs:{name}", overrides) as llm:

@@ -52,12 +52,12 @@ def run(worker: Any, task: Any) -> Any:
 
 
 def chat(*messages: Any, **fields: Any) -> ChatTask:
-    return ChatTask(messages=list(messages), max_tokens=12, **fields)
+    return ChatTask(messages=list(messages), max_tokens=12, temperature=0.0, **fields)
 
 
 def test_a_chat_goes_on_message_by_message(worker: Any, model: HuggingFaceWorker) -> None:
     task = run(worker, chat(UserMessage(QUESTION), enable_token_counting=True))
-    plain = GenerationTask(input_str=QUESTION, max_tokens=12)
+    plain = GenerationTask(input_str=QUESTION, max_tokens=12, temperature=0.0)
     Prompting.for_model(MODEL).apply(plain)
     if worker.chat_tokenizer() is not None:  # else the server has a template of its own
         assert task.output_str == run(model, plain).output_str
@@ -92,6 +92,6 @@ def test_kv_that_is_of_no_more_use_is_noted(worker: Any) -> None:
 
 
 def test_tokens_are_counted(model: HuggingFaceWorker) -> None:
-    expected = run(model, GenerationTask(input_str=QUESTION, max_tokens=1))
+    expected = run(model, GenerationTask(input_str=QUESTION, max_tokens=1, temperature=0.0))
     assert run(model, TokenizeTask(content=QUESTION)).token_count > 5
     assert expected.output_str

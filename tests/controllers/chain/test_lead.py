@@ -27,7 +27,9 @@ def engine():
 
 def greedy(**arguments):
     probe = AnswerProbe(max_tokens=8, sampling_params={"temperature": 0.0})
-    controller = DynasorCoTController(300, 30, SPACING, probe=probe, **arguments)  # never certain: the chain grows on
+    controller = DynasorCoTController(
+        300, 30, SPACING, probe=probe, sampling_params={"temperature": 0.0}, **arguments
+    )  # never certain: the chain grows on
     controller.prompting = Prompting.for_model(MODEL)
     return controller
 

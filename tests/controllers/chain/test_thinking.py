@@ -24,7 +24,7 @@ from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 
 MODEL = "tinylm/target"
-THINKING = "Okay, let me work step by step. " * 8
+THINKING = "Okay, by columns first. " * 13
 DIALECTS: dict[tuple[str, bool], dict[str, Any]] = {
     **{(flavor, chat): {"thinking_token_budget": 20} for flavor in ("vllm", "trtllm") for chat in (False, True)},
     **{("sglang", chat): {"custom_params": {"thinking_budget": 20}} for chat in (False, True)},

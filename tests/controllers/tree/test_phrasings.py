@@ -236,7 +236,13 @@ def test_on_a_model_branches_write_what_plain_requests_write(least_similarity, e
     hints, templates = ["Okay. ", "So ", "Now "], ["{question}", "Okay. {question}", "{question} Now."]
     with HuggingFaceWorker("tinylm/draft", max_batch_size=8) as worker:
         controller = KVShareBranchingController(
-            3, hints, phrasings=templates, least_similarity=least_similarity, max_tokens=16, insist_on_answer=False
+            3,
+            hints,
+            phrasings=templates,
+            least_similarity=least_similarity,
+            max_tokens=16,
+            insist_on_answer=False,
+            sampling_params={"temperature": 0.0},
         )
         controller.prompting = prompting
         with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
@@ -248,7 +254,7 @@ def test_on_a_model_branches_write_what_plain_requests_write(least_similarity, e
                 task = GenerationTask.create_from_prompt(prompt if stays else template.replace("{question}", prompt))
                 prompting.apply(task)
                 raw = task.input_str + hint
-                native = NativeGenerationController(sampling_params={"max_tokens": 16})
+                native = NativeGenerationController(sampling_params={"max_tokens": 16, "temperature": 0.0})
                 texts.append(hint + plain(worker, native, prompting, raw))
     assert result.outputs[0].text in texts
 

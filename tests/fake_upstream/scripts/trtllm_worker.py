@@ -21,7 +21,9 @@ PROMPT = "Start with 5. Apply a+3,b-2. Find the total."
 
 def chat(worker):
     """A chat of one turn, the count of its tokens, and a chat with tools."""
-    asked = task.ChatTask(messages=[task.UserMessage(PROMPT)], max_tokens=8, enable_token_counting=True)
+    asked = task.ChatTask(
+        messages=[task.UserMessage(PROMPT)], max_tokens=8, temperature=0.0, enable_token_counting=True
+    )
     asyncio.run(worker.run_task(asked))
     return {
         "roles": [message.role for message in asked.messages],
@@ -66,7 +68,7 @@ def counted(worker):
 
 def answered(host, worker):
     """A controller of ours, on one of the hosts."""
-    controller = DynasorCoTController(chunk_size=16, max_tokens=64)
+    controller = DynasorCoTController(chunk_size=16, max_tokens=64, sampling_params={"temperature": 0.0})
     controller.prompting = Prompting.for_model(MODEL)
     workers = {"generation": worker}
     controller.bind(workers)

@@ -158,7 +158,10 @@ def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch):
 
     def texts():
         worker = HuggingFaceWorker("tinylm/draft")
-        tasks = [GenerationTask(input_tokens=[*range(5, 30 + 9 * i)], max_tokens=80, ignore_eos=True) for i in range(9)]
+        tasks = [
+            GenerationTask(input_tokens=[*range(5, 30 + 9 * i)], max_tokens=80, ignore_eos=True, temperature=0.0)
+            for i in range(9)
+        ]
 
         async def run():
             await asyncio.gather(*[worker.run_task(task) for task in tasks])

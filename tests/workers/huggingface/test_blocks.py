@@ -98,7 +98,7 @@ def test_a_7b_shape_with_a_long_context_loads_by_default(monkeypatch):
         per_token = 28 * 2 * 4 * 128 * 4
         num_blocks = 4 * 2**30 // (32 * per_token) - 1
         assert worker.max_seq_len == 32 * num_blocks
-        (error,) = run(worker, [GenerationTask(input_tokens=[5], max_tokens=131_000)])
+        (error,) = run(worker, [GenerationTask(input_tokens=[5], max_tokens=131_000, temperature=0.0)])
         assert f"{32 * num_blocks} in all (what kv_cache_bytes, {4 * 2**30}, holds)" in str(error)
 
 
@@ -119,7 +119,7 @@ def test_branches_on_a_prefix_hold_it_once():
         runner.forward = noting
         prefix = [5 + number % 400 for number in range(prefix_len)]
         tasks = [
-            GenerationTask(input_tokens=[*prefix, 5 + number], max_tokens=branch_len, ignore_eos=True)
+            GenerationTask(input_tokens=[*prefix, 5 + number], max_tokens=branch_len, ignore_eos=True, temperature=0.0)
             for number in range(num_branches)
         ]
         assert set(run(worker, tasks)) == {TaskStatus.SUCCESS}
@@ -130,10 +130,15 @@ def test_branches_on_a_prefix_hold_it_once():
 def test_branches_are_written_as_if_they_were_alone():
     prefix = [5 + number % 400 for number in range(75)]
     tasks = [
-        GenerationTask(input_tokens=[*prefix[: 70 + number % 6], 7 + number], max_tokens=30, ignore_eos=True)
+        GenerationTask(
+            input_tokens=[*prefix[: 70 + number % 6], 7 + number], max_tokens=30, ignore_eos=True, temperature=0.0
+        )
         for number in range(12)
     ]
-    alone = [GenerationTask(input_tokens=task.input_tokens, max_tokens=30, ignore_eos=True) for task in tasks]
+    alone = [
+        GenerationTask(input_tokens=task.input_tokens, max_tokens=30, ignore_eos=True, temperature=0.0)
+        for task in tasks
+    ]
     with HuggingFaceWorker(MODEL) as worker:
         assert set(run(worker, tasks)) == {TaskStatus.SUCCESS}
         assert worker.metrics.num_reused > 11 * 64
@@ -192,7 +197,7 @@ def test_the_oldest_request_is_never_put_back():
         ended = []
 
         async def serve(number):
-            task = GenerationTask(input_tokens=[5, 6 + number], max_tokens=90, ignore_eos=True)
+            task = GenerationTask(input_tokens=[5, 6 + number], max_tokens=90, ignore_eos=True, temperature=0.0)
             await worker.run_task(task)
             ended.append(number)
             return token_counts_of(task).prefilled

@@ -49,10 +49,13 @@ def run(worker: Any, *tasks: Any) -> None:
 
 
 def test_they_are_those_of_every_prompt_token_though_others_share_its_prefix(worker: Any, reference: Any) -> None:
-    plain = GenerationTask(input_tokens=IDS, max_tokens=4)
+    plain = GenerationTask(input_tokens=IDS, max_tokens=4, temperature=0.0)
     run(worker, plain)  # its KV is there to be reused
-    asked = [GenerationTask(input_tokens=IDS[:length], max_tokens=4, return_context_logits=True) for length in (70, 1)]
-    beside = GenerationTask(input_tokens=IDS, max_tokens=4)
+    asked = [
+        GenerationTask(input_tokens=IDS[:length], max_tokens=4, return_context_logits=True, temperature=0.0)
+        for length in (70, 1)
+    ]
+    beside = GenerationTask(input_tokens=IDS, max_tokens=4, temperature=0.0)
     run(worker, *asked, beside)
     for task in asked:
         assert task.context_logits.shape == (len(task.input_tokens or ()), reference.config.vocab_size)

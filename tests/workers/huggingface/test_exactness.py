@@ -22,6 +22,9 @@ from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
+# Random models get the tokenizer of a reasoning model, and are compared greedily.
+pytestmark = pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.sampling_defaults.GreedyThinkingWarning")
+
 TRAINED, SMALL = "tinylm/target", "tinylm/draft"
 VOCABULARY, CONTEXT, WINDOW, CHUNK = 512, 256, 24, 24
 # Of log-probabilities; logits closer than this may be ordered either way.
@@ -195,7 +198,7 @@ def test_greedy_texts_of_a_trained_model_equal_those_of_generate(start):
     started = start(TRAINED, max_batch_size=64, prefill_chunk=128)
     prompts = problems(80)
     prompts += prompts[::4]  # the problems have no long prefix in common
-    tasks = [GenerationTask(input_tokens=ids, max_tokens=40) for ids in prompts]
+    tasks = [GenerationTask(input_tokens=ids, max_tokens=40, temperature=0.0) for ids in prompts]
     run(started.worker, tasks)
     assert started.runner._is_flat
     assert_mixed(started, num_decoding=40)
@@ -211,7 +214,7 @@ def test_greedy_texts_of_a_trained_model_equal_those_of_generate(start):
 def test_greedy_texts_of_a_random_model_equal_those_of_generate(served):
     lengths = [10 + 7 * i % 45 for i in range(len(random_prompts()))]
     tasks = [
-        GenerationTask(input_tokens=ids, max_tokens=length, ignore_eos=True)
+        GenerationTask(input_tokens=ids, max_tokens=length, ignore_eos=True, temperature=0.0)
         for ids, length in zip(random_prompts(), lengths, strict=True)
     ]
     run(served.worker, tasks)
@@ -253,7 +256,10 @@ def test_scores_equal_the_reference_in_chunks_and_from_a_cached_prefix(served):
             ScoreTask(input_tokens=ids[:split], continuation_tokens=ids[split:] + ids[:7])
             for ids, split in zip(random_prompts(), splits, strict=False)
         ]
-        beside = [GenerationTask(input_tokens=ids, max_tokens=40, ignore_eos=True) for ids in random_prompts()[:4]]
+        beside = [
+            GenerationTask(input_tokens=ids, max_tokens=40, ignore_eos=True, temperature=0.0)
+            for ids in random_prompts()[:4]
+        ]
         run(served.worker, beside + tasks)
         for task in tasks:
             expected = reference_logits(served.reference, task.input_tokens, task.continuation_tokens).log_softmax(-1)

@@ -105,13 +105,18 @@ def test_who_leaves_early_leaves_nothing_that_others_could_read(worker, rule):
     branches = [[9, *branch] for branch in BRANCHES]  # nobody has computed them
     cached = worker.metrics.num_cached_tokens
     first = verdicts(rule, branches)
-    beside = [GenerationTask(input_tokens=branch, max_tokens=8, ignore_eos=True) for branch in branches[:3]]
+    beside = [
+        GenerationTask(input_tokens=branch, max_tokens=8, ignore_eos=True, temperature=0.0) for branch in branches[:3]
+    ]
     run(worker, first, *beside)
-    again, texts = verdicts(rule, branches), [GenerationTask(input_tokens=b, max_tokens=8) for b in branches]
+    again, texts = (
+        verdicts(rule, branches),
+        [GenerationTask(input_tokens=b, max_tokens=8, temperature=0.0) for b in branches],
+    )
     run(worker, *texts)
     run(worker, again)
     with HuggingFaceWorker(MODEL, enable_block_reuse=False, max_seq_len=256) as fresh:
-        alone = [GenerationTask(input_tokens=branch, max_tokens=8) for branch in branches]
+        alone = [GenerationTask(input_tokens=branch, max_tokens=8, temperature=0.0) for branch in branches]
         run(fresh, *alone)
         assert fresh.metrics.num_cached_tokens == 0
     assert min(first.exit_layers) < NUM_LAYERS
@@ -123,7 +128,7 @@ def test_who_leaves_early_leaves_nothing_that_others_could_read(worker, rule):
 
 
 def test_a_branch_whose_kv_is_there_costs_its_question_in_the_layers_that_it_runs_through(worker, rule):
-    written = GenerationTask(input_tokens=[11, *BRANCHES[2]], max_tokens=30, ignore_eos=True)
+    written = GenerationTask(input_tokens=[11, *BRANCHES[2]], max_tokens=30, ignore_eos=True, temperature=0.0)
     run(worker, written)
     before = worker.metrics.num_prefilled
     task = verdicts(rule, [[*written.input_tokens, *written.output_tokens, 7, 8]])

@@ -45,12 +45,12 @@ def test_a_request_waits_in_the_place_of_its_program_unless_its_task_has_one(wor
     program.order = lambda progress: 7.0
     branches = VerifyTask(branches=[[5, 6]], yes_token=7, no_token=8)
     scored = ScoreTask(input_tokens=[5, 6], continuation_tokens=[7])
-    own = GenerationTask(input_tokens=[5, 6])
+    own = GenerationTask(input_tokens=[5, 6], temperature=0.0)
     set_priority(own, 0.5)
 
     async def places():
         enter_program(program)
-        made = [worker._builder.generation(GenerationTask(input_tokens=[5, 6]), print)]
+        made = [worker._builder.generation(GenerationTask(input_tokens=[5, 6], temperature=0.0), print)]
         made += [worker._builder.generation(own, print), worker._builder.score(scored, print)]
         return [request.place.priority for request in (*made, *worker._builder.verify(branches, [print]))]
 
@@ -91,7 +91,7 @@ def prompt():
     ],
 )
 def test_a_bad_task_fails_alone_and_says_why(worker, fields, message):
-    good = GenerationTask(input_tokens=[5, 6, 7], max_tokens=3)
+    good = GenerationTask(input_tokens=[5, 6, 7], max_tokens=3, temperature=0.0)
     bad = GenerationTask(**({"input_tokens": [5], "max_tokens": 3, "temperature": 1.0} | fields))
     status, error = run(worker, [good, bad])
     assert status is TaskStatus.SUCCESS
@@ -125,13 +125,13 @@ def test_numbers_of_numpy_are_numbers(worker):
 
 
 def test_a_prompt_one_short_of_the_context_has_room_for_one_token(worker):
-    task = GenerationTask(input_tokens=[5] * (CONTEXT - 1))
+    task = GenerationTask(input_tokens=[5] * (CONTEXT - 1), temperature=0.0)
     assert run(worker, [task]) == [TaskStatus.SUCCESS]
     assert len(task.output_tokens) == 1
 
 
 def test_a_task_that_runs_again_starts_afresh(worker):
-    task = GenerationTask(input_tokens=prompt(), max_tokens=20)
+    task = GenerationTask(input_tokens=prompt(), max_tokens=20, temperature=0.0)
     run(worker, [task])
     first = task.output_tokens
     run(worker, [task])
@@ -176,7 +176,7 @@ def test_a_failure_behind_the_awaited_tokens_is_no_end():
     request = EngineRequest([5], Ends(9), SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
     request.accept(6, None, load_tokenizer(MODEL).backend_tokenizer, frozenset())
     request.end("error", EngineError("out of luck"))
-    task = StreamGenerationTask(input_tokens=[5])
+    task = StreamGenerationTask(input_tokens=[5], temperature=0.0)
     with pytest.raises(EngineError, match="out of luck"):
         fill(task, request)
 
@@ -199,19 +199,19 @@ def test_what_may_become_a_stop_string_is_held_back(stop, expected):
 
 @pytest.mark.parametrize("step", [0, None, -3, 1])
 def test_every_step_of_a_stream_brings_something(worker, step):
-    plain = GenerationTask(input_tokens=prompt(), max_tokens=40)
+    plain = GenerationTask(input_tokens=prompt(), max_tokens=40, temperature=0.0)
     run(worker, [plain])
-    task = StreamGenerationTask(input_tokens=prompt(), max_tokens=40, streaming_step=step)
+    task = StreamGenerationTask(input_tokens=prompt(), max_tokens=40, streaming_step=step, temperature=0.0)
     lengths = [0, *(length for _, length in asyncio.run(stream(worker, task)))]
     assert all(after > before for before, after in itertools.pairwise(lengths))
     assert (task.output_tokens, task.output_str) == (plain.output_tokens, plain.output_str)
 
 
 def test_streamed_text_is_never_taken_back(worker):
-    plain = GenerationTask(input_tokens=prompt(), max_tokens=60)
+    plain = GenerationTask(input_tokens=prompt(), max_tokens=60, temperature=0.0)
     run(worker, [plain])
     stop = plain.output_str[20:27]
-    task = StreamGenerationTask(input_tokens=prompt(), max_tokens=60, stop=[stop])
+    task = StreamGenerationTask(input_tokens=prompt(), max_tokens=60, stop=[stop], temperature=0.0)
     seen = asyncio.run(stream(worker, task))
     assert task.output_str == plain.output_str[: plain.output_str.index(stop)]
     assert all(task.output_str.startswith(text) for text, _ in seen)
@@ -234,7 +234,7 @@ def test_streamed_outputs_have_lists_of_their_own(worker, task_type):
 
 
 def test_what_a_cancelled_task_has_cost_is_in_it(worker):
-    task = GenerationTask(input_tokens=[9, 8, 7], max_tokens=1900, ignore_eos=True)
+    task = GenerationTask(input_tokens=[9, 8, 7], max_tokens=1900, ignore_eos=True, temperature=0.0)
 
     async def cancel():
         before = worker.metrics.num_decoded
@@ -254,7 +254,7 @@ def test_what_a_cancelled_task_has_cost_is_in_it(worker):
 def test_a_stream_is_forgotten_under_the_scope_that_opened_it(worker):
     async def open_here_end_there():
         token = current_scope.set(ExecutionScope("request", (1,)))
-        task = StreamGenerationTask(input_tokens=prompt(), max_tokens=20)
+        task = StreamGenerationTask(input_tokens=prompt(), max_tokens=20, temperature=0.0)
         await worker.run_task(task)
         assert list(worker._streams) == ["request:1"]
         current_scope.reset(token)

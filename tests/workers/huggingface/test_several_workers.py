@@ -98,12 +98,16 @@ def test_metrics_tell_what_was_computed_reused_and_how_fast():
 def test_of_equal_new_prefixes_one_is_read_and_the_others_wait():
     worker = HuggingFaceWorker("tinylm/draft", max_batch_size=16, prefill_chunk=64)
     prefix = [5 + i % 400 for i in range(300)]
-    given = [GenerationTask(input_tokens=[*prefix, 7 + i], max_tokens=4, ignore_eos=True) for i in range(12)]
+    given = [
+        GenerationTask(input_tokens=[*prefix, 7 + i], max_tokens=4, ignore_eos=True, temperature=0.0) for i in range(12)
+    ]
     run((worker, given))
     assert worker.metrics.num_prefilled == 301 + 11 * (301 - 300)
     worker.shutdown()
     worker = HuggingFaceWorker("tinylm/draft", max_batch_size=16, prefill_chunk=64, enable_block_reuse=False)
-    without = [GenerationTask(input_tokens=task.input_tokens, max_tokens=4, ignore_eos=True) for task in given]
+    without = [
+        GenerationTask(input_tokens=task.input_tokens, max_tokens=4, ignore_eos=True, temperature=0.0) for task in given
+    ]
     run((worker, without))
     assert (worker.metrics.num_prefilled, worker.metrics.num_reused) == (12 * 301, 0)
     assert worker.metrics.num_cached_tokens == 0

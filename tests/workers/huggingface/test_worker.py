@@ -34,7 +34,9 @@ def worker():
 
 def prompts(num_prompts):
     prompting = Prompting.for_model(MODEL)
-    tasks = [GenerationTask(input_str=sample_problem(random.Random(i)).question) for i in range(num_prompts)]
+    tasks = [
+        GenerationTask(input_str=sample_problem(random.Random(i)).question, temperature=0.0) for i in range(num_prompts)
+    ]
     for task in tasks:
         prompting.apply(task)
     return [task.input_tokens for task in tasks]
@@ -60,7 +62,7 @@ def assert_greedy(reference, prompt, output):
 
 
 def test_greedy_equals_the_reference_in_a_ragged_batch(worker, reference):
-    tasks = [GenerationTask(input_tokens=ids, max_tokens=40 + i) for i, ids in enumerate(prompts(24))]
+    tasks = [GenerationTask(input_tokens=ids, max_tokens=40 + i, temperature=0.0) for i, ids in enumerate(prompts(24))]
     assert run(worker, tasks) == [TaskStatus.SUCCESS] * 24
     for task in tasks:
         assert_greedy(reference, task.input_tokens, task.output_tokens)
@@ -123,10 +125,10 @@ def test_top_k_and_top_p(worker, reference):
 
 def test_prefix_reuse_computes_only_what_is_new(worker, reference):
     prompt = prompts(1)[0]
-    first = GenerationTask(input_tokens=prompt, max_tokens=50)
+    first = GenerationTask(input_tokens=prompt, max_tokens=50, temperature=0.0)
     run(worker, [first])
     longer = prompt + first.output_tokens[:49]
-    second = GenerationTask(input_tokens=longer, max_tokens=10)
+    second = GenerationTask(input_tokens=longer, max_tokens=10, temperature=0.0)
     run(worker, [second])
     counts = token_counts_of(second)
     assert counts.reused == len(longer) - 1
@@ -142,7 +144,7 @@ def test_a_probe_reuses_a_running_chain(worker, reference):
         chain = StreamGenerationTask(input_tokens=prompt, max_tokens=200, temperature=0.7, seed=3, streaming_step=30)
         await worker.run_task(chain)
         prefix = prompt + chain.output_tokens
-        probe = GenerationTask(input_tokens=prefix + suffix, max_tokens=5)
+        probe = GenerationTask(input_tokens=prefix + suffix, max_tokens=5, temperature=0.0)
         set_purpose(probe, PROBE)
         await worker.run_task(probe)
         chain.cancel_flag = True
@@ -178,15 +180,17 @@ def test_streaming_is_cumulative_and_equals_plain_generation(worker):
 def test_cancelling_frees_the_row(worker):
     async def cancel():
         waiting = asyncio.ensure_future(
-            worker.run_task(GenerationTask(input_tokens=prompts(1)[0], max_tokens=1900, ignore_eos=True))
+            worker.run_task(
+                GenerationTask(input_tokens=prompts(1)[0], max_tokens=1900, ignore_eos=True, temperature=0.0)
+            )
         )
-        stream = StreamGenerationTask(input_tokens=prompts(2)[1], max_tokens=1900, ignore_eos=True)
+        stream = StreamGenerationTask(input_tokens=prompts(2)[1], max_tokens=1900, ignore_eos=True, temperature=0.0)
         await worker.run_task(stream)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await worker.on_scope_end("")  # a scope that ends takes its open streams with it
-        last = GenerationTask(input_tokens=prompts(3)[2], max_tokens=1)
+        last = GenerationTask(input_tokens=prompts(3)[2], max_tokens=1, temperature=0.0)
         await worker.run_task(last)
 
     asyncio.run(cancel())
@@ -195,10 +199,10 @@ def test_cancelling_frees_the_row(worker):
 
 def test_stop_strings_cut_across_token_borders(worker):
     prompt = prompts(1)[0]
-    plain = GenerationTask(input_tokens=prompt, max_tokens=60)
+    plain = GenerationTask(input_tokens=prompt, max_tokens=60, temperature=0.0)
     run(worker, [plain])
     stop = plain.output_str[20:27]
-    stopped = GenerationTask(input_tokens=prompt, max_tokens=60, stop=[stop, "never there"])
+    stopped = GenerationTask(input_tokens=prompt, max_tokens=60, stop=[stop, "never there"], temperature=0.0)
     run(worker, [stopped])
     assert stopped.output_str == plain.output_str[: plain.output_str.index(stop)]
     assert stopped.finish_reason == "stop"
@@ -236,7 +240,7 @@ def test_scores_equal_the_reference(worker, reference):
     ],
 )
 def test_what_cannot_be_honoured_is_refused_on_that_task_alone(worker, fields, message):
-    good = GenerationTask(input_tokens=[5, 6, 7], max_tokens=3)
+    good = GenerationTask(input_tokens=[5, 6, 7], max_tokens=3, temperature=0.0)
     bad = GenerationTask(**({"input_tokens": [5], "max_tokens": 3} | fields))
 
     async def both():
@@ -252,7 +256,7 @@ def test_a_failing_step_fails_its_requests_and_the_engine_lives(worker, monkeypa
     def exhausted(*args, **kwargs):
         raise MemoryError("no room")
 
-    task = GenerationTask(input_tokens=[5, 6], max_tokens=3)
+    task = GenerationTask(input_tokens=[5, 6], max_tokens=3, temperature=0.0)
     with monkeypatch.context() as patch:
         patch.setattr(worker._engine._batch._runner, "forward", exhausted)
         with pytest.raises(EngineError, match="MemoryError: no room"):
@@ -263,7 +267,7 @@ def test_a_failing_step_fails_its_requests_and_the_engine_lives(worker, monkeypa
 
 def test_the_prefix_store_stays_under_its_cap(reference):
     worker = HuggingFaceWorker(MODEL, prefix_cache_bytes=200_000)
-    run(worker, [GenerationTask(input_tokens=ids, max_tokens=40) for ids in prompts(20)])
+    run(worker, [GenerationTask(input_tokens=ids, max_tokens=40, temperature=0.0) for ids in prompts(20)])
     metrics = worker.metrics
     worker.shutdown()
     assert metrics.num_evicted > 0
@@ -273,9 +277,9 @@ def test_the_prefix_store_stays_under_its_cap(reference):
 def test_shutdown_wakes_and_refuses(worker):
     async def shut():
         waiting = asyncio.ensure_future(
-            worker.run_task(GenerationTask(input_tokens=[5, 6], max_tokens=1900, ignore_eos=True))
+            worker.run_task(GenerationTask(input_tokens=[5, 6], max_tokens=1900, ignore_eos=True, temperature=0.0))
         )
-        stream = StreamGenerationTask(input_tokens=[5, 7], max_tokens=1900, ignore_eos=True)
+        stream = StreamGenerationTask(input_tokens=[5, 7], max_tokens=1900, ignore_eos=True, temperature=0.0)
         await worker.run_task(stream)
         await asyncio.get_running_loop().run_in_executor(None, worker.shutdown)
         with pytest.raises(EngineError, match="shut down"):
@@ -283,7 +287,7 @@ def test_shutdown_wakes_and_refuses(worker):
 
     asyncio.run(shut())
     with pytest.raises(EngineError, match="make a new one"):
-        run(worker, [GenerationTask(input_tokens=[5], max_tokens=1)])
+        run(worker, [GenerationTask(input_tokens=[5], max_tokens=1, temperature=0.0)])
 
 
 def test_bad_arguments_name_their_key():

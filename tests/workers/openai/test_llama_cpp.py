@@ -48,11 +48,13 @@ def serving(worker: Worker, flavor: str, **options: Any) -> OpenAIServer:
 
 
 def generation(**fields: Any) -> GenerationTask:
-    return GenerationTask(**{"input_str": PROMPT, "max_tokens": 40, **fields})
+    return GenerationTask(**{"input_str": PROMPT, "max_tokens": 40, "temperature": 0.0, **fields})
 
 
 def stream(**fields: Any) -> StreamGenerationTask:
-    return StreamGenerationTask(**{"input_str": PROMPT, "max_tokens": 40, "streaming_step": 3, **fields})
+    return StreamGenerationTask(
+        **{"input_str": PROMPT, "max_tokens": 40, "streaming_step": 3, "temperature": 0.0, **fields}
+    )
 
 
 def run(worker: Worker, task: Any) -> Any:
@@ -82,7 +84,7 @@ def test_it_is_told_to_heat_a_distribution_before_it_cuts_it() -> None:
 
 
 @KINDS
-@pytest.mark.parametrize("stop", [".", "step by", "\n"])
+@pytest.mark.parametrize("stop", [".", "s first", "\n"])
 def test_a_stop_string_leaves_all_ids(model: Worker, kind: Callable[..., Any], stop: str) -> None:
     with serving(model, "llama_cpp") as server, OpenAIWorker(server.url, MODEL) as worker:
         there, here = run(worker, kind(stop=[stop])), run(model, generation(stop=[stop]))
@@ -202,7 +204,7 @@ def test_it_is_found_out_and_takes_ids_as_text(model: Worker) -> None:
         assert server.requests[-1].body["prompt"] == PROMPT
         assert there.output_str == run(model, generation()).output_str
         num_requests = len(server.requests)
-        letters = [*BODIES.encode("t", False), *BODIES.encode("h", False)]  # as a text, both are one token
+        letters = [*BODIES.encode("i", False), *BODIES.encode("t", False)]  # as a text, both are one token
         with pytest.raises(InvalidTaskError, match="no text gives the 2 ids"):
             run(worker, generation(input_str=None, input_tokens=letters))
         assert len(server.requests) == num_requests

@@ -62,7 +62,7 @@ def run(worker: Any, *tasks: Any, program: Program | None = None) -> None:
 
 
 def generation(**fields: Any) -> GenerationTask:
-    return GenerationTask(**{"input_tokens": [5, 6, 7, 8], "max_tokens": 12, **fields})
+    return GenerationTask(**{"input_tokens": [5, 6, 7, 8], "max_tokens": 12, "temperature": 0.0, **fields})
 
 
 # ---- SGLang
@@ -93,14 +93,14 @@ def test_sglang_serves_streams_where_its_release_gives_token_ids(model: Any, is_
             assert there.output_tokens is None
             assert "gives no token ids" in worker.refused["StreamGenerationTask"]
             return
-        task = StreamGenerationTask(input_tokens=[5, 6, 7, 8], max_tokens=12, streaming_step=5)
+        task = StreamGenerationTask(input_tokens=[5, 6, 7, 8], max_tokens=12, streaming_step=5, temperature=0.0)
         run(worker, task)
         assert task.output_tokens == there.output_tokens == here.output_tokens
 
 
 def test_a_chat_with_sglang_asks_for_no_ids(model: Any) -> None:
     with serving(model, "sglang", endpoint="chat") as (server, worker):
-        run(worker, GenerationTask(input_str="Start with 5.", max_tokens=3))
+        run(worker, GenerationTask(input_str="Start with 5.", max_tokens=3, temperature=0.0))
         assert "return_token_ids" not in server.requests[-1].body
         assert StreamGenerationTask not in worker.task_handlers
 
@@ -111,10 +111,10 @@ def test_a_chat_with_sglang_asks_for_no_ids(model: Any) -> None:
 def test_no_thinking_is_lost_to_a_reasoning_parser(flavor: str, is_older: bool, shown: bool) -> None:
     options: dict[str, Any] = {"endpoint": "chat", "reasons": True, "is_older": is_older, "named": True}
     with serving(ScriptedWorker(THOUGHT), flavor, **options) as (_, worker):
-        task = GenerationTask(input_str="What?", max_tokens=100, streaming_output_flag=shown)
+        task = GenerationTask(input_str="What?", max_tokens=100, streaming_output_flag=shown, temperature=0.0)
         run(worker, task)
         assert task.output_str == (THOUGHT if flavor == "sglang" else TOLD)  # that one leaves the text whole on request
-        cut = GenerationTask(input_str="What?", max_tokens=12, streaming_output_flag=shown)
+        cut = GenerationTask(input_str="What?", max_tokens=12, streaming_output_flag=shown, temperature=0.0)
         run(worker, cut)
         assert cut.output_str == (THOUGHT[:12] if flavor == "sglang" else "5 and")
 
@@ -157,7 +157,7 @@ def test_more_alternatives_than_a_chat_tells_are_refused_by_name(model: Any) -> 
     with serving(model, "vllm", endpoint="chat") as (_, worker):
         assert worker.max_num_logprobs == 19
         with pytest.raises(InvalidTaskError, match=r"num_logprobs is 20; .*tell the ids of 19"):
-            run(worker, GenerationTask(input_str="Start with 5.", max_tokens=2, num_logprobs=20))
+            run(worker, GenerationTask(input_str="Start with 5.", max_tokens=2, num_logprobs=20, temperature=0.0))
 
 
 def test_deepconf_is_told_at_build_how_many_alternatives_a_chat_has(model: Any) -> None:
@@ -220,7 +220,7 @@ def test_trtllm_serve_is_asked_whether_it_tells_log_probabilities(model: Any, is
 
 
 def test_log_probabilities_that_do_not_come_are_an_error() -> None:
-    task = GenerationTask(input_str="What?", max_tokens=50, num_logprobs=2)
+    task = GenerationTask(input_str="What?", max_tokens=50, num_logprobs=2, temperature=0.0)
     with (
         serving(ScriptedWorker("The answer is 8."), "vllm", named=True) as (_, worker),
         pytest.raises(EngineError, match="log-probabilities of 0 of 16 tokens"),
@@ -272,7 +272,7 @@ def test_a_tasks_cache_salt_is_sent_where_it_is_taken_and_noted_elsewhere(
     model: Any, flavor: str, endpoint: str, taken: bool
 ) -> None:
     with serving(model, flavor, named=True, endpoint=endpoint) as (server, worker):
-        program, task = Program(), GenerationTask(input_str="Start with 5.", max_tokens=3)
+        program, task = Program(), GenerationTask(input_str="Start with 5.", max_tokens=3, temperature=0.0)
         task.custom_input_params = {"cache_salt": "ours"}
         run(worker, task, program=program)
         assert [request.body.get("cache_salt") for request in server.requests] == ["ours" if taken else None]

@@ -45,7 +45,7 @@ def run(worker: Any, task: Any) -> Any:
 
 def stop_in(model: Any) -> tuple[str, str]:
     """A text of the model, and a string in the middle of it."""
-    text = run(model, GenerationTask(input_str=QUESTION, max_tokens=40, ignore_eos=True)).output_str
+    text = run(model, GenerationTask(input_str=QUESTION, max_tokens=40, ignore_eos=True, temperature=0.0)).output_str
     middle = len(text) // 2
     return text, text[middle : middle + 3]
 
@@ -53,7 +53,7 @@ def stop_in(model: Any) -> tuple[str, str]:
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_the_answer_ends_before_the_string_as_that_of_the_model(model: Any, worker: Any, is_stream: bool) -> None:
     text, stop = stop_in(model)
-    fields = {"input_str": QUESTION, "max_tokens": 40, "ignore_eos": True, "stop": [stop, "never"]}
+    fields = {"input_str": QUESTION, "max_tokens": 40, "temperature": 0.0, "ignore_eos": True, "stop": [stop, "never"]}
     expected = run(model, GenerationTask(**fields))
     task: Any = StreamGenerationTask(**fields, streaming_step=3) if is_stream else GenerationTask(**fields)
     run(worker, task)
@@ -66,7 +66,7 @@ def test_the_answer_ends_before_the_string_as_that_of_the_model(model: Any, work
 
 
 def test_an_answer_without_the_string_is_left_alone(model: Any, worker: Any) -> None:
-    fields = {"input_str": QUESTION, "max_tokens": 12, "ignore_eos": True}
+    fields = {"input_str": QUESTION, "max_tokens": 12, "temperature": 0.0, "ignore_eos": True}
     expected = run(model, GenerationTask(**fields))
     task = run(worker, GenerationTask(**fields, stop="§"))
     assert (task.output_str, task.output_tokens, task.finish_reason) == (

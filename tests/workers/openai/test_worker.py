@@ -436,7 +436,7 @@ def test_a_server_without_token_ids_serves_no_streams(model):
         OpenAIWorker(server.url, "m", flavor="llama_cpp_python", tokenizer="tinylm/draft") as worker,
     ):
         assert StreamGenerationTask not in worker.task_handlers
-        task = GenerationTask(input_str="Start with 5.", max_tokens=5)
+        task = GenerationTask(input_str="Start with 5.", max_tokens=5, temperature=0.0)
         run(worker, task)
         assert task.output_str
         assert task.output_tokens is None
@@ -448,7 +448,9 @@ def test_an_older_server_without_the_ids_of_its_kind_is_named(model):
         OpenAIServer(model, "m", flavor="llama_cpp_python") as server,
         OpenAIWorker(server.url, "m", flavor="vllm") as worker,
     ):
-        assert "gives no token ids" in fails(worker, GenerationTask(input_str="Start with 5.", max_tokens=5))
+        assert "gives no token ids" in fails(
+            worker, GenerationTask(input_str="Start with 5.", max_tokens=5, temperature=0.0)
+        )
 
 
 # ---- streams that run too far ahead
@@ -459,7 +461,9 @@ def test_a_stream_that_is_too_far_ahead_is_given_up_at_the_server(model):
         OpenAIServer(model, "tinylm/draft") as server,
         OpenAIWorker(server.url, "tinylm/draft", flavor="vllm") as worker,
     ):
-        task = StreamGenerationTask(input_tokens=[5, 6, 7], max_tokens=1900, streaming_step=2, ignore_eos=True)
+        task = StreamGenerationTask(
+            input_tokens=[5, 6, 7], max_tokens=1900, streaming_step=2, ignore_eos=True, temperature=0.0
+        )
         let_run_to(task, 6)
 
         async def scenario():

@@ -246,7 +246,7 @@ def test_what_a_task_with_a_temperature_leaves_out_is_off_though_the_llm_fills_i
 
 
 def test_a_reasoning_model_that_runs_greedily_is_warned_of_once(tmp_path: Path) -> None:
-    with TRTLLMWorker(sampled(tmp_path), self_test=False) as worker:
+    with TRTLLMWorker(sampled(tmp_path, do_sample=False), self_test=False) as worker:
         with pytest.warns(GreedyThinkingWarning, match="is a reasoning model, and its chains are decoded greedily"):
             run(worker, generation())
         run(worker, generation())

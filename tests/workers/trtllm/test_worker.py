@@ -55,8 +55,8 @@ def long_task(**fields: Any) -> StreamGenerationTask:
 @each_release
 def test_greedy_text_is_that_of_the_transformers_worker(reference: Any) -> None:
     with TRTLLMWorker.from_checkpoint(MODEL, self_test=False) as worker:
-        expected = run(reference, GenerationTask(input_str=PROMPT, max_tokens=24))
-        task = run(worker, GenerationTask(input_str=PROMPT, max_tokens=24, num_logprobs=2))
+        expected = run(reference, GenerationTask(input_str=PROMPT, max_tokens=24, temperature=0.0))
+        task = run(worker, GenerationTask(input_str=PROMPT, max_tokens=24, num_logprobs=2, temperature=0.0))
         assert (task.output_str, task.output_tokens, task.finish_reason) == (
             *(expected.output_str, expected.output_tokens),
             expected.finish_reason,
@@ -78,7 +78,7 @@ def test_scores_are_those_of_the_transformers_worker(reference: Any) -> None:
     ]
     for reuse in (True, False):
         with TRTLLMWorker(MODEL, self_test=False, enable_block_reuse=reuse, serve_scores=True) as worker:
-            run(worker, GenerationTask(input_tokens=ids, max_tokens=1))  # its KV could be reused now
+            run(worker, GenerationTask(input_tokens=ids, max_tokens=1, temperature=0.0))  # its KV could be reused now
             for fields in [*tasks, tasks[0]]:
                 expected, task = run(reference, ScoreTask(**fields)), run(worker, ScoreTask(**fields))
                 assert task.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
@@ -122,8 +122,8 @@ def test_scores_beside_reused_kv_are_refused_where_there_are_no_salts(tensorrt_l
         with pytest.raises(InvalidTaskError, match="does not serve ScoreTask: its KV blocks are reused"):
             run(worker, ScoreTask(input_str=PROMPT, continuation_str="5"))
         with pytest.raises(InvalidTaskError, match="return_context_logits is True, but its KV blocks"):
-            run(worker, GenerationTask(input_str=PROMPT, max_tokens=1, return_context_logits=True))
-        assert run(worker, GenerationTask(input_str=PROMPT, max_tokens=1)).output_str
+            run(worker, GenerationTask(input_str=PROMPT, max_tokens=1, return_context_logits=True, temperature=0.0))
+        assert run(worker, GenerationTask(input_str=PROMPT, max_tokens=1, temperature=0.0)).output_str
     finally:
         llm.shutdown()
 
@@ -139,7 +139,7 @@ def test_an_llm_that_is_there_is_taken_as_it_is_and_left_running(tensorrt_llm: A
             assert llm.requests[-1]["salt"] is None
         assert not llm.executor.is_shutdown
         with pytest.raises(EngineError, match="has been shut down"):
-            run(worker, GenerationTask(input_str=PROMPT, max_tokens=1))
+            run(worker, GenerationTask(input_str=PROMPT, max_tokens=1, temperature=0.0))
         with pytest.raises(ConfigError, match=r"devices: is \[0\], but the LLM has been loaded"):
             TRTLLMWorker(llm, devices=[0])
     finally:
@@ -162,7 +162,9 @@ def test_a_stream_has_no_backlog() -> None:
 
 def test_a_cancelled_stream_is_aborted_and_keeps_what_it_has() -> None:
     async def scenario(worker: TRTLLMWorker) -> None:
-        task = StreamGenerationTask(input_str=PROMPT, max_tokens=900, ignore_eos=True, streaming_step=3)
+        task = StreamGenerationTask(
+            input_str=PROMPT, max_tokens=900, ignore_eos=True, streaming_step=3, temperature=0.0
+        )
         await worker.run_task(task)
         task.cancel_flag = True
         await worker.run_task(task)
@@ -178,7 +180,9 @@ def test_a_cancelled_stream_is_aborted_and_keeps_what_it_has() -> None:
 def test_a_stream_that_is_too_far_ahead_is_aborted() -> None:
     async def scenario(worker: TRTLLMWorker) -> None:
         engine = llm_of(worker).executor
-        task = StreamGenerationTask(input_str=PROMPT, max_tokens=900, ignore_eos=True, streaming_step=3)
+        task = StreamGenerationTask(
+            input_str=PROMPT, max_tokens=900, ignore_eos=True, streaming_step=3, temperature=0.0
+        )
         let_run_to(task, 10)
         await worker.run_task(task)
         await asyncio.to_thread(engine.idle.wait)
@@ -186,7 +190,9 @@ def test_a_stream_that_is_too_far_ahead_is_aborted() -> None:
         assert (task.end_flag, task.finish_reason) == (True, PAUSED)
         assert 10 <= len(task.output_tokens or ()) < 900
         assert engine.aborted == [0]
-        assert await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=1)) is TaskStatus.SUCCESS
+        assert (
+            await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=1, temperature=0.0)) is TaskStatus.SUCCESS
+        )
 
     with TRTLLMWorker(MODEL, self_test=False) as worker:
         asyncio.run(scenario(worker))
@@ -218,7 +224,7 @@ def test_what_nobody_waits_for_any_more_is_aborted(streaming: bool) -> None:
     async def scenario(worker: TRTLLMWorker) -> None:
         engine = llm_of(worker).executor
         engine.may_run.clear()
-        task = long_task() if streaming else GenerationTask(input_str=PROMPT, max_tokens=40)
+        task = long_task() if streaming else GenerationTask(input_str=PROMPT, max_tokens=40, temperature=0.0)
         call = asyncio.ensure_future(worker.run_task(task))
         await asyncio.sleep(0)  # so that it has begun
         await asyncio.to_thread(engine.submitted.wait)
@@ -227,7 +233,9 @@ def test_what_nobody_waits_for_any_more_is_aborted(streaming: bool) -> None:
             await call
         assert engine.aborted == [0]
         engine.may_run.set()
-        assert await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=1)) is TaskStatus.SUCCESS
+        assert (
+            await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=1, temperature=0.0)) is TaskStatus.SUCCESS
+        )
 
     with TRTLLMWorker(MODEL, self_test=False) as worker:
         asyncio.run(scenario(worker))
@@ -240,7 +248,7 @@ def test_the_end_of_a_scope_aborts_its_streams_and_no_others() -> None:
         tasks = []
         for name in ("one", "two"):
             current_scope.set(ExecutionScope(name))
-            tasks.append(StreamGenerationTask(input_str=PROMPT, max_tokens=900, ignore_eos=True))
+            tasks.append(StreamGenerationTask(input_str=PROMPT, max_tokens=900, ignore_eos=True, temperature=0.0))
             await worker.run_task(tasks[-1])
         await worker.on_scope_end("one")
         assert llm_of(worker).executor.aborted == [0]
@@ -258,7 +266,7 @@ def test_a_request_that_takes_too_long_fails_by_name_and_is_aborted() -> None:
         engine = llm_of(worker).executor
         engine.may_run.clear()
         with pytest.raises(EngineError, match=r"within request_timeout = 0.05 s; 0 tokens had come"):
-            run(worker, GenerationTask(input_str=PROMPT, max_tokens=5))
+            run(worker, GenerationTask(input_str=PROMPT, max_tokens=5, temperature=0.0))
         assert engine.aborted == [0]
     with pytest.raises(ConfigError, match="request_timeout: is 0; it must be above 0"):
         TRTLLMWorker(MODEL, self_test=False, request_timeout=0)
@@ -267,7 +275,9 @@ def test_a_request_that_takes_too_long_fails_by_name_and_is_aborted() -> None:
 def test_a_cancel_that_comes_together_with_a_token_is_not_lost() -> None:
     async def scenario(worker: TRTLLMWorker) -> None:
         llm_of(worker).executor.may_run.clear()
-        waiting = asyncio.ensure_future(worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=5)))
+        waiting = asyncio.ensure_future(
+            worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=5, temperature=0.0))
+        )
         await asyncio.sleep(0)  # so that it has begun
         await asyncio.to_thread(llm_of(worker).executor.submitted.wait)
         (call,) = worker._client._calls
@@ -288,7 +298,7 @@ def test_shutdown_ends_what_is_in_flight() -> None:
     async def scenario(worker: TRTLLMWorker) -> None:
         engine = llm_of(worker).executor
         engine.may_run.clear()
-        call = asyncio.ensure_future(worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=5)))
+        call = asyncio.ensure_future(worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=5, temperature=0.0)))
         await asyncio.sleep(0)  # so that it has begun
         await asyncio.to_thread(engine.submitted.wait)
         await asyncio.to_thread(worker.shutdown)
@@ -300,7 +310,7 @@ def test_shutdown_ends_what_is_in_flight() -> None:
 
 def test_a_request_that_the_engine_refuses_fails_alone() -> None:
     async def scenario(worker: TRTLLMWorker) -> list[Any]:
-        tasks = [GenerationTask(input_tokens=ids, max_tokens=4) for ids in ([5, 6], [5, 0], [5, 7])]
+        tasks = [GenerationTask(input_tokens=ids, max_tokens=4, temperature=0.0) for ids in ([5, 6], [5, 0], [5, 7])]
         return await asyncio.gather(*map(worker.run_task, tasks), return_exceptions=True)
 
     with TRTLLMWorker(MODEL, self_test=False) as worker:
@@ -312,13 +322,13 @@ def test_a_request_that_the_engine_refuses_fails_alone() -> None:
     with TRTLLMWorker(MODEL, self_test=False) as worker:
         llm_of(worker).args.max_num_tokens = 8  # less than it was loaded with
         with pytest.raises(EngineError, match=r"refused a request.*max_num_tokens"):
-            run(worker, GenerationTask(input_tokens=[5] * 9, max_tokens=1))
+            run(worker, GenerationTask(input_tokens=[5] * 9, max_tokens=1, temperature=0.0))
 
 
 def test_reused_tokens_are_counted() -> None:
     with TRTLLMWorker(MODEL, self_test=False) as worker:
         ids = load_tokenizer(MODEL)(PROMPT * 4).input_ids
-        first, second = (run(worker, GenerationTask(input_tokens=ids, max_tokens=3)) for _ in range(2))
+        first, second = (run(worker, GenerationTask(input_tokens=ids, max_tokens=3, temperature=0.0)) for _ in range(2))
     assert token_counts_of(first)[1:] == (len(ids), 0)
     reused = len(ids) // 32 * 32
     assert token_counts_of(second)[1:] == (len(ids) - reused, reused)
@@ -328,7 +338,7 @@ def test_waiting_in_the_engine_goes_into_the_ledger() -> None:
     async def scenario(worker: TRTLLMWorker) -> Program:
         program = Program()
         enter_program(program)
-        await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=2))
+        await worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=2, temperature=0.0))
         return program
 
     with TRTLLMWorker(MODEL, self_test=False) as worker:
@@ -428,7 +438,7 @@ def test_verdicts_are_those_of_the_transformers_worker(reference: Any) -> None:
     """Where both verdicts are among the twenty likeliest, which is what lowering asks for."""
     ids = load_tokenizer(MODEL)(PROMPT).input_ids
     with TRTLLMWorker(MODEL, self_test=False) as worker:
-        top = run(worker, GenerationTask(input_tokens=ids, max_tokens=1, num_logprobs=2)).logprobs[0]
+        top = run(worker, GenerationTask(input_tokens=ids, max_tokens=1, num_logprobs=2, temperature=0.0)).logprobs[0]
         yes, no = list(top)[:2]
         task, expected = (
             run(one, VerifyTask(branches=[ids], yes_token=yes, no_token=no)) for one in (worker, reference)
