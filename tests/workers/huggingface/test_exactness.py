@@ -58,6 +58,9 @@ SERVED = [  # a shape, the attention that is asked for, and whether that is comp
 # ---- models, and what is run on them
 
 
+pytestmark = pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.sampling_defaults.GreedyThinkingWarning")
+
+
 class Started(NamedTuple):
     """A worker, its runner, what each request did in each pass, and transformers' own model."""
 
