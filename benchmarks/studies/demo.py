@@ -152,8 +152,8 @@ def main(
         for greedy in (False, True):
             runs |= side_by_side(samples, bars, seed=report.seed, model=model, greedy=greedy)
         add_side_by_side(report, runs)
-        greedy = runs[PLAIN + GREEDY]
-        first = Run(greedy.records[:num_vote_problems], greedy.seconds * num_vote_problems / num_problems)
+        plain = runs[PLAIN + GREEDY]
+        first = Run(plain.records[:num_vote_problems], plain.seconds * num_vote_problems / num_problems)
         add_votes(report, bars, samples[:num_vote_problems], first, model)
     plot(runs, plot_path, report)
     folders = keep_runs(report_path.parent, {name: runs[name] for name in (PLAIN, CUT, DYNASOR)})

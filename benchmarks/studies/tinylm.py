@@ -234,7 +234,7 @@ class Figures:
 
     def lines(self) -> None:
         """How well written steps follow their methods."""
-        follows: dict[bool, list[float]] = {True: [], False: []}
+        follows: dict[bool, list[bool]] = {True: [], False: []}
         for own, problem in zip(self._votes, self._problems, strict=True):
             counts: dict[bool, list[bool]] = {True: [], False: []}
             for chain in own:
@@ -342,8 +342,8 @@ def main(
     """The gates of the embedded models, with intervals."""
     rng = random.Random(f"gates/{report.seed}")
     problems = [sample_problem(rng) for _ in range(num_problems)]
-    folders = {"target": target, "other target": other_target, "draft": draft}
-    folders = {name: model_folder(f) if f.startswith("tinylm/") else f for name, f in folders.items() if f}
+    asked = {"target": target, "other target": other_target, "draft": draft}
+    folders = {name: model_folder(f) if f.startswith("tinylm/") else f for name, f in asked.items() if f}
     for name, folder in folders.items():
         kept_in = store / name.replace(" ", "_") if store else None
         answered = measure(

@@ -124,7 +124,8 @@ class Decoder:
             ids = torch.tensor([[0] * (longest - len(prompts[row])) + list(prompts[row]) for row in rows])
             temperature = torch.tensor([temperatures[row] for row in rows])
             shape = (len(rows), self._num_heads, longest + max_len, self._head_size)
-            cache = _Cache(*([torch.zeros(shape) for _ in self._layers] for _ in range(2)))
+            keys, values = ([torch.zeros(shape) for _ in self._layers] for _ in range(2))
+            cache = _Cache(keys, values)
             while rows:
                 hidden = self._forward(ids, padding, cache)
                 tokens = _sample(hidden @ self._embedding.t(), temperature, generator)
