@@ -15,7 +15,8 @@ pytest.importorskip("torch")
 
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
-from scaffolding_ext.controllers.vote.deepconf import DeepConfController, _token_confidence
+from scaffolding_ext.controllers.vote.deepconf import DeepConfController
+from scaffolding_ext.controllers.vote.trace_confidence import token_confidence
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, RewardTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LayerExit, VerifyTask
@@ -149,7 +150,7 @@ def test_deepconf_reads_one_confidence_from_a_chat_and_from_the_model(model: Any
     with serving(model, "vllm", endpoint="chat") as (_, worker):
         run(worker, there)
     run(model, here)
-    confidences = [[_token_confidence(step, 4) for step in task.logprobs] for task in (there, here)]
+    confidences = [[token_confidence(step, 4) for step in task.logprobs] for task in (there, here)]
     assert confidences[0] == pytest.approx(confidences[1])
 
 
