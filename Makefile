@@ -1,4 +1,4 @@
-# make demo    the main job on the embedded models: plain chain of thought, fixed cut, DynasorCoT, side by side
+# make demo    the main job on the embedded models: plain chains, cuts, DynasorCoT and votes, side by side
 # make test    the test suite; one thread an operation, since several are slower wherever other work shares the cores
 # make check   format, lint, types and tests: what CI runs
 #

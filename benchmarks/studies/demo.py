@@ -147,6 +147,7 @@ def main(
 ) -> None:
     """Plain chains, fixed cuts, DynasorCoT and votes: accuracy, tokens by purpose, seconds."""
     samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=report.seed)
+    num_vote_problems = min(num_vote_problems, num_problems)
     runs: dict[str, Run] = {}
     with progress() as bars:
         for greedy in (False, True):
