@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
+from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, ScaffoldingExtError, UnknownNameError
 
 Factory = Callable[..., Any]
@@ -111,7 +112,7 @@ class Registry:
         """
         known = getattr(self.resolve(document["type"]), "registries", {})
         args = document.get("args", {}).items()
-        made = {name: components_made(value, known.get(name, self), _built) for name, value in args}
+        made = {name: components_made(value, known.get(name, self), _built, name) for name, value in args}
         return self.make(document["type"], **made)
 
     def name_of(self, kind: type[Any]) -> str:
@@ -172,7 +173,10 @@ def components_made(value: Any, known: Registry, make: Make, path: str = "") -> 
 
 
 def _built(value: Mapping[str, Any], known: Registry, path: str) -> Any:
-    return known.build(value)
+    with require.under(path):
+        known.resolve(value["type"])
+    with require.under(f"{path}.args"):
+        return known.build(value)
 
 
 def unknown_name(what: str, name: str, known: tuple[str, ...]) -> str:

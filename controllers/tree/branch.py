@@ -209,6 +209,7 @@ class Branch(Node):
         if self.logprobs is None:
             raise NoOutputError(
                 "a branch brought no log-probabilities, which its confidence is made of: take a worker that tells "
-                "them; or set weighs_confidence and skip_gate to false, and score branches by a reward_controller"
+                "them; or set gates.skip to false, and score branches by {type: verdict, args: {weighs_confidence: "
+                "false}} or by a reward controller"
             )
         return self.logprobs

@@ -13,6 +13,7 @@ from scaffolding_ext.controllers.capabilities import refuse_worker
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk
 from scaffolding_ext.controllers.tree.branch import Beginnings, Branch
 from scaffolding_ext.controllers.tree.hints import PACKAGED_HINTS, hints_of, in_turn
+from scaffolding_ext.controllers.tree.parts import part_from
 from scaffolding_ext.controllers.tree.phrasings import least_similarity_of, phrased, templates_of
 from scaffolding_ext.controllers.tree.steps import Steps
 from scaffolding_ext.controllers.vote.variety import Variety, check_variety
@@ -40,7 +41,7 @@ from scaffolding_ext.protocol.notes import (
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.task_results import output_of, sampled_logprobs
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
-from scaffolding_ext.registry import controllers
+from scaffolding_ext.registry import controllers, search_expanders
 from scaffolding_ext.request.program import record
 
 # Sampling fields that a BranchTask has no place for.
@@ -262,6 +263,23 @@ class ControllerExpander(Expander):
                 branch.chain.ended, branch.chain.finish_reason = True, reason
                 if "answer" in fields:
                     branch.answer = fields["answer"]
+
+
+def expander_from(given: Expander | Controller | Mapping[str, Any] | str | None) -> Expander:
+    """An expander of its own for one search, from what users give.
+
+    Args:
+        given: The expander, its name, `{type, args}`, a controller that writes; None is the worker.
+
+    Raises:
+        ConfigError: It is none of these, or an argument is wrong.
+    """
+    if isinstance(given, Controller) and not isinstance(given, Expander):
+        given = ControllerExpander(given)
+    made: Expander = part_from("expander", search_expanders, Expander, WorkerExpander() if given is None else given)
+    twin = made.clone()
+    assert isinstance(twin, Expander)
+    return twin
 
 
 def _stops_of(piece: GenerationTask) -> list[str]:

@@ -33,8 +33,12 @@ def part_from(key: str, known: Registry, kind: type[T], given: Any, *, default: 
         elif isinstance(given, Mapping):
             if not isinstance(given.get("type"), str) or not given.keys() <= {"type", "args"}:
                 raise ConfigError(f"is {dict(given)!r}; give {{type: ..., args: {{...}}}}")
+            known.resolve(given["type"])
             try:
-                given = known.build({"args": {}, **given})
+                with require.under("args"):
+                    given = known.build({"args": {}, **given})
+            except ConfigError:
+                raise
             except TypeError as error:
                 raise ConfigError(f"is {dict(given)!r}, which makes no {given['type']} ({error})") from None
         if not isinstance(given, kind):

@@ -5,6 +5,7 @@ A scorer is a controller, so that a stack tells it what its workers can do. What
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from scaffolding_ext.controllers.capabilities import refuse_worker
 from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.controllers.prompting import encode, longest_len, prompt_family
 from scaffolding_ext.controllers.tree.branch import Branch
+from scaffolding_ext.controllers.tree.gates.settings import gate_from
 from scaffolding_ext.controllers.tree.parts import part_from
 from scaffolding_ext.controllers.verdicts import ask_verdicts, first_tokens
 from scaffolding_ext.controllers.vote.weights import top_logprobs
@@ -120,8 +122,12 @@ class VerdictScorer(Scorer):
         question: Asks for the verdict; None takes that of the model's prompt family.
         yes: The affirmative verdict; its first token counts.
         no: The negative verdict; its first token counts.
-        layer_exit: When a verdict may be read before the last layer; None reads the last.
+        layer_exit: When a verdict may be read before the last layer: `{max_entropy, max_change, min_layer}`, false for
+            never. None takes that of the controller's calibration, where there is one. A stack whose worker cannot stop
+            at a layer is refused.
         is_about_steps: Whether the family's question about a step is asked, in the place of that about the answer.
+        weighs_confidence: Whether a verdict counts times the square root of the branch's confidence. None: it does in a
+            `KVShareBranchingController`, and in no other search.
 
     Reference:
         RKSC: "Is this answer correct? YES or NO", and the softmax over the two first tokens.
@@ -137,14 +143,27 @@ class VerdictScorer(Scorer):
         question: str | None = None,
         yes: str = "YES",
         no: str = "NO",
-        layer_exit: LayerExit | None = None,
+        layer_exit: LayerExit | Mapping[str, Any] | bool | None = None,
         is_about_steps: bool = False,
+        weighs_confidence: bool | None = None,
     ) -> None:
         super().__init__()
         self.question = question
         self.yes, self.no = yes, no
-        self.layer_exit = layer_exit
+        self.layer_exit = gate_from("layer_exit", LayerExit, layer_exit)
         self.is_about_steps = is_about_steps
+        self.reads_logprobs = self.weighs_confidence = bool(weighs_confidence)
+        self._open = layer_exit is None, weighs_confidence is None
+
+    def completed(self, layer_exit: LayerExit | None, weighs_confidence: bool) -> VerdictScorer:
+        """A copy that takes these values for those of its arguments that were None."""
+        twin = copy.copy(self)
+        takes_exit, takes_weight = self._open
+        if takes_exit:
+            twin.layer_exit = layer_exit
+        if takes_weight:
+            twin.reads_logprobs = twin.weighs_confidence = weighs_confidence
+        return twin
 
     def bind(self, workers: Mapping[Any, Worker]) -> None:
         """Tell it what its worker can do; refuse a layer exit that the worker cannot serve."""
@@ -179,6 +198,8 @@ class VerdictScorer(Scorer):
             for branch, value, layer in zip(group, task.scores or (), layers, strict=True):
                 branch.score, branch.exit_layer = value, layer
             record("verify", scores=task.scores, exit_layers=task.exit_layers)
+        if self.weighs_confidence:
+            _weigh(branches)
 
     def _text(self) -> str:
         if self.question is not None:
@@ -339,8 +360,7 @@ class ConfidenceWeighted(Scorer):
 
     def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
         yield from self.scorer.score(branches)
-        for branch in branches:
-            branch.weight = math.sqrt(branch.confidence)
+        _weigh(branches)
 
 
 class RandomScorer(Scorer):
@@ -352,6 +372,24 @@ class RandomScorer(Scorer):
         for branch in branches:
             branch.score = float(np.random.default_rng((branch.prompt.seed or 0, *branch.path)).random())
         yield from ()
+
+
+def scorer_from(given: Scorer | Controller | Mapping[str, Any] | str) -> Scorer:
+    """A scorer from what users give: the scorer, its name, `{type, args}`, or a reward controller.
+
+    Raises:
+        ConfigError: It is none of these, or an argument is wrong.
+    """
+    if isinstance(given, Controller) and not isinstance(given, Scorer):
+        return ControllerScorer(given)
+    made: Scorer = part_from("scorer", search_scorers, Scorer, given)
+    return made
+
+
+def _weigh(branches: Sequence[Branch]) -> None:
+    """Have each branch's score count times the square root of the branch's confidence."""
+    for branch in branches:
+        branch.weight = math.sqrt(branch.confidence)
 
 
 def _mean_entropy(rows: Sequence[Sequence[float]]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,11 +17,10 @@ from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.controllers.chain.ending import close_with
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.tree.branch import Branch
-from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander
-from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate
-from scaffolding_ext.controllers.tree.gates.settings import DecodeExit
+from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander, expander_from
+from scaffolding_ext.controllers.tree.gates.settings import Gates
 from scaffolding_ext.controllers.tree.parts import part_from
-from scaffolding_ext.controllers.tree.score import ControllerScorer, Scorer
+from scaffolding_ext.controllers.tree.score import Scorer, scorer_from
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
 from scaffolding_ext.controllers.tree.steps import Steps
 from scaffolding_ext.controllers.tree.stops import Budget, Look, Spent, Stop, leader_of
@@ -54,19 +52,6 @@ ANSWER_LEN = 48  # tokens of an answer that is asked for
 MOST_CLOSED = 16  # open leaves that are asked for their answers, where no solution has ended
 
 
-@dataclass(frozen=True)
-class Gates:
-    """What spares work where one branch leads (RKSC); None is off.
-
-    Args:
-        skip: When no branch of a round is judged.
-        decode_exit: When the other branches of a round end after their first tokens.
-    """
-
-    skip: ConfidenceGate | None = None
-    decode_exit: DecodeExit | None = None
-
-
 class SearchController(BaseController):
     """Searches a tree of steps for a solution, and answers with the best or the most frequent one.
 
@@ -84,7 +69,8 @@ class SearchController(BaseController):
         steps: Where a step ends: `{ends, max_tokens}`, or a number of tokens.
         max_tokens: Tokens of a solution from the root to its end.
         look_ahead: Steps that are decoded greedily behind a node, judged in its place, and thrown away.
-        gates: What spares work where one branch leads.
+        gates: What spares work where one branch leads: `{skip, decode_exit}`, each a mapping of its arguments, true for
+            the paper's, false or None for never.
         insist_on_answer: Whether a leaf without an answer is asked for one.
         sampling_params: Sampling fields of the steps; a temperature of 0.7 where nobody says.
 
@@ -112,18 +98,14 @@ class SearchController(BaseController):
         steps: Steps | Mapping[str, Any] | int | None = None,
         max_tokens: int = 8192,
         look_ahead: int = 0,
-        gates: Gates | None = None,
+        gates: Gates | Mapping[str, Any] | None = None,
         insist_on_answer: bool = True,
         sampling_params: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.strategy: Strategy = part_from("strategy", search_strategies, Strategy, strategy)  # type: ignore[type-abstract]
-        if isinstance(scorer, Controller) and not isinstance(scorer, Scorer):
-            scorer = ControllerScorer(scorer)
-        self.scorer: Scorer = part_from("scorer", search_scorers, Scorer, scorer)
-        if isinstance(expander, Controller) and not isinstance(expander, Expander):
-            expander = ControllerExpander(expander)
-        self.expander = part_from("expander", search_expanders, Expander, expander or WorkerExpander()).clone()
+        self.scorer = scorer_from(scorer)
+        self.expander = expander_from(expander)
         self.selector: Selector = part_from("selector", search_selectors, Selector, selector)  # type: ignore[type-abstract]
         given = stop if isinstance(stop, list | tuple) else [] if stop is None else [stop]
         self.stops = tuple(part_from("stop", search_stops, Stop, each) for each in given)  # type: ignore[type-abstract]
@@ -131,7 +113,7 @@ class SearchController(BaseController):
         self.steps = Steps.of(steps)
         self.max_tokens = require.whole("max_tokens", max_tokens)
         self.look_ahead = require.whole("look_ahead", look_ahead, least=0)
-        self.gates = gates or Gates()
+        self.gates = Gates.of(gates)
         self.insist_on_answer = insist_on_answer
         self.sampling_params = checked_sampling_params(sampling_params, reserved=("max_tokens",))
         self.expander.reads_logprobs = (
@@ -145,14 +127,14 @@ class SearchController(BaseController):
         """Refuse parts that do not go together."""
         whole = self.strategy.max_depth == 1
         if not self.expander.writes_steps:
-            looks = {"strategy": not whole, "look_ahead": self.look_ahead, "decode_exit": self.gates.decode_exit}
+            looks = {"strategy": not whole, "look_ahead": self.look_ahead, "gates.decode_exit": self.gates.decode_exit}
             key = next((key for key, looks_in in looks.items() if looks_in), None)
             if key is not None:
                 raise ConfigError("looks into branches that the expander writes to their end at once", key)
         if isinstance(self.expander, ControllerExpander) and self.sampling_params:
             raise ConfigError("are the expander's controller's to say; set them there", "sampling_params")
         if self.gates.skip is not None and self.scorer.is_free:
-            raise ConfigError("spares judgements, and the scorer asks nobody: leave it out", "skip_gate")
+            raise ConfigError("spares judgements, and the scorer asks nobody: leave it out", "gates.skip")
         if self.draws_alike and self.sampling_params.get("temperature") == 0:
             refuse_greedy("sampling_params.temperature")
         if self.draws_alike:

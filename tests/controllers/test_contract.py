@@ -18,6 +18,7 @@ from scaffolding_ext.controllers.draft_target.conformal_draft_target import Conf
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.reward import RewardController
+from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
@@ -44,9 +45,7 @@ class LongestFirst(BaseController):
 
 def branching(*args, **kwargs):
     """Branches that are scored without log-probabilities, which the contract's script has not."""
-    return KVShareBranchingController(
-        *args, reward_controller=LongestFirst(), weighs_confidence=False, max_tokens=400, **kwargs
-    )
+    return KVShareBranchingController(*args, scorer=LongestFirst(), max_tokens=400, **kwargs)
 
 
 def search(strategy, **kwargs):
@@ -74,9 +73,11 @@ CONTROLLERS = {
         coverage="conditional", alpha=0.4, draft_tokens=40, target_tokens=40, num_chains=2, on_reject="continue"
     ),
     "branching": lambda: branching(3),
-    "branching_in_other_words": lambda: branching(3, phrasings=["{question}", "Well, {question}"]),
+    "branching_in_other_words": lambda: branching(
+        3, expander=WorkerExpander(phrasings=["{question}", "Well, {question}"])
+    ),
     "branching_deep": lambda: branching(4, max_depth=3, step_tokens=30),
-    "branching_over_chains": lambda: branching(3, generation_controller=DynasorCoTController(chunk_size=24)),
+    "branching_over_chains": lambda: branching(3, expander=DynasorCoTController(chunk_size=24)),
     "search_beam": lambda: search({"type": "Beam", "args": {"width": 3, "keep": 2, "max_depth": 4}}),
     "search_dvts": lambda: search("DVTS"),
     "search_rebase": lambda: search({"type": "Rebase", "args": {"width": 3}}, selector="vote"),

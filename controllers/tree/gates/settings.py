@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate
@@ -69,4 +69,41 @@ def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | Non
         return kind(**({} if given is True else given))
 
 
-Reward = Literal["verdict", "mean_logprob"]
+@dataclass(frozen=True)
+class Gates:
+    """What spares work where one branch leads (RKSC); None is off.
+
+    Args:
+        skip: When no branch of a round is judged.
+        decode_exit: When the other branches of a round end after their first tokens.
+    """
+
+    skip: ConfidenceGate | None = None
+    decode_exit: DecodeExit | None = None
+
+    @classmethod
+    def of(cls, given: Gates | Mapping[str, Any] | None, known_skip: ConfidenceGate | None = None) -> Gates:
+        """The gates from what users give.
+
+        Args:
+            given: Gates, which are taken as they are, or a mapping of `skip` and `decode_exit`, each as `gate_from`
+                takes it.
+            known_skip: The skip gate of a calibration, for a mapping that leaves `skip` open.
+
+        Raises:
+            ConfigError: It is neither, or an argument of a gate is wrong.
+        """
+        if isinstance(given, Gates):
+            return given
+        given = {} if given is None else given
+        if not isinstance(given, Mapping) or not given.keys() <= {"skip", "decode_exit"}:
+            raise ConfigError(
+                f"is {require.shown(given)}; give a mapping of skip and decode_exit (layer_exit is an argument "
+                "of the scorer verdict)",
+                "gates",
+            )
+        with require.under("gates"):
+            return cls(
+                gate_from("skip", ConfidenceGate, given.get("skip"), known_skip),
+                gate_from("decode_exit", DecodeExit, given.get("decode_exit")),
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibrati
 from scaffolding_ext.controllers.tree.gates.confidence import fit_gate
 from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
-from scaffolding_ext.controllers.tree.score import ControllerScorer
+from scaffolding_ext.controllers.tree.score import ConfidenceWeighted, ControllerScorer, VerdictScorer
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.evaluation.run.runner import evaluate
@@ -22,12 +22,13 @@ from scaffolding_ext.protocol import TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.worker import WrappingWorker
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_key
+from scaffolding_ext.registry import search_scorers
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.stack.build import build_stack, check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 
-OFF = {"skip_gate": False, "decode_exit": False, "layer_exit": False, "calibration": None, "reward": "verdict"}
+OFF = {"gates": {"skip": False, "decode_exit": False}, "calibration": None}
 
 
 class BranchedProblem(NamedTuple):
@@ -85,7 +86,7 @@ def run_branches(config: StackConfig, samples: Sequence[Sample]) -> list[Branche
     Args:
         config: A stack whose outermost controller is a KVShareBranchingController of depth 1 without a reward
             controller, and whose worker `generation` is a HuggingFaceWorker. Verdicts are asked for, whatever its
-            reward.
+            scorer; of a scorer `verdict` the other arguments hold.
         samples: The problems.
 
     Raises:
@@ -194,6 +195,18 @@ def _checked(config: StackConfig) -> StackConfig:
             f"is a {type(controller).__name__}; calibrate the KVShareBranchingController by itself", "controller.type"
         )
     if controller.max_depth > 1 or controller.branching_factor < 2 or isinstance(controller.scorer, ControllerScorer):
-        raise ConfigError("must write several branches of depth 1, without a reward_controller", "controller.args")
-    component = ComponentConfig(type=config.controller.type, args={**config.controller.args, **OFF})
+        raise ConfigError("must write several branches of depth 1, without a reward controller", "controller.args")
+    args = config.controller.args
+    scorer = _full_verdict(args.get("scorer"))
+    component = ComponentConfig(type=config.controller.type, args={**args, **OFF, "scorer": scorer})
     return config.model_copy(update={"controller": component})
+
+
+def _full_verdict(scorer: Any) -> dict[str, Any]:
+    """The verdict of a stack's scorer, read at the last layer; the plain one where it asks for none."""
+    kind = scorer.get("type") if isinstance(scorer, Mapping) else None
+    args: dict[str, Any] = dict(scorer.get("args") or {}) if isinstance(scorer, Mapping) and kind else {}
+    factory = search_scorers.resolve(kind) if kind else None
+    if factory is ConfidenceWeighted:
+        return _full_verdict(args.get("scorer"))
+    return {"type": "verdict", "args": {**(args if factory is VerdictScorer else {}), "layer_exit": False}}

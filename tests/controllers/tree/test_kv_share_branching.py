@@ -11,8 +11,9 @@ from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration, BranchingFigures
 from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate
-from scaffolding_ext.controllers.tree.gates.settings import DecodeExit
+from scaffolding_ext.controllers.tree.gates.settings import DecodeExit, Gates
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
+from scaffolding_ext.controllers.tree.score import VerdictScorer
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -113,9 +114,21 @@ VERDICTS = {"boxed{1}": 0.5, "boxed{2}": 0.7, "boxed{3}": 0.4}
 HINTS = ["A", "B", "C"]
 
 
+def worker_with(**arguments):
+    return {"type": "worker", "args": arguments}
+
+
+def verdict(**arguments):
+    return {"type": "verdict", "args": arguments}
+
+
+def written_by(controller, **arguments):
+    return {"type": "controller", "args": {"controller": controller, **arguments}}
+
+
 def answer(worker, prompt="What?", controller=None, **arguments):
     controller = controller or KVShareBranchingController(
-        3, HINTS, **{"reward": "verdict", "insist_on_answer": False, **arguments}
+        3, **{"expander": worker_with(hints=HINTS), "scorer": "verdict", "insist_on_answer": False, **arguments}
     )
     controller.prompting = Characters()
     with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
@@ -157,7 +170,7 @@ def test_lowered_branches_are_the_same(events):
 
 
 def test_without_its_confidence_a_score_counts_alone(events):
-    result = answer(Sharer(TEXTS, VERDICTS | {"boxed{1}": 0.69}), weighs_confidence=False)
+    result = answer(Sharer(TEXTS, VERDICTS | {"boxed{1}": 0.69}), scorer=verdict(weighs_confidence=False))
     assert result.outputs[0].answer == "2"
     result = answer(Sharer(TEXTS, VERDICTS | {"boxed{1}": 0.69}))
     assert result.outputs[0].answer == "1"
@@ -165,19 +178,19 @@ def test_without_its_confidence_a_score_counts_alone(events):
 
 def test_a_gate_spares_the_verdicts_where_one_branch_leads(events):
     worker = Sharer(TEXTS, VERDICTS)
-    result = answer(worker, skip_gate={"least": 0.7, "gap": 0.2})
+    result = answer(worker, gates={"skip": {"least": 0.7, "gap": 0.2}})
     assert not of_type(worker, VerifyTask)
     assert result.outputs[0].answer == "1"
     (skip,) = events(result, "skip")
     assert (skip["leader"], skip["confidences"]) == (0, pytest.approx([0.8, 0.5, 0.6]))
     worker = Sharer(TEXTS, VERDICTS)
-    assert answer(worker, skip_gate={"least": 0.7, "gap": 0.3}).outputs[0].answer == "2"
+    assert answer(worker, gates={"skip": {"least": 0.7, "gap": 0.3}}).outputs[0].answer == "2"
     assert len(of_type(worker, VerifyTask)) == 1
 
 
 def test_a_decode_exit_ends_the_losers_and_lets_the_winner_finish(events):
     worker = Sharer(TEXTS, VERDICTS)
-    result = answer(worker, decode_exit={"least": 0.7, "gap": 0.2, "after": 4})
+    result = answer(worker, gates={"decode_exit": {"least": 0.7, "gap": 0.2, "after": 4}})
     first, second = of_type(worker, BranchTask)
     assert (first.max_tokens, len(first.suffixes)) == (4, 3)
     assert "".join(map(chr, second.suffixes[0])) == "A so "
@@ -187,7 +200,7 @@ def test_a_decode_exit_ends_the_losers_and_lets_the_winner_finish(events):
     assert result.outputs[0].text == TEXTS["A"][0]
     assert result.program.ledger.by_purpose[Purpose.DISCARDED].decoded == 8
     worker = Sharer(TEXTS, VERDICTS)
-    undecided = answer(worker, decode_exit=DecodeExit(least=0.9, after=4))
+    undecided = answer(worker, gates=Gates(decode_exit=DecodeExit(least=0.9, after=4)))
     assert undecided.outputs[0].text == answer(Sharer(TEXTS, VERDICTS)).outputs[0].text
     assert undecided.program.ledger.by_purpose.get(Purpose.DISCARDED, TokenCounts()).decoded == 0
 
@@ -208,7 +221,7 @@ class Forked(Sharer):
 
 def test_beyond_depth_one_the_best_go_on(events):
     worker = Forked({}, {"c\\boxed": 0.9, "d\\boxed": 0.8, "boxed": 0.6, "aaaa": 0.3, "bbbb": 0.7, "": 0.5})
-    controller = KVShareBranchingController(4, max_depth=2, beam_width=2, step_tokens=4, reward="verdict")
+    controller = KVShareBranchingController(4, max_depth=2, beam_width=2, step_tokens=4, scorer="verdict")
     result = answer(worker, controller=controller)
     first, *second = of_type(worker, BranchTask)
     assert (first.depth, first.max_tokens, first.branch_scores, first.temperature) == (1, 4, [1.0] * 4, 0.7)
@@ -232,7 +245,7 @@ def test_a_branch_that_has_ended_stays_in_the_running():
 
 def test_the_probabilities_of_its_tokens_score_a_branch_for_nothing():
     worker = Sharer(TEXTS)
-    result = answer(worker, reward="mean_logprob", weighs_confidence=False)
+    result = answer(worker, scorer="mean_logprob")
     assert [type(task) for task in worker.tasks] == [BranchTask]
     assert result.outputs[0].answer == "1"
 
@@ -249,7 +262,7 @@ class Longest(BaseController):
 
 def test_a_reward_controller_may_score():
     worker = Sharer(TEXTS)
-    result = answer(worker, reward_controller=Longest(), weighs_confidence=False)
+    result = answer(worker, scorer=Longest())
     assert result.outputs[0].answer == "2"
     assert not of_type(worker, VerifyTask)
 
@@ -257,7 +270,7 @@ def test_a_reward_controller_may_score():
 def test_any_controller_writes_branches_and_a_vote_stands_over_them(events):
     def inner():
         return KVShareBranchingController(
-            3, HINTS, generation_controller=NativeGenerationController(), reward="mean_logprob", insist_on_answer=False
+            3, expander=written_by(NativeGenerationController(), hints=HINTS), insist_on_answer=False
         )
 
     worker = Sharer(TEXTS)
@@ -269,7 +282,7 @@ def test_any_controller_writes_branches_and_a_vote_stands_over_them(events):
     assert events(result, "vote")[0]["answers"] == ["1", "1"]
     votes = MajorityVoteController(NativeGenerationController(), 2, allocation=None)
     over_votes = KVShareBranchingController(
-        3, HINTS, generation_controller=votes, reward_controller=Longest(), insist_on_answer=False
+        3, expander=written_by(votes, hints=HINTS), scorer=Longest(), insist_on_answer=False
     )
     assert answer(Sharer(TEXTS), controller=over_votes).outputs[0].answer == "2"
 
@@ -287,7 +300,7 @@ def test_fields_that_a_branch_task_lacks_are_asked_for_plainly(events):
 def test_a_layer_exit_reaches_the_worker_or_the_stack_is_refused(events):
     rule = LayerExit(1.5, 0.25)
     worker = Sharer(TEXTS, VERDICTS)
-    result = answer(worker, layer_exit={"max_entropy": 1.5, "max_change": 0.25})
+    result = answer(worker, scorer=verdict(layer_exit={"max_entropy": 1.5, "max_change": 0.25}))
     assert of_type(worker, VerifyTask)[0].layer_exit == rule
     assert events(result, "verify")[0]["exit_layers"] == [3, 3, 3]
 
@@ -295,10 +308,10 @@ def test_a_layer_exit_reaches_the_worker_or_the_stack_is_refused(events):
         refused = {LAYER_EXIT: "it reads the last layer"}  # noqa: RUF012
 
     with pytest.raises(ConfigError, match=r"LastLayer cannot stop at a layer \(layer_exit\).*it reads the last layer"):
-        answer(LastLayer(TEXTS, VERDICTS), layer_exit=rule)
+        answer(LastLayer(TEXTS, VERDICTS), scorer=verdict(layer_exit=rule))
     with pytest.raises(ConfigError, match="ScriptedWorker cannot stop at a layer"):
-        answer(ScriptedWorker("no verdicts"), layer_exit=rule)
-    assert answer(LastLayer(TEXTS, VERDICTS), layer_exit=False).outputs[0].answer == "2"
+        answer(ScriptedWorker("no verdicts"), scorer=verdict(layer_exit=rule))
+    assert answer(LastLayer(TEXTS, VERDICTS), scorer=verdict(layer_exit=False)).outputs[0].answer == "2"
 
 
 def calibration(**fields):
@@ -320,9 +333,13 @@ def test_a_calibration_sets_gates_and_what_is_given_goes_before_it(tmp_path):
         scorer = getattr(controller.scorer, "scorer", controller.scorer)
         return controller.gates.skip, getattr(scorer, "layer_exit", None)
 
-    assert gates_of(reward="verdict") == (ConfidenceGate(0.75, 0.2), LayerExit(2.0, 0.5, 4))
-    assert gates_of(reward="verdict", skip_gate={"least": 0.9}, layer_exit=False) == (ConfidenceGate(0.9), None)
-    assert gates_of(reward="mean_logprob") == (None, None)
+    known = ConfidenceGate(0.75, 0.2), LayerExit(2.0, 0.5, 4)
+    assert gates_of(scorer="verdict") == gates_of(scorer=verdict(question="Right?"), gates={"skip": None}) == known
+    assert gates_of(scorer="confidence_weighted") == gates_of(scorer=VerdictScorer()) == known
+    assert gates_of(scorer=verdict(layer_exit=False), gates={"skip": {"least": 0.9}}) == (ConfidenceGate(0.9), None)
+    assert gates_of(scorer="verdict", gates={"skip": False}) == (None, known[1])
+    assert gates_of(scorer=verdict(layer_exit=LayerExit(1.0, 1.0))) == (known[0], LayerExit(1.0, 1.0))
+    assert gates_of(scorer="mean_logprob") == gates_of(scorer=Longest()) == (None, None)
     worker = Sharer(TEXTS, VERDICTS)
     worker.model = "theirs"
     with pytest.warns(CalibrationWarning, match="'ours' and is used with 'theirs'"):
@@ -350,20 +367,48 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "key", "message"),
     [
-        ({"hints": "poetry"}, "hints", "choose one of science, mathematics, choice"),
-        ({"hints": [1]}, "hints", "give a list of texts"),
-        ({"hints": "science", "hints_file": "nowhere.json"}, "hints_file", "nowhere.json"),
-        ({"skip_gate": {"least": 2}}, "skip_gate.least", "at most 1"),
-        ({"skip_gate": {"most": 2}}, "skip_gate", "give a mapping of its arguments"),
-        ({"skip_gate": 0.7}, "skip_gate", "give a mapping"),
-        ({"layer_exit": True}, "layer_exit", "give a mapping of its arguments .max_entropy, max_change, "),
-        ({"decode_exit": {"after": 0}}, "decode_exit.after", "at least 1"),
-        ({"reward": "mean_logprob", "skip_gate": True}, "skip_gate", "asks nobody"),
-        ({"reward": "mean_logprob", "layer_exit": LayerExit(1.0, 1.0)}, "layer_exit", "asks for none"),
-        ({"reward_controller": Longest(), "verdict": "Right?"}, "reward_controller", "sets what verdict sets"),
-        ({"max_depth": 2, "generation_controller": Longest()}, "max_depth", "writes to their end at once"),
-        ({"decode_exit": True, "generation_controller": Longest()}, "decode_exit", "writes to their end at once"),
-        ({"sampling_params": {"top_p": 0.9}, "generation_controller": Longest()}, "sampling_params", "set them there"),
+        (
+            {"expander": worker_with(hints="poetry")},
+            "expander.args.hints",
+            "choose one of science, mathematics, choice",
+        ),
+        ({"expander": worker_with(hints=[1])}, "expander.args.hints", "give a list of texts"),
+        (
+            {"expander": worker_with(hints="science", hints_file="nowhere.json")},
+            "expander.args.hints_file",
+            "nowhere.json",
+        ),
+        ({"gates": {"skip": {"least": 2}}}, "gates.skip.least", "at most 1"),
+        ({"gates": {"skip": {"most": 2}}}, "gates.skip", "give a mapping of its arguments"),
+        ({"gates": {"skip": 0.7}}, "gates.skip", "give a mapping"),
+        (
+            {"scorer": verdict(layer_exit=True)},
+            "scorer.args.layer_exit",
+            "give a mapping of its arguments .max_entropy, max_c",
+        ),
+        ({"gates": {"decode_exit": {"after": 0}}}, "gates.decode_exit.after", "at least 1"),
+        ({"scorer": "mean_logprob", "gates": {"skip": True}}, "gates.skip", "asks nobody"),
+        (
+            {"scorer": {"type": "mean_logprob", "args": {"layer_exit": False}}},
+            "scorer",
+            "no mean_logprob .*'layer_exit'",
+        ),
+        ({"gates": {"layer_exit": False}}, "gates", "layer_exit is an argument of the scorer verdict"),
+        ({"gates": True}, "gates", "give a mapping of skip and decode_exit"),
+        (
+            {"scorer": {"type": "confidence_weighted", "args": {"scorer": verdict(layer_exit={"min_layer": 2})}}},
+            "scorer.args.scorer.args.layer_exit",
+            "give a mapping of its arguments",
+        ),
+        ({"expander": 3}, "expander", "give a search expander, or the name of one: controller, worker"),
+        (
+            {"scorer": {"type": "controller", "args": {"controller": Longest(), "question": "Right?"}}},
+            "scorer",
+            "'question'",
+        ),
+        ({"max_depth": 2, "expander": Longest()}, "max_depth", "writes to their end at once"),
+        ({"gates": {"decode_exit": True}, "expander": Longest()}, "gates.decode_exit", "writes to their end at once"),
+        ({"sampling_params": {"top_p": 0.9}, "expander": Longest()}, "sampling_params", "set them there"),
         ({"sampling_params": {"temperature": 0}}, "sampling_params.temperature", "alike"),
         ({"max_depth": 2, "beam_width": 9}, "beam_width", "at most 8"),
     ],
@@ -377,11 +422,13 @@ def test_what_cannot_be_is_refused_by_name(arguments, key, message):
 def test_hints_come_from_a_file_by_domain(tmp_path):
     path = tmp_path / "hints.json"
     path.write_text('{"law": ["Let me read the statute. "]}')
-    assert KVShareBranchingController(hints="law", hints_file=path).expander.hints == ("Let me read the statute. ",)
-    assert len(KVShareBranchingController(hints="science", sampling_params={"temperature": 0}).expander.hints) == 8
+    law = worker_with(hints="law", hints_file=path)
+    assert KVShareBranchingController(expander=law).expander.hints == ("Let me read the statute. ",)
+    science = worker_with(hints="science")
+    assert len(KVShareBranchingController(expander=science, sampling_params={"temperature": 0}).expander.hints) == 8
     path.write_text("[]")
     with pytest.raises(ConfigError, match="no object of domains"):
-        KVShareBranchingController(hints="law", hints_file=path)
+        KVShareBranchingController(expander=law)
 
 
 def test_a_worker_without_log_probabilities_is_told_from_one_that_is_unsure():
@@ -392,12 +439,12 @@ def test_a_worker_without_log_probabilities_is_told_from_one_that_is_unsure():
 
     with pytest.raises(NoOutputError, match="brought no log-probabilities"):
         answer(Silent(TEXTS, VERDICTS))
-    assert answer(Silent(TEXTS, VERDICTS), weighs_confidence=False).outputs[0].answer == "2"
+    assert answer(Silent(TEXTS, VERDICTS), scorer=verdict(weighs_confidence=False)).outputs[0].answer == "2"
 
 
 def test_verdicts_need_a_tokenizer():
     async def ask():
-        controller = KVShareBranchingController(2, reward="verdict")
+        controller = KVShareBranchingController(2, scorer="verdict")
         with ScaffoldingLlm(controller, {"generation": Texts("so \\boxed{1}")}) as llm:
             return await llm.generate_async("What?")
 

@@ -18,13 +18,13 @@ def worker():
 
 
 def answer(worker, **arguments):
-    controller = KVShareBranchingController(3, max_tokens=24, reward="verdict", insist_on_answer=False, **arguments)
+    controller = KVShareBranchingController(3, max_tokens=24, scorer="verdict", insist_on_answer=False, **arguments)
     with ScaffoldingLlm(controller, {"generation": worker}, seed=1) as llm:
         return llm.generate(PROMPT, sample_id="one", timeout=120)
 
 
 def test_a_winner_of_a_decode_exit_writes_what_it_would_have_written(worker, events):
-    exited = answer(worker, decode_exit={"least": 0.0, "gap": 0.0, "after": 6})
+    exited = answer(worker, gates={"decode_exit": {"least": 0.0, "gap": 0.0, "after": 6}})
     (gate,) = events(exited, "decode_exit")
     (own,), (whole,) = (events(result, "branches") for result in (exited, answer(worker)))
     leader = gate["leader"]

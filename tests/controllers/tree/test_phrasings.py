@@ -92,10 +92,14 @@ class Requests(Sharer):
     }
 
 
-def asked(worker, raw=False, **arguments):
-    given = {"branching_factor": 3, "hints": HINTS, "phrasings": PHRASINGS, "max_tokens": 4, "reward": "verdict"}
-    given["insist_on_answer"] = False
-    controller = KVShareBranchingController(**given | arguments)
+def words(**arguments):
+    """The worker as an expander, with hints and phrasings."""
+    return {"type": "worker", "args": {"hints": HINTS, "phrasings": PHRASINGS, **arguments}}
+
+
+def asked(worker, beginnings=None, raw=False, **arguments):
+    given = {"branching_factor": 3, "max_tokens": 4, "scorer": "verdict", "insist_on_answer": False}
+    controller = KVShareBranchingController(expander=words(**beginnings or {}), **given | arguments)
     controller.prompting = Brackets()
     with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
         return llm.generate("Why?", timeout=30, raw=raw)
@@ -126,7 +130,7 @@ def test_each_branch_reads_its_own_words_and_verdicts_read_them_too():
 
 def test_a_branch_that_stays_on_the_prompt_is_judged_there():
     worker = Sharer(stays="B")
-    asked(worker, least_similarity=0.5)
+    asked(worker, {"least_similarity": 0.5})
     (task,) = of_type(worker, BranchTask)
     assert task.least_similarity == 0.5
     assert verified(worker) == ["<Why?>AAAAA", "<Why?>BBBBB", "<Why? Now!>CCCCC"]
@@ -135,7 +139,7 @@ def test_a_branch_that_stays_on_the_prompt_is_judged_there():
 def test_a_leader_goes_on_behind_the_words_that_it_has_read_without_another_gate():
     for stays, words in (("", WORDS[0]), ("A", WORDS[0])):
         worker = Sharer(stays=stays)
-        asked(worker, least_similarity=0.5, decode_exit={"least": 0.0, "gap": 0.0, "after": 2})
+        asked(worker, {"least_similarity": 0.5}, gates={"decode_exit": {"least": 0.0, "gap": 0.0, "after": 2}})
         first, second = of_type(worker, BranchTask)
         assert (first.least_similarity, second.least_similarity) == (0.5, None)
         assert text(second.prefix_tokens + second.suffixes[0]) == f"{words}AAA"
@@ -144,7 +148,7 @@ def test_a_leader_goes_on_behind_the_words_that_it_has_read_without_another_gate
 @pytest.mark.parametrize(("stays", "first", "second"), [("", 0, 1), ("B", 0, 0)])
 def test_children_stand_behind_the_words_that_their_parent_read(stays, first, second):
     worker = Sharer(stays=stays)
-    asked(worker, least_similarity=0.5, max_depth=2, step_tokens=2)
+    asked(worker, {"least_similarity": 0.5}, max_depth=2, step_tokens=2)
     _, *children = of_type(worker, BranchTask)
     assert [text(task.prefix_tokens) for task in children] == [f"{WORDS[first]}AAA", f"{WORDS[second]}BBB"]
     assert {task.phrasings for task in children} == {task.least_similarity for task in children} == {None}
@@ -153,7 +157,7 @@ def test_children_stand_behind_the_words_that_their_parent_read(stays, first, se
 
 def test_a_worker_without_branches_is_sent_a_request_on_each_phrasing(events):
     worker = Requests()
-    result = asked(worker, weighs_confidence=False)
+    result = asked(worker, scorer={"type": "verdict", "args": {"weighs_confidence": False}})
     written = [text(task.input_tokens) for task in of_type(worker, GenerationTask)]
     assert written == [words + hint for words, hint in zip(WORDS, HINTS, strict=True)]
     assert events(result, "lowered")[0]["task"] == "BranchTask"
@@ -161,7 +165,7 @@ def test_a_worker_without_branches_is_sent_a_request_on_each_phrasing(events):
 
 def test_a_vote_may_stand_over_branches_in_other_words():
     worker = Sharer()
-    branching = KVShareBranchingController(3, phrasings=PHRASINGS, max_tokens=4, reward="verdict")
+    branching = KVShareBranchingController(3, expander=words(hints=None), max_tokens=4, scorer="verdict")
     vote = MajorityVoteController(branching, 2, allocation=None)
     vote.prompting = Brackets()
     with ScaffoldingLlm(vote, {"generation": worker}, seed=0) as llm:
@@ -171,10 +175,10 @@ def test_a_vote_may_stand_over_branches_in_other_words():
 
 def test_phrasings_make_branches_differ_unless_a_gate_may_undo_them():
     worker = Sharer()
-    asked(worker, hints=None)
+    asked(worker, {"hints": None})
     assert of_type(worker, BranchTask)[0].temperature is None
     worker = Sharer(stays="A")
-    asked(worker, hints=["A"], least_similarity=0.5)
+    asked(worker, {"hints": ["A"], "least_similarity": 0.5})
     assert of_type(worker, BranchTask)[0].temperature == 0.7
 
 
@@ -189,13 +193,17 @@ def test_phrasings_make_branches_differ_unless_a_gate_may_undo_them():
         ({"hints": ["A", ""], "least_similarity": 0.5}, "least_similarity.*give hints, none of them empty"),
         ({"hints": None, "least_similarity": 0.5}, "least_similarity.*give hints"),
         ({"least_similarity": 1.5}, "least_similarity.*1.5"),
-        ({"least_similarity": 0.5, "generation_controller": NativeGenerationController()}, "least_similarity.*at once"),
+        (
+            {"least_similarity": 0.5, "type": "controller", "controller": NativeGenerationController()},
+            "expander: .*makes no controller .*unexpected keyword argument 'least_similarity'",
+        ),
     ],
 )
 def test_what_is_unusable_is_refused_by_name(arguments, message):
-    given = {"branching_factor": 2, "hints": HINTS, "phrasings": PHRASINGS, "max_tokens": 4}
+    arguments = dict(arguments)
+    kind = arguments.pop("type", "worker")
     with pytest.raises(ConfigError, match=message):
-        KVShareBranchingController(**given | arguments)
+        KVShareBranchingController(2, expander={**words(**arguments), "type": kind}, max_tokens=4)
 
 
 def test_a_stack_whose_worker_compares_no_hidden_states_is_refused():
@@ -205,7 +213,7 @@ def test_a_stack_whose_worker_compares_no_hidden_states_is_refused():
     for worker, why in ((NoStates(), ": it has none"), (Requests(), "")):
         message = rf"{type(worker).__name__} cannot compare hidden states \(least_similarity\), which .* needs{why}"
         with pytest.raises(ConfigError, match=message):
-            asked(worker, least_similarity=0.5)
+            asked(worker, {"least_similarity": 0.5})
     asked(NoStates())  # phrasings alone are served
 
 
@@ -237,9 +245,7 @@ def test_on_a_model_branches_write_what_plain_requests_write(least_similarity, e
     with HuggingFaceWorker("tinylm/draft", max_batch_size=8) as worker:
         controller = KVShareBranchingController(
             3,
-            hints,
-            phrasings=templates,
-            least_similarity=least_similarity,
+            expander=words(hints=hints, phrasings=templates, least_similarity=least_similarity),
             max_tokens=16,
             insist_on_answer=False,
             sampling_params={"temperature": 0.0},

@@ -340,6 +340,22 @@ def test_a_verdict_counts_under_verify_and_a_blend_mixes():
         SearchController("Beam", {"type": "blend", "args": {"scorers": ["verdict"], "weights": [0]}})
 
 
+def test_every_search_takes_the_gates_and_the_weights_of_branches(events):
+    worker = Stepper()
+    result = searched(SearchController("Beam", "verdict", gates={"skip": {"least": 0.0, "gap": 0.0}}), worker)
+    assert all(event["leader"] is not None for event in events(result, "skip"))
+    assert not of_type(worker, VerifyTask)
+    plain, weighed, wrapped = (
+        searched(SearchController("Beam", scorer))
+        for scorer in ("verdict", {"type": "verdict", "args": {"weighs_confidence": True}}, "confidence_weighted")
+    )
+    values, *others = (events(each, "select")[0]["values"] for each in (plain, weighed, wrapped))
+    first = events(plain, "verify")[0]["scores"]
+    assert values[: len(first)] == first
+    assert others[0] == others[1] != values
+    assert all(value < score for value, score in zip(others[0], values, strict=True))
+
+
 def test_entropy_scores_what_the_likeliest_tokens_say():
     worker = Plain()
     result = searched(SearchController("Beam", {"type": "entropy", "args": {"top_k": 2}}), worker)
@@ -482,6 +498,10 @@ def test_a_stack_file_says_it_as_python_does():
         ({"stop": {"type": "certaindex", "args": {"thresholds": "gsm8k"}}}, "thresholds"),
         ({"sampling_params": {"temperature": 0}}, "alike"),
         ({"look_ahead": -1}, "look_ahead"),
+        ({"scorer": "mean_logprob", "gates": {"skip": True}}, r"^gates\.skip: spares judgements"),
+        ({"gates": {"decode_exit": {"after": 0}}}, r"^gates\.decode_exit\.after: "),
+        ({"gates": {"layer_exit": False}}, "^gates: .*give a mapping of skip and decode_exit"),
+        ({"scorer": {"type": "verdict", "args": {"layer_exit": 3}}}, r"^scorer\.args\.layer_exit: "),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(arguments, message):

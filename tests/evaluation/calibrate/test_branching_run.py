@@ -89,7 +89,7 @@ def test_a_stack_that_is_no_branching_one_is_refused():
 
 def test_layers_end_where_the_workers_verdict_is():
     config = load_config(
-        "configs:kv_share_branching", [*SMALL, "controller.args.reward=verdict", "controller.args.skip_gate=true"]
+        "configs:kv_share_branching", [*SMALL, "controller.args.scorer=verdict", "controller.args.gates.skip=true"]
     )
     found = run_branches(config, load_dataset("tinylm:held_out", num_samples=2))
     assert [each.kind != "" for each in found] == [True, True]
@@ -110,7 +110,8 @@ def test_the_command_leaves_a_file_that_a_controller_takes(tmp_path):
     kept = BranchingCalibration.load(path)
     assert told["skip_gate"] == {"least": kept.skip_gate.least, "gap": kept.skip_gate.gap}
     assert (kept.model, kept.dataset, kept.figures.num_problems) == ("tinylm/draft", "tinylm:held_out", 2)
-    assert KVShareBranchingController(calibration=path, reward="verdict", layer_exit=False).gates.skip == kept.skip_gate
+    scorer = {"type": "verdict", "args": {"layer_exit": False}}
+    assert KVShareBranchingController(calibration=path, scorer=scorer).gates.skip == kept.skip_gate
     shown = CliRunner().invoke(main, [*command, "--output_path", str(path)])
     assert "skip gate   confidence" in shown.stdout
     assert "layer exit  " in shown.stdout

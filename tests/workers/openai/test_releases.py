@@ -14,6 +14,7 @@ pytest.importorskip("openai")
 pytest.importorskip("torch")
 
 from scaffolding_ext.controllers.reward import RewardController
+from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.trace_confidence import token_confidence
@@ -188,7 +189,10 @@ def test_vllm_tells_the_probability_of_yes_exactly_where_its_release_can(model: 
 
 def test_a_similarity_gate_is_refused_where_a_server_gives_no_hidden_states(model: Any) -> None:
     gated, plain = (
-        KVShareBranchingController(2, ["A", "B"], phrasings=["{question}", "So {question}"], least_similarity=least)
+        KVShareBranchingController(
+            2,
+            expander=WorkerExpander(["A", "B"], phrasings=["{question}", "So {question}"], least_similarity=least),
+        )
         for least in (0.9, None)
     )
     with serving(model, "sglang") as (_, worker):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -383,7 +384,7 @@ def test_branches_share_their_prefix_and_say_how_long_to_keep_it(
 def test_a_tree_of_branches_says_what_is_worth_keeping() -> None:
     sampling = {"top_k": 1, "temperature": 0.7}  # this release tells the log-probability of the likeliest token alone
     controller = KVShareBranchingController(
-        4, max_depth=2, beam_width=2, step_tokens=4, max_tokens=8, reward="verdict", sampling_params=sampling
+        4, max_depth=2, beam_width=2, step_tokens=4, max_tokens=8, scorer="verdict", sampling_params=sampling
     )
     with TRTLLMWorker(MODEL, self_test=False) as worker, ScaffoldingLlm(controller, {"generation": worker}) as llm:
         result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
@@ -398,7 +399,9 @@ def test_a_tree_of_branches_says_what_is_worth_keeping() -> None:
 
 
 def test_a_layer_exit_is_refused_where_an_engine_gives_its_last_layer_alone() -> None:
-    controller = KVShareBranchingController(2, reward="verdict", layer_exit={"max_entropy": 1.0, "max_change": 0.5})
+    controller = KVShareBranchingController(
+        2, scorer={"type": "verdict", "args": {"layer_exit": {"max_entropy": 1.0, "max_change": 0.5}}}
+    )
     with (
         TRTLLMWorker(MODEL, self_test=False) as worker,
         pytest.raises(ConfigError, match=r"TRTLLMWorker cannot stop at a layer \(layer_exit\).*last layer alone"),
@@ -408,7 +411,9 @@ def test_a_layer_exit_is_refused_where_an_engine_gives_its_last_layer_alone() ->
 
 def test_branches_with_phrasings_of_their_own_are_requests_on_these_and_a_gate_is_refused() -> None:
     task = BranchTask(prefix_tokens=[5, 6], phrasings=[[5, 6], [7, 8, 9]], suffixes=[[10], [10]], max_tokens=2)
-    gated = KVShareBranchingController(2, ["A", "B"], phrasings=["So {question}"], least_similarity=0.9)
+    gated = KVShareBranchingController(
+        2, expander=WorkerExpander(["A", "B"], phrasings=["So {question}"], least_similarity=0.9)
+    )
     with TRTLLMWorker(MODEL, self_test=False) as worker:
         with pytest.raises(ConfigError, match=r"TRTLLMWorker cannot compare hidden states.*an engine gives no hidden"):
             gated.bind({"generation": worker})
