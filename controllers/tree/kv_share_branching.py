@@ -77,6 +77,7 @@ class KVShareBranchingController(SearchController):
     ) -> None:
         self.branching_factor = require.whole("branching_factor", branching_factor)
         self.max_depth = depth = require.whole("max_depth", max_depth)
+        require.whole("beam_width", beam_width)
         self.calibration = None if calibration is None else BranchingCalibration.load(calibration)
         writer, judge = expander_from(expander), scorer_from(scorer)
         if depth > 1 and not writer.writes_steps:
