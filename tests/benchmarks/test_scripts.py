@@ -81,7 +81,10 @@ SLOW = (
     "engines.serve_load",
     "engines.serve_parity",
     "engines.stopping_rules",
+    "studies.judge_quality",
     "studies.scheduling",
+    "studies.search",
+    "studies.stopping",
     "studies.tinylm",
     "studies.voting",
 )
