@@ -44,10 +44,10 @@ class Steps:
         """Steps from their object, from their arguments, or from their number of tokens."""
         if given is None or isinstance(given, Steps):
             return given or cls()
-        if isinstance(given, int):
-            return cls(None, given)
+        if not isinstance(given, Mapping):
+            return cls(None, require.whole("steps", given))
         with require.under("steps"):
-            if not isinstance(given, Mapping) or not given.keys() <= {"ends", "max_tokens"}:
+            if not given.keys() <= {"ends", "max_tokens"}:
                 raise ConfigError(f"is {given!r}; give {{ends: [...], max_tokens: ...}}, or a number of tokens")
             return cls(**given)
 

@@ -60,11 +60,11 @@ class Budget:
         """A budget from its object, from its limits, or from its number of nodes."""
         if given is None or isinstance(given, Budget):
             return given or cls()
+        if not isinstance(given, Mapping):
+            return cls(nodes=require.whole("budget", given))
         with require.under("budget"):
-            if isinstance(given, int):
-                return cls(nodes=given)
             known = cls.__dataclass_fields__.keys()
-            if not isinstance(given, Mapping) or not given.keys() <= known:
+            if not given.keys() <= known:
                 raise ConfigError(f"is {given!r}; give a mapping of {', '.join(known)}")
             return cls(**({} if "nodes" in given else {"nodes": None}), **given)
 

@@ -34,6 +34,7 @@ class Calibrated(StoppingRule):
     """
 
     def __init__(self, path: str, model: str | None = None, window: int = 100) -> None:
+        window = require.whole("window", window, least=2)
         self.policy = load_chain_policy(path)
         self._recent = RecentRequests(self.policy.positions, window)
         if model is not None:

@@ -494,7 +494,7 @@ def test_a_stack_file_says_it_as_python_does():
         ({"scorer": "verdicts"}, "did you mean 'verdict'"),
         ({"budget": {"nodes": None}}, "has no limit"),
         ({"budget": {"token": 3}}, "budget.*give a mapping of nodes"),
-        ({"budget": 0}, "budget.nodes.*at least 1"),
+        ({"budget": 0}, "budget: is 0; it must be at least 1"),
         ({"stop": {"type": "certaindex", "args": {"thresholds": "gsm8k"}}}, "thresholds"),
         ({"sampling_params": {"temperature": 0}}, "alike"),
         ({"look_ahead": -1}, "look_ahead"),
