@@ -118,7 +118,7 @@ async def refused_scores(connection: Connection, bodies: RequestBodies) -> str |
 
 
 async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | None:
-    found = "they cannot be matched with what it drew"
+    found, shifted = "they cannot be matched with what it drew", None
     for seed in range(_NUM_TRIALS):
         prompt = bodies.encode(_PROMPT, True)
         task = GenerationTask(input_tokens=prompt, max_tokens=_NUM_TOKENS, temperature=1.0, seed=seed)
@@ -137,9 +137,9 @@ async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | N
         if in_place <= _TOLERANCE < min(early, late):
             return None
         found = f"they are {in_place:.2f} nats from what it said when it drew the same tokens"
-        if min(early, late) <= _TOLERANCE < in_place:
-            found = f"they come one token too {'early' if early <= late else 'late'}"
-    return found
+        if min(early, late) <= _TOLERANCE < in_place:  # of tokens that are all as likely a trial cannot tell
+            shifted = f"they come one token too {'early' if early <= late else 'late'}"
+    return shifted or found
 
 
 async def refused_rewards(connection: Connection, bodies: RequestBodies) -> str | None:

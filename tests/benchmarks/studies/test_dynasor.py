@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks._lib import chains as lab
 from benchmarks._lib.replayed import cut_of_as_many
-from benchmarks.studies import dynasor, tinylm
+from benchmarks.studies import dynasor
 from scaffolding_ext.controllers.chain import Prefix, Probe, ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping import Consecutive
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
@@ -32,14 +32,6 @@ def test_what_a_chain_believes_where() -> None:
     assert [one.believed_at(position) for position in (29, 30, 59, 60)] == [None, "7", "7", "8"]
     assert (one.is_right_at(0), one.is_right_at(-1), one.is_right) == (True, False, False)
     assert not chain(5, "7").is_right_at(0)
-
-
-def test_a_cut_chain_costs_its_cut_and_a_shorter_one_is_left_alone() -> None:
-    first, second, *_ = tinylm.CUTS
-    tokens, right = tinylm.cut_outcomes([chain(second + 1, "7")], [["3", "7"]])
-    assert tokens[0, :3].tolist() == [first + tinylm.FORCED_LEN, second + tinylm.FORCED_LEN, second + 1]
-    assert right[0, :3].tolist() == [False, True, True]
-    assert (tokens[0, 2:] == second + 1).all()
 
 
 def test_looks_that_fall_beside_the_grid_are_put_on_it() -> None:

@@ -261,13 +261,13 @@ def embedded(host):
     from scaffolding_ext.prompts.prompting import Prompting
     from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
-    documents = {}
+    greedy, documents = {"temperature": 0.0}, {}
     for name, controller in {
-        "native": NativeGenerationController({"max_tokens": 60}),
+        "native": NativeGenerationController({"max_tokens": 60, **greedy}),
         "dynasor": DynasorCoTController(
-            90, 2, 16, mode="chunk", overlap=False, probe=AnswerProbe(6, {"temperature": 0.0})
+            90, 2, 16, mode="chunk", overlap=False, probe=AnswerProbe(6, greedy), sampling_params=greedy
         ),
-        "dynasor_stream": DynasorCoTController(90, 2, 16, probe=AnswerProbe(6, {"temperature": 0.0})),
+        "dynasor_stream": DynasorCoTController(90, 2, 16, probe=AnswerProbe(6, greedy), sampling_params=greedy),
     }.items():
         controller.prompting = Prompting.for_model("tinylm/draft")
         seen = []
