@@ -64,33 +64,29 @@ def summary_text(name: str, summary: Summary, first_error: str | None, budget: M
     buffer = io.StringIO()
     shown = console(buffer)
     shown.print(comparison_table({name: summary}))
-
-    def say(sentence: str) -> None:
-        shown.print(sentence, soft_wrap=True)  # a terminal breaks it; a file keeps it whole
-
     repeats = summary.repeats
     if repeats is not None:
-        say(f"mean@{repeats.n} {_mean(repeats.mean)} %, questions resampled")
+        shown.print(f"mean@{repeats.n} {_mean(repeats.mean)} %, questions resampled")
         for figure, by_k in (("maj", repeats.majority), ("pass", repeats.passed)):
             if repeats.n > 1:
-                say(", ".join(f"{figure}@{k} {_mean(mean)}" for k, mean in by_k.items()))
+                shown.print(", ".join(f"{figure}@{k} {_mean(mean)}" for k, mean in by_k.items()))
     decoded = {purpose: counts["decoded"] for purpose, counts in summary.mean_tokens_by_purpose.items()}
-    say(f"decoded tokens a sample: {_counts(decoded)}")
+    shown.print(f"decoded tokens a sample: {_counts(decoded)}")
     if summary.calibration_tokens is not None:
         spread = f"{summary.mean_calibration_tokens:.6g} decoded a sample of this run, not in the figures above"
-        say(f"calibration tokens, spent before: {_counts(summary.calibration_tokens)}; {spread}")
-    say(f"a right answer: {_counts(summary.per_right_answer or {})}")
+        shown.print(f"calibration tokens, spent before: {_counts(summary.calibration_tokens)}; {spread}")
+    shown.print(f"a right answer: {_counts(summary.per_right_answer or {})}")
     firsts = summary.seconds_to_first_token
     first_token = f"; to the first token: {_counts(firsts)}" if firsts else ""
-    say(f"seconds by phase: {_counts(summary.mean_seconds_by_phase)}{first_token}")
-    say(f"exit reasons: {_counts(summary.exit_reasons)}")
-    say(
+    shown.print(f"seconds by phase: {_counts(summary.mean_seconds_by_phase)}{first_token}")
+    shown.print(f"exit reasons: {_counts(summary.exit_reasons)}")
+    shown.print(
         f"cut off by the budget: {summary.num_cut_off}; wrong: {summary.num_wrong}; no answer: "
         f"{summary.num_unanswered}; undetermined answers: {summary.num_undetermined}"
     )
-    say(f"errors: {_counts(summary.errors)}" + (f"; the first, {first_error}" if first_error else ""))
+    shown.print(f"errors: {_counts(summary.errors)}" + (f"; the first, {first_error}" if first_error else ""))
     if budget is not None:
-        say(
+        shown.print(
             f"budget: {budget['spent_tokens']:,} of {budget['total_tokens']:,} decoded tokens ({budget['spending']}), "
             f"{budget['num_samples']} samples, {budget['fewest_samples']} to {budget['most_samples']} a question; "
             f"right: {budget['num_right']}, by first samples alone {budget['num_right_of_first_samples']}, by an "
