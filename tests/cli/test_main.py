@@ -290,7 +290,8 @@ def test_a_slow_request_fails_by_its_time_out(folder: Path) -> None:
     assert json.loads(evaluated.stdout)["summary"]["errors"] == {"RequestTimeoutError": 4}
 
 
-def test_the_first_error_is_told(folder: Path) -> None:
+def test_the_first_error_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # narrower, the line would be broken
     arguments = ["eval", "--config", "stack.yaml", "--dataset", "data.jsonl"]
     (line,) = (line for line in call(*arguments).stdout.splitlines() if line.startswith("errors: "))
     assert line.startswith(

@@ -137,7 +137,8 @@ def test_the_file_says_what_the_calibration_cost(stack):
     assert level.ledger["total"]["decoded"] == drafted + level.num_target_tokens
 
 
-def test_a_run_counts_what_its_calibration_cost(stack):
+def test_a_run_counts_what_its_calibration_cost(stack, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # narrower, the line would be broken
     made, _ = calibrate(stack, "--alpha", "0.25")
     marginal = ("--set", "controller.args.coverage=marginal", "--set", "controller.args.calibration=made.json")
     evaluated = ("eval", "--config", stack, *marginal, "--set", "controller.args.alpha=0.4", "--output_path", "run")
