@@ -17,7 +17,8 @@ from scaffolding_ext.controllers.vote.weights import Weight, weight_from
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
-from scaffolding_ext.request.program import publish, record
+from scaffolding_ext.request.figures import Answers
+from scaffolding_ext.request.program import publish, publish_figures, record
 from scaffolding_ext.request.progress import Steps
 
 _REWARDS = ("mean_logprob", "confidence")
@@ -96,5 +97,6 @@ class BestOfNController(BaseController):
         best = max(samples, key=lambda sample: (scores[sample.index], -sample.index))
         answers = [sample.answer for sample in samples]
         record("best_of_n", answers=answers, scores=scores, best=best.index)
+        publish_figures(type(self).__name__, samples=num, score=scores[best.index], answers=Answers(answers))
         fields = best.task.customized_result_fields
         finish(task, best.task.output_str or "", best.task.output_tokens, best.answer, fields.get("exit_reason"))

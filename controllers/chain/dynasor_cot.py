@@ -42,7 +42,8 @@ from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY,
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_rules
-from scaffolding_ext.request.program import publish, record
+from scaffolding_ext.request.figures import Share
+from scaffolding_ext.request.program import publish, publish_figures, record
 from scaffolding_ext.request.progress import Steps
 
 # How eagerly to stop: agreeing probes asked for, and tokens between probes. Source: Dynasor's code, `dynasor/cot.py`.
@@ -200,7 +201,19 @@ class DynasorCoTController(BaseController):
             show(task, prefix.text, None)  # whatever the next probes say, the chain goes on behind this one
             yield from chain.grow(next_position)
         self._observe(chain.num_tokens)
+        self._sum_up(chain, chain.num_tokens, probes, None)
         yield from conclude(task, chain, family, self.forcing, insist_on_answer=self.insist_on_answer)
+
+    def _sum_up(self, chain: Chain, num_tokens: int, probes: list[Probe], stop: Stop | None) -> None:
+        """Publish the figures of a chain that was left or ended."""
+        ended = "budget" if chain.finish_reason == "length" else "own end"
+        publish_figures(
+            type(self).__name__,
+            stopped_early=Share(int(stop is not None), 1),
+            stop_reason={ended if stop is None else stop.reason: 1},
+            chain_tokens=num_tokens,
+            probes=len(probes),
+        )
 
     def _observe(self, num_tokens: int) -> None:
         """Tell the rule where the chain was left or ended, and the trace what it says of that."""
@@ -237,6 +250,7 @@ class DynasorCoTController(BaseController):
         answer = None if probe is None or probe.is_part else probe.answer
         record("stop", position=prefix.num_tokens, answer=answer, reason=stop.reason, **stop.figures)
         self._observe(prefix.num_tokens)
+        self._sum_up(chain, prefix.num_tokens, probes, stop)
         if answer is None and stop.answer != "none":
             yield from conclude(task, chain, family, self.forcing, exit_reason=stop.reason, at=prefix)
             return

@@ -16,7 +16,8 @@ from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.protocol.notes import notes_of, set_notes
 from scaffolding_ext.protocol.thinking import ServerBudget, ThinkingBudget
-from scaffolding_ext.request.program import record
+from scaffolding_ext.request.figures import Share
+from scaffolding_ext.request.program import publish_figures, record
 
 _OPEN = "<think>"
 _SLACK = 8  # tokens: a server may finish a character, or a word, before it closes
@@ -122,6 +123,15 @@ def record_thinking(
     found = thought_of(chain.prefix, family.think_close)
     counts = {} if found is None else found._asdict()
     record("thinking_budget", asked=budget, by=by, **counts, **figures)
+    if found is not None:
+        publish_figures(
+            "BudgetForcingController",
+            kept=Share(int(found.num_thinking <= budget), 1),
+            used=Share(found.num_thinking, budget),
+            kept_by={by: 1},
+            thinking_tokens=found.num_thinking,
+            answering_tokens=found.num_answering,
+        )
 
 
 def _num_open(text: str, ids: list[int], close: str) -> int:

@@ -53,6 +53,7 @@ class DraftTargetChain:
         draft_chunk: The chunk that waits for a decision.
         score: Its nonconformity; None where nothing was written, or chunks are not scored.
         waits_since: When it began to wait, in the program's seconds: when it was drafted and, where chunks are, scored.
+        seconds_drafting: What the present chunk took to be drafted and scored.
         answer: The chain's answer, once it is concluded.
         accepted_scores: Nonconformity of the drafted chunks that stand.
     """
@@ -77,7 +78,7 @@ class DraftTargetChain:
         self.exit_reason: str | None = None
         self.draft_chunk: Chunk | None = None
         self.score: float | None = None
-        self.waits_since = 0.0
+        self.waits_since = self.seconds_drafting = 0.0
         self.answer: str | None = None
         self.accepted_scores: list[float] = []
         self._prompt = prompt
@@ -119,11 +120,13 @@ class DraftTargetChain:
 
     def draft(self) -> ControllerGenerator:
         """Have the next chunk drafted and, where chunks are scored, scored."""
+        began = elapsed()
         chunk = yield from self._write(self._draft, self._draft_tokens)
         self.draft_chunk, self.score = chunk, None
         if self._score is not None and self.wrote_something:
             self.score = yield from self._scored(chunk, self._score)
         self.waits_since = elapsed()
+        self.seconds_drafting = self.waits_since - began
 
     def settle(self, taken_over: bool, priority: float = 0.0) -> ControllerGenerator:
         """Keep the drafted chunk, or have the target take over for a chunk.

@@ -11,6 +11,7 @@ propositions on all decisions at once do not follow, and nothing is claimed of t
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, get_args
@@ -39,7 +40,8 @@ from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.registry import take_over_rules
-from scaffolding_ext.request.program import elapsed, next_seed, record
+from scaffolding_ext.request.figures import Answers, Share
+from scaffolding_ext.request.program import elapsed, next_seed, publish_figures, record
 from scaffolding_ext.request.seeds import derive_seed
 
 Aggregator = Callable[[DraftTargetChain], float]
@@ -242,10 +244,24 @@ class ConformalDraftTargetController(BaseController):
     def _settle(self, chain: DraftTargetChain, decision: Decision) -> ControllerGenerator:
         assert chain.draft_chunk is not None, "a chunk waits"
         figures = {"chain": chain.index, "turn": chain.turn, "score": chain.score} | decision.figures
-        figures["num_draft_tokens"] = chain.draft_chunk.num_tokens
-        figures["seconds_waited"] = round(elapsed() - chain.waits_since, 6)
+        figures["num_draft_tokens"] = num_draft_tokens = chain.draft_chunk.num_tokens
+        began = elapsed()
+        seconds_waited = began - chain.waits_since
+        figures["seconds_waited"] = round(seconds_waited, 6)
         num_target_tokens = yield from chain.settle(decision.taken_over, decision.priority)
         record("take_over" if decision.taken_over else "accept", **figures, num_target_tokens=num_target_tokens)
+        rejected = decision.taken_over and self.setting.on_reject == "resample"
+        level = decision.figures.get("alpha")
+        publish_figures(
+            type(self).__name__,
+            take_over_rate=Share(int(decision.taken_over), 1),
+            **({} if level is None else {"alpha": Share(level, 1)}),
+            draft_tokens=num_draft_tokens,
+            target_tokens=num_target_tokens,
+            rejected_drafts=Share(int(rejected), 1),
+            rejected_draft_tokens=num_draft_tokens if rejected else 0,
+            intensity=Share(chain.seconds_drafting + elapsed() - began, seconds_waited),
+        )
         if chain.turn >= self.max_turns:
             chain.end("max_turns")
 
@@ -269,6 +285,8 @@ class ConformalDraftTargetController(BaseController):
         winner, first = elect(classes, weights)
         elected = chains[first]
         record("vote", answers=answers, classes=classes, weights=weights, winner=winner, **figures)
+        ends = Counter(str(chain.exit_reason) for chain in chains)
+        publish_figures(type(self).__name__, chain_ends=ends, answers=Answers(answers, classes))
         reason = elected.exit_reason if len(chains) == 1 else "vote" if winner >= 0 else "no_answer"
         finish(task, elected.text, elected.token_ids, elected.answer, reason)
 

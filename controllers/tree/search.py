@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -43,8 +44,17 @@ from scaffolding_ext.registry import (
     search_stops,
     search_strategies,
 )
+from scaffolding_ext.request.figures import Answers, Share
 from scaffolding_ext.request.ledger import Ledger, Meter
-from scaffolding_ext.request.program import current_program, discard, elapsed, next_seed, publish, record
+from scaffolding_ext.request.program import (
+    current_program,
+    discard,
+    elapsed,
+    next_seed,
+    publish,
+    publish_figures,
+    record,
+)
 from scaffolding_ext.request.progress import Steps as Progress
 from scaffolding_ext.request.seeds import derive_seed
 
@@ -217,6 +227,7 @@ class _Search:
         self._closings: dict[tuple[int, ...], tuple[Prefix, str]] = {}
         self._winner: Branch | None = None
         self._program = current_program()
+        self._section = type(controller).__name__
 
     def grow(self) -> ControllerGenerator:
         """Rounds until the strategy, a stop or the budget ends the search."""
@@ -277,6 +288,7 @@ class _Search:
             visits=[leaf.visits for leaf in leaves],
             winner=self._winner.path,
         )
+        publish_figures(self._section, answers=Answers([node.answer for node in candidates], classes))
         return self._winner
 
     def write_out(self, task: GenerationTask, winner: Branch) -> None:
@@ -306,6 +318,14 @@ class _Search:
             most_tokens_held=self._most_held,
             spent=self._spent()._asdict(),
         )
+        self._program.publish_figures(
+            self._section,
+            stop_reason={self._reason: 1},
+            nodes=len(self._nodes),
+            leaves=len(self._leaves),
+            depth=max((node.depth for node in self._nodes), default=0),
+            most_tokens_held=self._most_held,
+        )
 
     def _exit_reason(self, winner: Branch) -> str:
         if self._reason == "stopped":
@@ -330,6 +350,7 @@ class _Search:
             confidences = [node.confidence for node in nodes]
             leader = gate.leader(confidences)
             record("decode_exit", leader=leader, confidences=confidences)
+            publish_figures(self._section, decode_exit_rate=Share(int(leader is not None), 1))
             if leader is not None:
                 for node in nodes:
                     node.is_cut = node is not nodes[leader]
@@ -372,12 +393,16 @@ class _Search:
             confidences = [node.confidence for node in nodes]
             leader = gate.leader(confidences)
             record("skip", leader=leader, confidences=confidences)
+            publish_figures(self._section, skip_rate=Share(int(leader is not None), 1))
             if leader is not None:
                 for node, confidence in zip(nodes, confidences, strict=True):
                     node.score = confidence
                 return
         judged = yield from self._looked_ahead(nodes)
         yield from self._parts.scorer.score(judged)
+        layers = Counter(f"layer {twin.exit_layer}" for twin in judged if twin.exit_layer is not None)
+        if layers:
+            publish_figures(self._section, exit_layers=layers)
         for node, twin in zip(nodes, judged, strict=True):
             node.score, node.weight = twin.score, twin.weight
             if node.score is None or not np.isfinite(node.score):

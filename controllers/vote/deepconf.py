@@ -27,7 +27,8 @@ from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, refuse_greedy, set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.request.program import record
+from scaffolding_ext.request.figures import Share
+from scaffolding_ext.request.program import publish_figures, record
 
 _CONFIDENCE = "lowest_group_confidence"  # key of a trace's customized_result_fields
 
@@ -122,7 +123,11 @@ class DeepConfController(BaseController):
         sampler.look_for_copies(self)
         unsure = [sample for sample in samples if _is_unsure(sample)]
         num_discarded, stopped = sampler.discard(unsure), [sample.index for sample in unsure]
-        end_vote(task, samples, classes, weights, num, share=share, stopped=stopped, num_discarded=num_discarded)
+        section = type(self).__name__
+        publish_figures(section, stopped_traces=Share(len(unsure), len(samples)), discarded_tokens=num_discarded)
+        end_vote(
+            task, samples, classes, weights, num, section, share=share, stopped=stopped, num_discarded=num_discarded
+        )
 
     def _weights(self, samples: list[Sample], classes: list[int], threshold: float) -> list[float]:
         """Each trace's confidence; 0 for those that do not vote."""

@@ -150,6 +150,7 @@ class MajorityVoteController(BaseController):
             classes,
             weights,
             max_samples,
+            type(self).__name__,
             num_rounds=num_rounds,
             min_answers=None if self.allocation is None else self.allocation.min_answers,
             drift=None if self.allocation is None else self.allocation.observe(classes, max_samples),

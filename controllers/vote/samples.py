@@ -19,8 +19,16 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes
 from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.request.ledger import Ledger, Meter
-from scaffolding_ext.request.program import current_program, discard, enter_part, next_seed, record
+from scaffolding_ext.request.program import (
+    current_program,
+    discard,
+    enter_part,
+    next_seed,
+    publish_figures,
+    record,
+)
 from scaffolding_ext.request.seeds import derive_seed
 
 _log = logging.getLogger(__name__)
@@ -61,9 +69,10 @@ def end_vote(
     classes: Sequence[int],
     weights: Sequence[float],
     max_samples: int,
+    section: str,
     **figures: Any,
 ) -> None:
-    """Write the elected sample into the task, and the vote into the trace.
+    """Write the elected sample into the task, and the vote into the trace and the figures of the request.
 
     Args:
         task: Gets the output. Its exit reason is `"certain"` where samples were left undrawn, `"no_answer"` where no
@@ -72,14 +81,16 @@ def end_vote(
         classes: Class of each one's answer, -1 where there is none.
         weights: What each one's vote weighs.
         max_samples: Samples that the vote could have drawn.
+        section: Whose figures they are: the controller's.
         **figures: For the trace, beside what every vote tells.
     """
     winner, first = elect(classes, weights)
+    answers = [sample.answer for sample in samples]
     record(
         "vote",
         num_samples=len(samples),
         num_answers=sum(number != -1 for number in classes),
-        answers=[sample.answer for sample in samples],
+        answers=answers,
         classes=classes,
         weights=weights,
         winner=winner,
@@ -87,6 +98,7 @@ def end_vote(
         **figures,
     )
     reason = "no_answer" if winner < 0 else "certain" if len(samples) < max_samples else "vote"
+    publish_figures(section, samples=len(samples), stop_reason={reason: 1}, answers=Answers(answers, classes))
     elected = samples[first]
     answer = elected.answer if winner >= 0 else None
     finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)

@@ -17,6 +17,7 @@ import numpy as np
 from scaffolding_ext.protocol import ControllerGenerator, ScaffoldingOutput, Task, current_scope
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, notes_of
 from scaffolding_ext.request.execution_trace import ExecutionRecorder
+from scaffolding_ext.request.figures import Figure, added
 from scaffolding_ext.request.ledger import Ledger, Meter
 from scaffolding_ext.request.progress import Progress, Steps
 from scaffolding_ext.request.seeds import derive_seed
@@ -85,6 +86,7 @@ class Program:
 
     __slots__ = (
         "_clock",
+        "_figures",
         "_meter",
         "_num_draws",
         "_steps",
@@ -125,6 +127,7 @@ class Program:
         self.deadline: float | None = None
         self.order: Callable[[Progress], float] | None = None
         self._trace: list[dict[str, Any]] | None = None
+        self._figures: dict[str, dict[str, Any]] | None = None
         self.prompting: Prompting | None = None
         self.asked = Asked()
         self._clock = clock
@@ -163,6 +166,11 @@ class Program:
         return self._trace
 
     @property
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """What controllers published of the request: figure by name, by section; see `request.figures`."""
+        return self._figures or {}
+
+    @property
     def seconds(self) -> dict[str, float]:
         """How long the request waited for the tasks of each purpose, and when its first token came; see `Meter`."""
         return self._meter.seconds
@@ -197,6 +205,14 @@ class Program:
         """Append a decision to the trace with the figures it was taken on (JSON-serialisable values)."""
         self.trace.append({"event": event, "branch": list(_branch_path()), "seconds": self.elapsed(), **figures})
 
+    def publish_figures(self, section: str, **figures: Figure) -> None:
+        """Add figures of the request to a section of an evaluation; see the function of this name."""
+        if self._figures is None:
+            self._figures = {}
+        known = self._figures.setdefault(section, {})
+        for name, value in figures.items():
+            known[name] = added(known.get(name), value, name)
+
     def meter(self, generator: Iterable[Any]) -> ControllerGenerator:
         """Pass a controller's work through, counting in the ledger what its tasks cost, branches included.
 
@@ -225,6 +241,27 @@ def record(event: str, **figures: Any) -> None:
     program = _program.get()
     if program is not None:
         program.record(event, **figures)
+
+
+def publish_figures(section: str, **figures: Figure) -> None:
+    """Publish what a controller did in this request: its section in `eval`, in reports and in `summary.json`.
+
+    Published several times in a request (by the samples of a vote, say), figures add up. Outside any program they are
+    dropped.
+
+    Args:
+        section: Whose figures they are; the name of the controller's class, as a rule.
+        **figures: A number (shown as its mean over requests), a `Share` (the quotient of both sums), counts by name (a
+            line each), or the `Answers` of a vote's own samples (shown as best@n, maj@n and mean@n).
+
+    Raises:
+        TypeError: A figure changes its kind.
+        ArgumentTypeError: A figure is nothing of these.
+        ConfigError: A number is not finite.
+    """
+    program = _program.get()
+    if program is not None:
+        program.publish_figures(section, **figures)
 
 
 def publish(steps: Steps) -> None:

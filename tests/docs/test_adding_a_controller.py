@@ -104,6 +104,8 @@ def test_it_runs_from_yaml_on_the_command_line(folder: Path) -> None:
     assert all(record.error is None for record in records)
     summary = json.loads((folder / "runs" / "glance" / "summary.json").read_text())["summary"]
     assert summary["mean_tokens_by_purpose"]["probe"]["decoded"] >= 2
+    assert summary["sections"]["GlanceController"]["guesses"]["value"] == 2
+    assert summary["sections"]["GlanceController"]["agreed"]["of"] == 4
 
 
 def test_a_wrong_argument_is_named_by_its_key_as_the_page_says(folder: Path) -> None:

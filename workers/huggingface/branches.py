@@ -12,7 +12,8 @@ from scaffolding_ext.protocol import Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, prefixes_of, probability_of_first, write_back_branch
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
-from scaffolding_ext.request.program import count, record
+from scaffolding_ext.request.figures import Share
+from scaffolding_ext.request.program import count, publish_figures, record
 from scaffolding_ext.workers.branch_blocks import block_scores
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
 from scaffolding_ext.workers.huggingface.request_parts import Wants
@@ -70,13 +71,11 @@ async def write_branches(
     await run_pieces(task, lowered, runs, before=probed)
     write_back_branch(task, lowered)
     counts = [token_counts_of(piece) or TokenCounts() for piece in lowered]
-    record(
-        "branch_kv",
-        shares=shares,
-        reused=[each.reused for each in counts],
-        prefilled=[each.prefilled for each in counts],
-        evicted_blocks=engine.metrics.num_evicted - num_evicted,
-    )
+    reused, prefilled = [each.reused for each in counts], [each.prefilled for each in counts]
+    evicted = engine.metrics.num_evicted - num_evicted
+    record("branch_kv", shares=shares, reused=reused, prefilled=prefilled, evicted_blocks=evicted)
+    share = Share(sum(reused), sum(reused) + sum(prefilled))
+    publish_figures("KV of branches", shared=Share(int(shares), 1), reused_tokens=share, evicted_blocks=evicted)
 
 
 def _worth(num_shared: int, own: float) -> Worth:

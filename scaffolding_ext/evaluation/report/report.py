@@ -11,6 +11,7 @@ from scaffolding_ext.evaluation.compare.compared import Compared
 from scaffolding_ext.evaluation.compare.comparison import Comparison, Needed
 from scaffolding_ext.evaluation.compare.finished_run import Key, Run
 from scaffolding_ext.evaluation.compare.frontier import Saving, Sweep
+from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.summary import Summary
 from scaffolding_ext.evaluation.tables import Table, console
 from scaffolding_ext.stats.intervals import Estimate, Interval
@@ -79,6 +80,8 @@ def summary_text(name: str, summary: Summary, first_error: str | None, budget: M
     firsts = summary.seconds_to_first_token
     first_token = f"; to the first token: {_counts(firsts)}" if firsts else ""
     shown.print(f"seconds by phase: {_counts(summary.mean_seconds_by_phase)}{first_token}")
+    if summary.jobs is not None:
+        shown.print(f"jobs: {shown_jobs(summary.jobs)}")
     shown.print(f"exit reasons: {_counts(summary.exit_reasons)}")
     shown.print(
         f"cut off by the budget: {summary.num_cut_off}; wrong: {summary.num_wrong}; no answer: "
@@ -92,6 +95,8 @@ def summary_text(name: str, summary: Summary, first_error: str | None, budget: M
             f"right: {budget['num_right']}, by first samples alone {budget['num_right_of_first_samples']}, by an "
             f"oracle's choice of these samples {budget['num_right_of_oracle']}"
         )
+    for table in section_tables({name: summary}):
+        shown.print(table)
     return buffer.getvalue().rstrip("\n")
 
 
@@ -110,7 +115,54 @@ def text_of(compared: Compared) -> str:
         shown.print(sweep_table(sweep))
         saving = shown_saving(sweep.saving)
         shown.print(f"{sweep.name}: decoded tokens saved at the accuracy of {sweep.baseline}: {saving}")
+    for table in section_tables({run.name: run.summary for run in compared.runs}):
+        shown.print(table)
     return buffer.getvalue().rstrip("\n")
+
+
+def section_tables(runs: Mapping[str, Summary]) -> list[Table]:
+    """What controllers published: a table a section, a line a figure, a column for each run that has the section."""
+    tables = []
+    for section in dict.fromkeys(section for run in runs.values() for section in run.sections):
+        those = {name: run.sections[section] for name, run in runs.items() if section in run.sections}
+        table = Table(section, *those)
+        for line in section_lines(list(those.values())):
+            table.add_row(*line)
+        tables.append(table)
+    return tables
+
+
+def section_lines(runs: Sequence[Mapping[str, SectionFigure]]) -> list[list[str]]:
+    """The lines of one section: a figure's name, and its value in each run; counts have a line for each of theirs."""
+    lines = []
+    for name in dict.fromkeys(name for figures in runs for name in figures):
+        found = [figures.get(name) for figures in runs]
+        of_counts = dict.fromkeys(which for one in found if one is not None for which in one.counts or {})
+        if of_counts:
+            lines += [[f"{name}: {which}", *(_shown_count(one, which) for one in found)] for which in of_counts]
+        else:
+            lines.append([name, *("-" if one is None else shown_figure(one) for one in found)])
+    return lines
+
+
+def shown_figure(figure: SectionFigure) -> str:
+    """A mean or a quotient with its interval, and what it is of."""
+    if figure.value is None:
+        return "-"
+    ends = "" if figure.low is None or figure.high is None else f" ({figure.low:.4g}..{figure.high:.4g})"
+    return f"{figure.value:.4g}{ends}" + (f" of {figure.of:.6g}" if figure.kind == "share" else "")
+
+
+def shown_jobs(jobs: Mapping[str, Any]) -> str:
+    """Figures of jobs on a line."""
+    rate = "" if jobs["an_hour"] is None else f", {jobs['an_hour']:.4g} an hour"
+    each = (f"{what} a job {_counts(jobs[what])}" for what in ("tokens", "seconds"))
+    return f"{jobs['num']}{rate}; {'; '.join(each)}"
+
+
+def _shown_count(figure: SectionFigure | None, which: str) -> str:
+    number = 0 if figure is None or figure.counts is None else figure.counts.get(which, 0)
+    return f"{number:.6g}" + (f" ({number / figure.num:.0%})" if figure is not None and figure.num else "")
 
 
 def pairs_table(comparisons: Sequence[Comparison]) -> Table:

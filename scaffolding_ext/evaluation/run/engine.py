@@ -12,6 +12,7 @@ from scaffolding_ext.controllers.base import honoured_by
 from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.evaluation.run.records import Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.run.scoring import Score, score, score_quickly
+from scaffolding_ext.evaluation.run.sections import figures_of
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.request.completion import Completion
 from scaffolding_ext.request.ledger import Ledger
@@ -88,7 +89,9 @@ class LocalEngine:
         seconds = round(self._clock() - started, 6)
         output = result.outputs[0] if error is None else None
         answer = None if output is None else _answer_of(output)
+        ended_at = round(time.time(), 3)
         scored = None if output is None else await self._score(answer, sample)
+        published = result.program.figures
         return Record(
             id=sample.id,
             epoch=job.epoch,
@@ -100,13 +103,23 @@ class LocalEngine:
             verdict=None if scored is None else scored.verdict,
             exit_reason=result.exit_reason,
             ledger=result.program.ledger.to_json(),
-            seconds={"total": seconds, **result.program.seconds},
+            seconds={"total": seconds, "ended_at": ended_at, **result.program.seconds},
             seed=result.program.seed,
             trace=list(result.program.trace),
             error=None if error is None else RecordError(type(error).__name__, str(error)),
             prompt=sample.prompt,
             kind=sample.kind,
+            figures=await self._figures(published, scored, answer, sample) if published else {},
         )
+
+    async def _figures(
+        self, published: Mapping[str, Mapping[str, Any]], scored: Score | None, answer: str | None, sample: Sample
+    ) -> dict[str, dict[str, Any]]:
+        async def is_right(other: str) -> bool:
+            assert scored is not None
+            return (scored if other == answer else await self._score(other, sample)).correct
+
+        return await figures_of(published, None if scored is None else is_right)
 
     def _type_of(self, sample: Sample) -> dict[str, Any]:
         """The sample's kind, for a controller that asks for types."""
@@ -136,7 +149,7 @@ def failed_record(job: Job, error: Exception) -> Record:
         verdict=None,
         exit_reason=None,
         ledger=Ledger().to_json(),
-        seconds={"total": 0.0},
+        seconds={"total": 0.0, "ended_at": round(time.time(), 3)},
         seed=None,
         trace=[],
         error=RecordError(type(error).__name__, str(error)),

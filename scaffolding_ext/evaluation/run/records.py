@@ -42,12 +42,15 @@ class Record:
         verdict: How it was compared: `"equal"`, `"different"`, `"undetermined"`, or None without an answer.
         exit_reason: Why the controller stopped, where it says so.
         ledger: `Ledger.to_json()`; of a failed request what it had cost by then.
-        seconds: Wall-clock times: `total` is from submission to the end; the others are `Program.seconds`.
+        seconds: Wall-clock times: `total` is from submission to the end, `ended_at` is that end in seconds since 1970;
+            the others are `Program.seconds`.
         seed: The request's own seed, or None.
         trace: The controller's decisions.
         error: Why the request failed, or None.
         prompt: The question; None in records of older runs.
         kind: What sort of question it is, or None.
+        figures: What controllers published, by section and name: a number, `[part, whole]`, or counts by name; the
+            answers of a vote's samples are marked (best@n, maj@n, mean@n). None in records of older runs.
     """
 
     id: str
@@ -66,6 +69,7 @@ class Record:
     error: RecordError | None
     prompt: str | None = None
     kind: str | None = None
+    figures: dict[str, dict[str, Any]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold."""

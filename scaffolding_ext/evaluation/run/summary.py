@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from scaffolding_ext.documents import plain
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.repeats import Attempt, Repeats, figures_of
+from scaffolding_ext.evaluation.run.sections import SectionFigure, Sections
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts
 from scaffolding_ext.stats.intervals import Interval, wilson_interval
 
@@ -54,6 +57,10 @@ class Summary:
         cost: `total` and `per_sample`, in the currency of the prices; None without prices.
         exit_reasons: How many samples finished for each reason; samples that name none count under `"unknown"`.
         errors: How many samples failed with each type of error.
+        jobs: `num`, and of each job (a request, failed ones included) `mean`, `p50` and `p95` of its decoded `tokens`
+            and of its `seconds`; `an_hour` by the time in which any of them ran, pauses between sessions left out.
+            None without samples, and `an_hour` None in records of older runs.
+        sections: What controllers published, by section and name; see `request.figures`.
         calibration_tokens: Tokens that the stack's calibrations cost before the run: decoded, prefilled and reused. No
             other figure holds them. None where there was no calibration, or where its file names no cost.
     """
@@ -82,6 +89,8 @@ class Summary:
     cost: dict[str, float] | None
     exit_reasons: dict[str, int]
     errors: dict[str, int]
+    jobs: dict[str, Any] | None
+    sections: dict[str, dict[str, SectionFigure]]
     calibration_tokens: dict[str, int] | None = None
     mean_suffix_tokens: float | None = None
 
@@ -162,6 +171,8 @@ class Tally:
         self._exit_reasons: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
         self._attempts: dict[str, list[Attempt]] = {}
+        self._sections = Sections()
+        self._jobs = array("d")  # of each: decoded tokens, seconds, when it ended
 
     def add(self, record: Record) -> None:
         """Count a record."""
@@ -180,7 +191,7 @@ class Tally:
         for phase, seconds in record.seconds.items():
             if phase == "first_token":
                 self._first_tokens.append(seconds)
-            else:
+            elif phase != "ended_at":
                 self._seconds[phase] += seconds  # type: ignore[assignment]
         if record.error is None:
             self._exit_reasons[record.exit_reason or "unknown"] += 1
@@ -189,6 +200,10 @@ class Tally:
             self.first_error = self.first_error or f"{record.id}: {record.error.message}"
         attempt = Attempt(record.epoch, record.answer, record.correct and record.error is None)
         self._attempts.setdefault(record.id, []).append(attempt)
+        ended_at = record.seconds.get("ended_at", math.nan)
+        self._jobs.extend((record.ledger["total"]["decoded"], record.seconds["total"], ended_at))
+        if record.figures:
+            self._sections.add(record.id, record.figures)
 
     def summary(
         self, calibration_cost: TokenCounts | None = None, *, price: Mapping[str, float] | None = None
@@ -241,12 +256,33 @@ class Tally:
             cost=None if cost is None else {"total": cost, "per_sample": cost / max(1, num_samples)},
             exit_reasons=dict(self._exit_reasons.most_common()),
             errors=dict(self._errors.most_common()),
+            jobs=_job_figures(np.frombuffer(self._jobs).reshape(-1, 3)) if num_samples else None,
+            sections=self._sections.figures(self._attempts),
             calibration_tokens=None if calibration_cost is None else calibration_cost._asdict(),
             mean_suffix_tokens=self._mean(self._num_suffix_tokens),
         )
 
     def _mean(self, total: float) -> float | None:
         return total / self.num_samples if self.num_samples else None
+
+
+def _job_figures(jobs: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """Figures of jobs, each with its decoded tokens, its seconds and when it ended, shape [num_jobs, 3]."""
+    figures: dict[str, Any] = {"num": len(jobs)}
+    busy = _busy_seconds(jobs[:, 2] - jobs[:, 1], jobs[:, 2])
+    figures["an_hour"] = 3600 * len(jobs) / busy if busy > 0 else None
+    for name, values in (("tokens", jobs[:, 0]), ("seconds", jobs[:, 1])):
+        p50, p95 = np.quantile(values, (0.5, 0.95))
+        figures[name] = {"mean": float(values.mean()), "p50": float(p50), "p95": float(p95)}
+    return figures
+
+
+def _busy_seconds(begins: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> float:
+    """How long at least one of the jobs ran; nan where a job does not say when."""
+    order = np.argsort(begins)
+    begins, ends = begins[order], np.maximum.accumulate(ends[order])
+    seen = np.concatenate((begins[:1], ends[:-1]))  # up to where time is counted already
+    return float(np.maximum(0.0, ends - np.maximum(begins, seen)).sum())
 
 
 def _outcome(record: Record) -> str:

@@ -24,7 +24,9 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.evaluation.run.engine import Job
 from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.sections import shares_of
 from scaffolding_ext.protocol import Controller
+from scaffolding_ext.request.figures import Share, added
 
 _KEY = "evaluation.total_tokens"
 
@@ -173,7 +175,23 @@ def _vote_of(samples: Sequence[Record]) -> Record:
         ledger=_summed([sample.ledger for sample in samples]),
         seconds={"total": round(math.fsum(sample.seconds["total"] for sample in samples), 6)},
         trace=[event],
+        figures=_figures_of(samples, classes, winner),
     )
+
+
+def _figures_of(samples: Sequence[Record], classes: Sequence[int], winner: int) -> dict[str, dict[str, Any]]:
+    """Figures of a vote: its own, and what its samples published."""
+    own = {"samples": len(samples), "stop_reason": {"vote" if winner >= 0 else "no_answer": 1}}
+    figures: dict[str, dict[str, Any]] = {
+        MajorityVoteController.__name__: own | shares_of([sample.correct for sample in samples], list(classes))
+    }
+    for sample in samples:
+        for section, named in (sample.figures or {}).items():
+            kept = figures.setdefault(section, {})
+            for name, value in named.items():
+                new = Share(*value) if isinstance(value, (list, tuple)) else value
+                kept[name] = added(kept.get(name), new, name)
+    return figures
 
 
 def _decoded(record: Record) -> int:

@@ -45,6 +45,7 @@ def make(**changes: Any) -> Record:
         "error": None,
         "prompt": "What is 6 times 7?",
         "kind": "product",
+        "figures": {"Vote": {"samples": 4, "maj@n": [1, 1], "stop_reason": {"vote": 1}}},
     }
     return Record(**fields | changes)
 

@@ -54,6 +54,7 @@ def test_a_record_holds_everything_that_a_request_came_to() -> None:
         trace=[],
         error=None,
         prompt="say 7",
+        figures={},
     )
     assert record.ledger["total"]["decoded"] == len("\\boxed{7}")
 

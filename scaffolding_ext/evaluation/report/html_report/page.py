@@ -65,6 +65,7 @@ def rendered(compared: Compared, samples: Sequence[KeptSample]) -> str:
         purposes=_purposes(runs),
         purpose_colors=PURPOSE_COLORS,
         distributions=_distributions(runs),
+        sections=_sections(runs),
         reasons=list(dict.fromkeys(reason for own in reasons for reason in own)),
         shares=reasons,
         num_samples=min((one.num_samples for one in compared.comparisons), default=len(samples)),
@@ -85,6 +86,20 @@ def _purposes(runs: Sequence[Run]) -> list[dict[str, Any]]:
         ]
         bars.append({"name": run.name, "parts": parts, "total": sum(means.values())})
     return bars
+
+
+def _sections(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What controllers published, section by section, with the runs that have it."""
+    names = dict.fromkeys(section for run in runs for section in run.summary.sections)
+    those = {name: [run for run in runs if name in run.summary.sections] for name in names}
+    return [
+        {
+            "name": name,
+            "runs": [run.name for run in found],
+            "lines": tables.section_lines([run.summary.sections[name] for run in found]),
+        }
+        for name, found in those.items()
+    ]
 
 
 def _distributions(runs: Sequence[Run]) -> list[dict[str, Any]]:

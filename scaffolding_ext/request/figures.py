@@ -1,0 +1,85 @@
+"""What a controller publishes of a request: figures that an evaluation sums up, in a section of the controller's own.
+
+Decisions go into the trace one by one; figures are what of them is worth a line in a table. They add up: over the
+parts of a request (the samples of a vote), and over the requests of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from scaffolding_ext import require
+
+
+class Share(NamedTuple):
+    """A part of something: take-overs of all decisions, or any other ratio of two sums.
+
+    Attributes:
+        num: The part.
+        of: The whole; 0 where there was none.
+    """
+
+    num: float
+    of: float
+
+
+class Answers(NamedTuple):
+    """The answers of a vote's own samples. An evaluation marks them and shows best@n, maj@n and mean@n.
+
+    Attributes:
+        answers: One a sample; None where a sample has none.
+        classes: Which of them are equal: a class number a sample, -1 without an answer; None leaves it to the
+            evaluation.
+    """
+
+    answers: Sequence[str | None]
+    classes: Sequence[int] | None = None
+
+
+Figure: TypeAlias = "float | Share | Mapping[str, float] | Answers"
+
+
+def added(before: Any, new: Any, name: str = "a figure") -> Any:
+    """Two values of one figure as one: sums; of answers the newer ones, since the outermost vote ends last.
+
+    Args:
+        before: The sum so far; None where there is none.
+        new: A number, a `Share`, counts by name, or `Answers`.
+        name: Of the figure, for errors.
+
+    Raises:
+        TypeError: It is of another kind than the sum so far.
+        ArgumentTypeError: It is nothing of these.
+        ConfigError: A number is not finite.
+    """
+    kind = new.__class__  # most figures are published once and are sound: each case costs as few calls as can be
+    value: Any = new
+    if kind is Share:
+        value = Share(_number(name, new.num), _number(name, new.of))
+    elif kind is not int and kind is not Answers:
+        if kind is dict or isinstance(new, Mapping):
+            value = {str(key): _number(f"{name}[{key!r}]", number) for key, number in new.items()}
+        else:
+            value = require.number(name, new)
+    if before is None:
+        return value
+    if _kind(before) != _kind(value):
+        raise TypeError(f"{name} is {_kind(value)}, and was {_kind(before)} before; a figure keeps its kind")
+    if kind is Answers:
+        return value
+    if kind is Share:
+        return Share(before.num + value.num, before.of + value.of)
+    if isinstance(value, dict):
+        return before | {key: before.get(key, 0) + number for key, number in value.items()}
+    return before + value
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Share | Answers):
+        return "a Share" if isinstance(value, Share) else "Answers"
+    return "counts" if isinstance(value, dict) else "a number"
+
+
+def _number(name: str, value: float) -> float:
+    return value if value.__class__ is int else require.number(name, value)  # whole numbers stay whole in JSON
