@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks._lib.columns import Columns, Origin
 from scaffolding_ext.evaluation.tables import Table, console
-from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap, paired_bootstrap_ratio, wilson_interval
+from scaffolding_ext.stats.intervals import Estimate
 
 SIGNS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge, ">": operator.gt}
 
@@ -34,24 +35,25 @@ class Report:
         seed: Of resamples, and of whatever else the benchmark draws.
 
     Attributes:
+        columns: What the intervals are computed from.
         closing: Lines for the end of what is printed.
     """
 
     def __init__(self, name: str, setting: dict[str, Any], seed: int = 0) -> None:
         self.name, self.setting, self.seed = name, setting, seed
         self.rng = np.random.default_rng(seed)
-        self.figures: dict[str, dict[str, float | None]] = {}
+        self.figures: dict[str, dict[str, Any]] = {}
+        self.columns = Columns()
         self.bars: list[Bar] = []
         self.closing: list[str] = []
 
     def figure(self, name: str, value: float, low: float | None = None, high: float | None = None) -> None:
-        """Add a figure with its interval."""
+        """Add a figure with its interval; where values a question are at hand, take one of the methods below."""
         self.figures[name] = {"value": value, "low": low, "high": high}
 
     def share(self, name: str, num: int, total: int) -> float:
         """Add a share with its Wilson interval."""
-        self.figure(name, num / total, *wilson_interval(num, total))
-        return num / total
+        return self._estimate(name, {"estimator": "share", "num": int(num), "total": int(total)}).value
 
     def difference(
         self,
@@ -64,19 +66,20 @@ class Report:
     ) -> Estimate:
         """Add a mean difference, paired by question; without `theirs`, a mean. `scale` 100 tells it in points."""
         values = np.asarray(ours, dtype=float)
-        estimate = paired_bootstrap(values, np.broadcast_to(theirs, values.shape), questions, rng=self.rng)
-        return self._estimate(name, Estimate(*(scale * value for value in estimate)))
+        others = None if np.ndim(theirs) == 0 and not theirs else np.broadcast_to(theirs, values.shape)
+        return self._paired(name, "difference", values, others, questions, scale=scale)
 
     def ratio(
         self, name: str, ours: npt.ArrayLike, theirs: npt.ArrayLike, questions: npt.ArrayLike | None = None
     ) -> Estimate:
         """Add a ratio of sums, paired by question."""
-        return self._estimate(name, paired_bootstrap_ratio(ours, theirs, questions, rng=self.rng))
+        return self._paired(name, "ratio", ours, theirs, questions)
 
-    def saved(self, name: str, ours: npt.ArrayLike, theirs: npt.ArrayLike) -> Estimate:
+    def saved(
+        self, name: str, ours: npt.ArrayLike, theirs: npt.ArrayLike, questions: npt.ArrayLike | None = None
+    ) -> Estimate:
         """Add the share of theirs that ours saves."""
-        ratio = paired_bootstrap_ratio(ours, theirs, rng=self.rng)
-        return self._estimate(name, Estimate(1 - ratio.value, 1 - ratio.high, 1 - ratio.low))
+        return self._paired(name, "saved", ours, theirs, questions)
 
     def bar(self, name: str, value: float, sign: str, bar: float) -> None:
         """Add a bar: `value`, `<=`, `>=` or `>`, and what it is held against."""
@@ -85,7 +88,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The document that `--json` prints."""
         bars = [{"name": b.name, "value": b.value, "bar": b.bar, "holds": b.holds} for b in self.bars]
-        return {"setting": self.setting, "figures": self.figures, "bars": bars}
+        return {"setting": self.setting, "figures": self.figures, "bars": bars, "columns": self.columns.kept}
 
     def show(self) -> None:
         """Print tables."""
@@ -93,7 +96,7 @@ class Report:
         terminal.print(f"{self.name}  " + "  ".join(f"{key}={value}" for key, value in self.setting.items()))
         table = Table("figure", "value", "low", "high")
         for name, figure in self.figures.items():
-            table.add_row(name, *("" if number is None else f"{number:,.4g}" for number in figure.values()))
+            table.add_row(name, *(_shown(figure[end]) for end in Estimate._fields))
         terminal.print(table)
         if self.bars:
             table = Table("bar", "value", "must be", "holds")
@@ -101,6 +104,25 @@ class Report:
                 table.add_row(bar.name, f"{bar.value:.3f}", f"{bar.sign} {bar.bar:g}", "yes" if bar.holds else "NO")
             terminal.print(table)
 
-    def _estimate(self, name: str, estimate: Estimate) -> Estimate:
+    def _paired(
+        self,
+        name: str,
+        estimator: str,
+        ours: npt.ArrayLike,
+        theirs: npt.ArrayLike | None,
+        questions: npt.ArrayLike | None,
+        **options: float,
+    ) -> Estimate:
+        columns = {"ours": ours, "theirs": theirs, "questions": questions}
+        kept = {key: None if values is None else self.columns.keep(values) for key, values in columns.items()}
+        return self._estimate(name, {"estimator": estimator, **kept, **options})
+
+    def _estimate(self, name: str, origin: Origin) -> Estimate:
+        estimate = self.columns.estimate(name, origin, self.seed)
         self.figure(name, *estimate)
+        self.figures[name]["of"] = origin
         return estimate
+
+
+def _shown(number: float | None) -> str:
+    return "" if number is None else f"{number:,.4g}"

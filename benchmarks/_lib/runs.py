@@ -13,8 +13,6 @@ from rich.progress import Progress
 
 from benchmarks._lib.report import Report
 from scaffolding_ext import load_stack
-from scaffolding_ext.evaluation.compare.comparison import compare
-from scaffolding_ext.evaluation.compare.finished_run import run_of
 from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.evaluation.run.records import Record, record_writer
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES
@@ -135,20 +133,17 @@ def matching_budget(chain_lengths: list[int], mean_tokens: float) -> int:
 
 def add_run(report: Report, name: str, run: Run) -> None:
     """What a method did: accuracy, tokens and seconds."""
-    report.figure(f"{name}: accuracy", float(np.mean(run.correct)), *run.summary.accuracy_interval)
-    report.figure(f"{name}: decoded tokens", float(np.mean(run.decoded)))
-    report.figure(f"{name}: computed tokens", float(np.mean(run.computed)))
+    report.share(f"{name}: accuracy", round(sum(run.correct)), len(run.correct))
+    report.difference(f"{name}: decoded tokens", run.decoded)
+    report.difference(f"{name}: computed tokens", run.computed)
     report.figure(f"{name}: seconds", run.seconds)
 
 
 def compare_runs(report: Report, name: str, run: Run, base: str, other: Run) -> None:
     """What a method gains and saves against another, paired by problem."""
-    found = compare(run_of(other.records, base), run_of(run.records, name), seed=report.seed)
-    report.figure(f"{name} against {base}: accuracy, points", *(100 * value for value in found.accuracy_difference))
+    report.difference(f"{name} against {base}: accuracy, points", run.correct, other.correct, scale=100)
     for kind in ("decoded", "computed"):
-        ratio = found.ratios[kind]
-        if ratio is not None:
-            report.figure(f"{name} against {base}: {kind} saved", 1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
+        report.saved(f"{name} against {base}: {kind} saved", getattr(run, kind), getattr(other, kind))
     report.figure(f"{name} against {base}: seconds saved", 1 - run.seconds / other.seconds)
 
 

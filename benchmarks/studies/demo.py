@@ -169,10 +169,10 @@ def _cells(report: Report, name: str, base: str) -> list[str]:
     return [_shown(report.figures.get(name + key.format(plain=base)), scale) for key, scale in SHOWN.values()]
 
 
-def _shown(figure: dict[str, float | None] | None, scale: int) -> str:
+def _shown(figure: dict[str, Any] | None, scale: int) -> str:
     if figure is None:
         return ""
-    value, *ends = (None if number is None else scale * number for number in figure.values())
+    value, *ends = (None if figure[end] is None else scale * figure[end] for end in Estimate._fields)
     text = f"{value:.1f}"
     return text if None in ends else f"{text} ({ends[0]:.1f}..{ends[1]:.1f})"
 

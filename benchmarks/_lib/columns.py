@@ -1,0 +1,73 @@
+"""What intervals are computed from, kept beside them: a value a question, and how a figure came from them."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap, paired_bootstrap_ratio, wilson_interval
+from scaffolding_ext.stats.resampling import Floats
+
+DIGITS = 6  # significant ones that a column keeps; figures are computed from what is kept
+Origin = dict[str, Any]  # how a figure is computed: `estimator`, and names of columns or plain numbers
+
+
+class Columns:
+    """The columns of a report by name; equal ones are kept once.
+
+    Attributes:
+        kept: Numbers in one line of text, by name of the column. Ids of questions are kept as numbers.
+    """
+
+    def __init__(self, kept: Mapping[str, str] | None = None) -> None:
+        self.kept = dict(kept or {})
+
+    def keep(self, values: npt.ArrayLike) -> str:
+        """Keep a column of numbers or ids, shape [num_samples]; returns its name."""
+        array = np.asarray(values)
+        if array.dtype.kind in "US":
+            array = np.unique(array, return_inverse=True)[1]
+        text = " ".join(f"{value:.{DIGITS}g}" for value in array.astype(float))
+        name = hashlib.sha256(text.encode()).hexdigest()[:8]
+        self.kept[name] = text
+        return name
+
+    def __getitem__(self, name: str) -> Floats:
+        return np.array(self.kept[name].split(), dtype=np.float64)
+
+    def estimate(self, name: str, origin: Origin, seed: int) -> Estimate:
+        """The figure of that name, computed from its columns; the same each time.
+
+        Args:
+            name: Of the figure: its resamples are drawn from the seed and the name.
+            origin: How it is computed.
+            seed: Of the report.
+        """
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        if origin["estimator"] == "share":
+            return Estimate(origin["num"] / origin["total"], *wilson_interval(origin["num"], origin["total"]))
+        ours = self[origin["ours"]]
+        theirs = self[origin["theirs"]] if origin["theirs"] is not None else np.zeros_like(ours)
+        questions = None if origin["questions"] is None else self[origin["questions"]].astype(int)
+        if origin["estimator"] == "difference":
+            found = paired_bootstrap(ours, theirs, questions, rng=rng)
+            return Estimate(*(origin["scale"] * value for value in found))
+        found = paired_bootstrap_ratio(ours, theirs, questions, rng=rng)
+        if origin["estimator"] == "ratio":
+            return found
+        return Estimate(1 - found.value, 1 - found.high, 1 - found.low)
+
+
+def mismatches(document: Mapping[str, Any]) -> Iterator[str]:
+    """The names of a result's figures that its columns do not give again."""
+    columns = Columns(document.get("columns"))
+    for name, figure in document.get("figures", {}).items():
+        if "of" in figure:
+            found = columns.estimate(name, figure["of"], document["setting"]["seed"])
+            if not np.allclose(found, [figure[end] for end in Estimate._fields], rtol=1e-6, atol=1e-9):
+                yield name

@@ -1,0 +1,90 @@
+"""Every figure on every page is in a file, and every file bears its figures out.
+
+    python -m benchmarks.check            says what is wrong, and exits with 1 if anything is
+    python -m benchmarks.check --write    writes the figures of the files onto the pages
+
+A page quotes a figure with a marker behind it (`benchmarks._lib.pages`). Of each file it is asked: which commit it was
+measured on, that the tree was clean, that it is of at most 300 kB, that its intervals come out of its own columns once
+more, and that a page quotes it. `--stale` lists the files whose code has changed since.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks._lib.columns import mismatches
+from benchmarks._lib.pages import COMMIT, RESULTS, ROOT, Fault, faults_of, pages, result, rewritten
+
+MOST_BYTES = 300_000
+CODE = ("controllers", "workers", "scaffolding_ext")  # what a study runs; models lie in the last
+INPUTS = ("budget_types",)  # not a result: what a study leaves for another to read
+
+
+def results() -> list[str]:
+    """The names of the kept results."""
+    return [path.stem for path in sorted(RESULTS.glob("*.json")) if path.stem not in INPUTS]
+
+
+def faults_of_result(name: str, quoted: set[str]) -> Iterator[Fault]:
+    """What is wrong with a file."""
+    place, document = f"benchmarks/results/{name}.json", result(name)
+    commit = str(document.get("setting", {}).get("commit") or "")
+    if not commit or commit.endswith("-dirty"):
+        yield Fault(place, f"its commit is {commit or 'not said'}: run the study on a clean tree")
+    size = (RESULTS / f"{name}.json").stat().st_size
+    if size > MOST_BYTES:
+        yield Fault(place, f"it has {size:,} bytes, at most {MOST_BYTES:,} are kept")
+    for figure in mismatches(document):
+        yield Fault(place, f"its columns give another figure for {figure!r}: run the study again")
+    if name not in quoted:
+        yield Fault(place, "no page quotes it: write what it shows, or delete it")
+
+
+def faults(root: Path = ROOT) -> list[Fault]:
+    """What is wrong anywhere."""
+    texts = {str(page.relative_to(root)): page.read_text(encoding="utf-8") for page in pages(root)}
+    quoted = {match["file"] for text in texts.values() for match in COMMIT.finditer(text)}
+    found = [fault for place, text in texts.items() for fault in faults_of(place, text)]
+    return found + [fault for name in results() for fault in faults_of_result(name, quoted)]
+
+
+def changed_since(document: dict[str, Any]) -> list[str]:
+    """Which folders of code differ from those that a result ran; all where its commit is not at hand."""
+    commit = str(document.get("setting", {}).get("commit") or "").replace("-dirty", "")
+
+    def tree(revision: str, folder: str) -> str:
+        command = ("git", "rev-parse", "--verify", "--quiet", f"{revision}:{folder}")
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    return [folder for folder in CODE if not commit or tree(commit, folder) != tree("HEAD", folder)]
+
+
+@click.command(help=__doc__, epilog="Example: python -m benchmarks.check --write")
+@click.option("--write", is_flag=True, help="Write the figures of the files onto the pages.")
+@click.option("--stale", is_flag=True, help="List the results whose code has changed since they were measured.")
+def main(write: bool, stale: bool) -> None:
+    if write:
+        for page in pages():
+            text = page.read_text(encoding="utf-8")
+            if rewritten(text) != text:
+                page.write_text(rewritten(text), encoding="utf-8")
+                print(f"written: {page.relative_to(ROOT)}")
+    if stale:
+        for name in results():
+            changed = changed_since(result(name))
+            print(f"{name}: {'changed since: ' + ', '.join(changed) if changed else 'of this code'}")
+    found = faults()
+    for fault in found:
+        print(f"{fault.place}: {fault.words}")
+    print(f"{len(results())} results, {len(found)} faults")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

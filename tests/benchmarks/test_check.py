@@ -1,0 +1,95 @@
+"""Pages and results are held against each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import check
+from benchmarks._lib import pages
+from benchmarks._lib.report import Report
+
+SAID = "Saves 24.5 % (10.5 to 38.3)<!--mine: saved | percent--> of commit 0123456789, not run since<!--mine-->."
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of results with one file, `mine.json`."""
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    monkeypatch.setattr(check, "RESULTS", tmp_path)
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    pages.result.cache_clear()
+    figures = {
+        "saved": {"value": 0.245, "low": 0.105, "high": 0.383},
+        "gain": {"value": -1.25, "low": -4, "high": 2},
+        "tokens": {"value": 1234.5, "low": None, "high": None},
+    }
+    document = {"setting": {"commit": "0123456789abcdef", "seed": 0}, "figures": figures, "columns": {}}
+    (tmp_path / "mine.json").write_text(json.dumps(document), encoding="utf-8")
+    yield tmp_path
+    pages.result.cache_clear()
+
+
+def words(text: str) -> list[str]:
+    return [fault.words for fault in pages.faults_of("page.md", text)]
+
+
+@pytest.mark.usefixtures("results")
+def test_a_figure_that_is_its_files_passes() -> None:
+    assert words(SAID) == []
+
+
+@pytest.mark.usefixtures("results")
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("24.5 %", "25.4 %", "run --write"),
+        ("to 38.3", "to 38.4", "run --write"),
+        ("0123456789,", "9876543210,", "run --write"),
+        ("mine: saved", "mine: gained", "has no figure 'gained'"),
+        ("mine: saved", "yours: saved", "there is no yours.json"),
+        ("<!--mine-->", "", "say the commit on the page"),
+        ("<!--mine: saved | percent-->", "", "has no marker"),
+    ],
+)
+def test_what_is_wrong_is_said(old: str, new: str, said: str) -> None:
+    found = words(SAID.replace(old, new))
+    assert any(said in each for each in found), found
+
+
+@pytest.mark.usefixtures("results")
+def test_pages_are_written_from_the_files() -> None:
+    page = "+9 (0 to 1)<!--mine: gain | points-->, **7**<!--mine: tokens | number alone-->, commit ?, "
+    page = page.replace("?", "unknown") + "not run since<!--mine-->"
+    written = pages.rewritten(page)
+    assert written.startswith("-1.2 (-4.0 to 2.0)<!--mine: gain | points-->")
+    assert "commit 0123456789, not run since" in written
+    assert pages.rewritten(written) == written
+    assert words(written) == []
+
+
+@pytest.mark.usefixtures("results")
+def test_code_and_the_figures_of_others_need_no_marker() -> None:
+    assert words("```\n12 % (10 to 14)\n```\nTheir 12 % (10 to 14)<!--source: the paper's table 2-->") == []
+
+
+def test_a_result_is_asked_for_what_it_must_hold(results: Path) -> None:
+    def faults(document: dict[str, Any], quoted: tuple[str, ...] = ("mine",)) -> str:
+        (results / "mine.json").write_text(json.dumps(document), encoding="utf-8")
+        pages.result.cache_clear()
+        return " ".join(fault.words for fault in check.faults_of_result("mine", set(quoted)))
+
+    report = Report("mine", {"commit": "0123456789abcdef", "seed": 1}, 1)
+    report.difference("gain", [1, 0, 1, 1], [0, 0, 1, 0])
+    document = json.loads(json.dumps(report.to_json()))
+    assert faults(document) == ""
+    assert "no page quotes it" in faults(document, quoted=())
+    assert "run the study on a clean tree" in faults({**document, "setting": {"commit": "0123-dirty", "seed": 1}})
+    assert "run the study on a clean tree" in faults({**document, "setting": {"seed": 1}})
+    assert "bytes, at most" in faults({**document, "more": "x" * check.MOST_BYTES})
+    document["figures"]["gain"]["value"] += 1
+    assert "another figure for 'gain'" in faults(document)
