@@ -113,7 +113,7 @@ def plot(figures: Mapping[str, Mapping[str, float | None]], path: Path) -> None:
 
     def points_of(figure: str) -> list[Estimate]:
         found = [figures[figure.format(f"{share:.0%}")] for share in shares]
-        return [Estimate(*(float(value or 0.0) for value in each.values())) for each in found]
+        return [Estimate(*(float(each[end] or 0.0) for end in Estimate._fields)) for each in found]
 
     shares = [share for share in SHARES if f"{EVEN} at {share:.0%}: tokens" in figures]
     with drawing(path, 1, 2, figsize=(12, 4.5)) as (_, (right, gained)):

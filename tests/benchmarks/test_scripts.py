@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._lib.columns import mismatches
 from benchmarks._lib.provenance import commit
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +108,8 @@ def test_quick_run_prints_one_document(script, warm_torch, tmp_path):
     run = run_script(script, *arguments, python=warm_torch, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     document = json.loads(run.stdout)
-    assert document.keys() == {"setting", "figures", "bars"}
+    assert document.keys() == {"setting", "figures", "bars", "columns"}
+    assert list(mismatches(document)) == []
     assert document["setting"]["seed"] == 1
     assert document["setting"]["commit"] == commit()
     assert document["figures"]
