@@ -31,7 +31,7 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-$(VENV)/.installed: setup.py constraints.txt workers/huggingface/block_attention.c
+$(VENV)/.installed: setup.py constraints.txt workers/huggingface/block_attention.c workers/huggingface/block_attention_loops.h
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	$(PIP) --editable '.[hf,train,plots,openai,dev]'

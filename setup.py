@@ -21,6 +21,7 @@ FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-
 BLOCK_ATTENTION = Extension(
     "scaffolding_ext.workers.huggingface._block_attention",
     ["workers/huggingface/block_attention.c"],
+    depends=["workers/huggingface/block_attention_loops.h"],
     extra_compile_args=[] if sys.platform == "win32" else FLAGS,
     optional=True,  # without a compiler the package installs all the same, and torch computes what the kernel would
 )
@@ -47,7 +48,7 @@ setup(
         "scaffolding_ext.configs": ["*.yaml", "*.json"],
         "scaffolding_ext.evaluation.run": ["*.json"],
         "scaffolding_ext.evaluation.report.html_report": ["templates/*"],
-        "scaffolding_ext.workers.huggingface": ["*.c", "*.pyi"],
+        "scaffolding_ext.workers.huggingface": ["*.c", "*.h", "*.pyi"],
         "scaffolding_ext.tinylm": ["weights/*/*"],
     },
     install_requires=[

@@ -19,5 +19,6 @@ def block_attention(
     kv_head: int,
     window: int,
     scale: float,
+    is_half: bool,
     /,
 ) -> None: ...

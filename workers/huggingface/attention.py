@@ -197,7 +197,7 @@ def _attend_span(queries: torch.Tensor, kv: LayerKV, span: Span, window: int | N
     if span.shared_len and window is None:
         attended = _attend_together(by_row, kv, span, mask, scale)
     else:
-        keys, values = kv.gather(span.tables, span.kv_len)
+        keys, values = kv.gather(span.tables, span.kv_len, queries.dtype)
         attended = scaled_dot_product_attention(by_row, keys, values, attn_mask=mask, scale=scale)
     attended = attended.unflatten(2, (num_groups, span.num_tokens)).permute(0, 3, 1, 2, 4)
     return attended.reshape(span.num_rows * span.num_tokens, num_heads, -1)
@@ -221,11 +221,11 @@ def _attend_together(queries: torch.Tensor, kv: LayerKV, span: Span, mask: torch
     """
     shared_len, block_len = span.shared_len, kv.keys.shape[2]
     num_rows, num_tokens = queries.shape[0], queries.shape[2]
-    keys, values = kv.gather(span.tables[:1, : shared_len // block_len], shared_len)
+    keys, values = kv.gather(span.tables[:1, : shared_len // block_len], shared_len, queries.dtype)
     together = queries.transpose(0, 1).flatten(1, 2)[None]  # all rows' tokens side by side
     first = _sums(together, keys, values, None, scale)
     first = tuple(part[0].unflatten(1, (num_rows, num_tokens)).transpose(0, 1) for part in first)
-    keys, values = kv.gather(span.tables[:, shared_len // block_len :], span.kv_len - shared_len)
+    keys, values = kv.gather(span.tables[:, shared_len // block_len :], span.kv_len - shared_len, queries.dtype)
     second = _sums(queries, keys, values, mask[..., shared_len:], scale)
     highest = torch.maximum(first[2], second[2])
     weighted, total = (

@@ -17,14 +17,17 @@ except ImportError:  # there was no compiler at the installation
     kernel = None  # type: ignore[assignment]
 
 _UNBOUNDED = 1 << 60
+_WIDEST = 512  # numbers of a head that the kernel can widen
 
 
 def serves(queries: torch.Tensor, kv: LayerKV) -> bool:
-    """Whether the kernel can compute this attention: float32 on the CPU, and one thread."""
+    """Whether the kernel can compute this attention: on the CPU, keys of float32 or float16, and one thread."""
     return (
         kernel is not None
         and queries.device.type == "cpu"
-        and queries.dtype is kv.keys.dtype is kv.values.dtype is torch.float32
+        and queries.dtype is torch.float32
+        and kv.keys.dtype is kv.values.dtype
+        and (kv.keys.dtype is torch.float32 or (kv.keys.dtype is torch.float16 and kv.keys.shape[3] <= _WIDEST))
         and kv.keys.shape == kv.values.shape
         and queries.stride(2) == 1
         and torch.get_num_threads() == 1
@@ -46,7 +49,7 @@ def block_attention(
 
     Args:
         queries: float32, shape (heads, tokens, head size); consecutive heads share keys and values.
-        kv: Keys and values in blocks, of the same shape.
+        kv: Keys and values in blocks, of the same shape and type: float32, or float16 that is widened when it is read.
         tables: The blocks of each sequence, int64, contiguous, shape (sequences, blocks).
         rows: Of each token, whose table is its own; int64, contiguous.
         positions: Of each token, int64, contiguous.
@@ -84,4 +87,5 @@ def block_attention(
         kv.keys.stride(1),
         _UNBOUNDED if window is None else window,
         scale,
+        kv.keys.dtype is torch.float16,
     )

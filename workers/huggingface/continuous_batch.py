@@ -163,7 +163,10 @@ class ContinuousBatch:
         self._accept(drawn.completed, drawn.sampled)
         for request in [request for request, broken in zip(drawn.completed, drawn.broken, strict=True) if broken]:
             self._index.discard(request.sequence)
-            self._fail(request, EngineError("the model's logits are not numbers (NaN): try another dtype"))
+            self._fail(
+                request,
+                EngineError("the model's logits are not numbers (NaN): try another dtype, or leave kv_cache_dtype out"),
+            )
         read = set(drawn.completed)
         for request, _ in works:
             if request.error is not None:

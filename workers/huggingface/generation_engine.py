@@ -38,6 +38,7 @@ class GenerationEngine:
         enable_block_reuse: Whether prefixes are reused at all.
         threads: Threads of each torch operation of this engine.
         enable_partial_reuse: Whether what begins like a block is reused, too.
+        kv_dtype: What keys and values are rounded to; None keeps them as the model computes them.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class GenerationEngine:
         enable_block_reuse: bool,
         threads: int,
         enable_partial_reuse: bool = True,
+        kv_dtype: torch.dtype | None = None,
     ) -> None:
-        kv, pool = KVBlocks(num_blocks, tokens_per_block), BlockPool(num_blocks, max_cached)
+        kv, pool = KVBlocks(num_blocks, tokens_per_block, kv_dtype), BlockPool(num_blocks, max_cached)
         self._unfinished: set[EngineRequest] = set()
         self._batch = ContinuousBatch(
             ModelRunner(model, kv),

@@ -33,6 +33,8 @@ class Slots:
 class LayerKV:
     """One layer's keys and values; the last block takes the writes of padding, and is never read.
 
+    They may be of a narrower type than what is computed with them.
+
     Attributes:
         keys: Shape (blocks, heads, tokens a block, head size).
         values: Shape (blocks, heads, tokens a block, head size); the size may differ from that of the keys.
@@ -44,17 +46,21 @@ class LayerKV:
         self.keys = keys
         self.values = values
 
-    def gather(self, tables: torch.Tensor, kv_len: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def gather(
+        self, tables: torch.Tensor, kv_len: int, dtype: torch.dtype | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the first positions of some sequences.
 
         Args:
             tables: Their blocks, int64, shape (rows, blocks).
             kv_len: Positions of each.
+            dtype: Of the copies; None takes that of what is kept.
 
         Returns:
             Keys and values, shape (rows, heads, positions, head size).
         """
-        return _gather(self.keys, tables, kv_len), _gather(self.values, tables, kv_len)
+        keys, values = (_gather(buffer, tables, kv_len) for buffer in (self.keys, self.values))
+        return (keys, values) if dtype is None else (keys.to(dtype), values.to(dtype))
 
 
 def _gather(buffer: torch.Tensor, tables: torch.Tensor, kv_len: int) -> torch.Tensor:
@@ -71,11 +77,13 @@ class KVBlocks:
     Args:
         num_blocks: Blocks that sequences can hold; one more is allocated, for padding.
         tokens_per_block: Tokens of each.
+        dtype: What keys and values are rounded to when they are written; None keeps them as they come.
     """
 
-    def __init__(self, num_blocks: int, tokens_per_block: int) -> None:
+    def __init__(self, num_blocks: int, tokens_per_block: int, dtype: torch.dtype | None = None) -> None:
         self.num_blocks = num_blocks
         self.tokens_per_block = tokens_per_block
+        self._dtype = dtype
         self._layers: dict[int, LayerKV] = {}
 
     @property
@@ -102,6 +110,8 @@ class KVBlocks:
             values: Shape (heads, tokens, head size); the size may differ from that of the keys.
             slots: Where each token goes.
         """
+        if self._dtype is not None:
+            keys, values = keys.to(self._dtype), values.to(self._dtype)
         kv = self._layers.get(layer)
         if kv is None:
             new_keys, new_values = (  # both, before either is kept: one of them may not fit into the memory

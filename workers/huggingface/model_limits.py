@@ -74,8 +74,13 @@ class KVLimits(NamedTuple):
     limited_by: str
 
 
-def token_bytes(network: Any) -> int:
-    """Memory of the keys and values of one token, measured by a pass over one."""
+def rounded_to(dtype: str, kv_cache_dtype: str | None) -> torch.dtype | None:
+    """What keys and values are rounded to when they are kept; None where they stay as the model computes them."""
+    return None if kv_cache_dtype in (None, dtype) else getattr(torch, str(kv_cache_dtype))
+
+
+def token_bytes(network: Any, kv_dtype: torch.dtype | None = None) -> int:
+    """Memory of the keys and values of one token, measured by a pass over one; `kv_dtype` as `KVBlocks` takes it."""
     from scaffolding_ext.workers.huggingface.block_pool import Block
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
@@ -83,7 +88,7 @@ def token_bytes(network: Any) -> int:
     from scaffolding_ext.workers.huggingface.request_parts import Ends
     from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
-    kv = KVBlocks(1, 1)
+    kv = KVBlocks(1, 1, kv_dtype)
     request = EngineRequest([0], Ends(), GREEDY, notify=lambda _: None)
     request.sequence.add(Block(0))
     with torch.inference_mode():
@@ -100,6 +105,7 @@ def kv_limits(
     tokens_per_block: int,
     kv_cache_bytes: int | None,
     prefix_cache_bytes: int,
+    kv_dtype: torch.dtype | None = None,
 ) -> KVLimits:
     """How many blocks fit into the memory for keys and values, and how long a request can be.
 
@@ -111,6 +117,7 @@ def kv_limits(
         tokens_per_block: Tokens of a block.
         kv_cache_bytes: The memory; None takes 4 GiB, or 80 % of what is free on a CUDA device.
         prefix_cache_bytes: What of it may stay as cache.
+        kv_dtype: What keys and values are rounded to; None keeps them as the model computes them.
 
     Raises:
         ConfigError: Not even one block fits, or not one request of the length that is asked for.
@@ -121,7 +128,7 @@ def kv_limits(
         room = int(torch.cuda.mem_get_info(network.device)[0] * _SHARE_OF_FREE)
     else:
         room = DEFAULT_KV_BYTES
-    block_bytes = max(1, token_bytes(network) * tokens_per_block)  # a model may have none
+    block_bytes = max(1, token_bytes(network, kv_dtype) * tokens_per_block)  # a model may have none
     num_fitting = room // block_bytes - 1  # one more is allocated for padding
     longest = num_fitting * tokens_per_block
     if (max_seq_len or 1) > longest:

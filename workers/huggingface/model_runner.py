@@ -224,7 +224,7 @@ class _SpanCache(Cache):  # type: ignore[misc]
         """Write one layer's new keys and values, shape (rows, heads, tokens, head size); return all that is visible."""
         keys, values = (states.transpose(0, 1).flatten(1, 2) for states in (key_states, value_states))
         kv = self._kv.write(layer_idx, keys, values, self._slots)
-        return kv.gather(self._span.tables, self._span.kv_len)
+        return kv.gather(self._span.tables, self._span.kv_len, key_states.dtype)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions that attention sees; asked for by models that derive positions themselves."""

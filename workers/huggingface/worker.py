@@ -51,6 +51,9 @@ class HuggingFaceWorker(ChatWorker):
     Args:
         model: A folder, a hub name, or `tinylm/NAME` for an embedded model.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
+        kv_cache_dtype: `"float16"` keeps keys and values in half the memory, on a CPU with `dtype` `"float32"`. They
+            are rounded to 11 significant bits, and widened where they are read; nearly all greedy texts stay the same.
+            None keeps them as `dtype`.
         device: A torch device.
         threads: Threads of each torch operation of this worker. Where other work shares the cores, another worker's
             included, 1 is often fastest.
@@ -88,6 +91,7 @@ class HuggingFaceWorker(ChatWorker):
         model: str,
         *,
         dtype: str = "float32",
+        kv_cache_dtype: str | None = None,
         device: str = "cpu",
         threads: int = 1,
         max_batch_size: int = 64,
@@ -106,6 +110,7 @@ class HuggingFaceWorker(ChatWorker):
         self.check_arguments(
             model=model,
             dtype=dtype,
+            kv_cache_dtype=kv_cache_dtype,
             device=device,
             threads=threads,
             max_batch_size=max_batch_size,
@@ -125,8 +130,9 @@ class HuggingFaceWorker(ChatWorker):
         )
         from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
         from scaffolding_ext.workers.huggingface.layer_loop import why_not_layer_by_layer
-        from scaffolding_ext.workers.huggingface.model_limits import check_attention, kv_limits
+        from scaffolding_ext.workers.huggingface.model_limits import check_attention, kv_limits, rounded_to
 
+        kv_dtype = rounded_to(dtype, kv_cache_dtype)
         config = network.config.get_text_config()
         context_len = getattr(config, "max_position_embeddings", None)
         why_not = why_not_layer_by_layer(network)
@@ -145,6 +151,7 @@ class HuggingFaceWorker(ChatWorker):
             tokens_per_block=tokens_per_block,
             kv_cache_bytes=kv_cache_bytes,
             prefix_cache_bytes=prefix_cache_bytes,
+            kv_dtype=kv_dtype,
         )
         self.max_seq_len = limits.max_seq_len
         self._tokens_per_block = tokens_per_block
@@ -168,6 +175,7 @@ class HuggingFaceWorker(ChatWorker):
             enable_block_reuse=enable_block_reuse,
             enable_partial_reuse=enable_partial_reuse,
             threads=threads,
+            kv_dtype=kv_dtype,
         )
         self._probe = SharingProbe() if probes_sharing else None
         weakref.finalize(self, self._engine.close).atexit = False  # at the exit the engine sees to itself

@@ -95,6 +95,16 @@ def test_a_dtype_that_does_not_exist():
     assert str(refusal(MODEL, dtype="int8")) == "dtype: is 'int8'; choose one of float32, bfloat16, float16"
 
 
+def test_keys_and_values_of_a_type_that_nothing_reads():
+    assert str(refusal(MODEL, kv_cache_dtype="int8")) == "kv_cache_dtype: is 'int8'; choose one of float32, float16"
+    error = refusal(MODEL, kv_cache_dtype="float16", dtype="bfloat16")
+    assert str(error) == "kv_cache_dtype: is 'float16', which goes with dtype 'float32'; dtype is 'bfloat16'"
+    error = refusal(MODEL, kv_cache_dtype="float16", device="cuda")
+    assert error.message == "is 'float16', which is for the CPU; on device 'cuda' set dtype to 'float16'"
+    with HuggingFaceWorker(MODEL, kv_cache_dtype="bfloat16", dtype="bfloat16", max_seq_len=32):
+        pass  # it says what holds anyway
+
+
 def test_an_attention_that_does_not_exist():
     error = refusal(MODEL, attn_implementation="none")
     assert error.key == "attn_implementation"

@@ -131,11 +131,75 @@ def test_several_tokens_read_through_one_table_whatever_the_blocks():
         torch.testing.assert_close(output, expected)
 
 
+# ---- keys and values in half precision
+
+
+@needs_kernel
+@pytest.mark.parametrize("size", [1, 20, 32, 64, 80, 128, 512])
+@pytest.mark.parametrize("window", [None, 7])
+def test_halves_count_as_the_floats_that_they_are(size, window):
+    torch.manual_seed(size)
+    keys, values = (torch.randn(3, 2, 75, size) * 3 for _ in range(2))
+    queries = torch.randn(4, 3, size)
+    narrow, tables = in_blocks(keys, values, 16)
+    narrow = LayerKV(narrow.keys.half(), narrow.values.half())
+    wide = LayerKV(narrow.keys.float(), narrow.values.float())
+    given = tables, torch.arange(3), torch.tensor([0, 40, 74]), window, 0.3
+    of_narrow, of_wide, unrounded = (torch.empty(3, 4, size) for _ in range(3))
+    block_attention(queries, narrow, *given, of_narrow)
+    block_attention(queries, wide, *given, of_wide)
+    block_attention(queries, in_blocks(keys, values, 16)[0], tables, *given[1:], unrounded)
+    assert torch.equal(of_narrow, of_wide)
+    assert not torch.equal(of_narrow, unrounded)  # they were rounded
+
+
+@needs_kernel
+@pytest.mark.parametrize("size", [64, 20])  # by whole vectors, and one by one
+def test_every_half_is_widened_to_itself(size):
+    numbers = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    numbers = numbers[torch.isfinite(numbers)]
+    numbers = torch.cat([numbers, numbers.new_zeros(-len(numbers) % size)]).view(-1, 1, 1, size)
+    layer, num_rows = LayerKV(torch.zeros_like(numbers), numbers), len(numbers)  # one position has all the weight
+    output = torch.empty(num_rows, 1, size)
+    tables, positions = torch.arange(num_rows)[:, None], torch.zeros(num_rows, dtype=torch.int64)
+    block_attention(torch.zeros(1, num_rows, size), layer, tables, tables[:, 0], positions, None, 1.0, output)
+    assert torch.equal(output, numbers[:, 0].float())
+
+
+@needs_kernel
+@pytest.mark.parametrize("broken", [torch.inf, torch.nan])
+def test_what_a_half_cannot_hold_shows(broken):
+    values = torch.ones(1, 1, 16, 32).half()
+    values[0, 0, 3, 5] = broken
+    output, place = torch.empty(1, 1, 32), torch.zeros(1, dtype=torch.int64)
+    for kv in (LayerKV(torch.ones_like(values), values), LayerKV(values, torch.ones_like(values))):
+        block_attention(torch.ones(1, 1, 32), kv, place[None], place, torch.tensor([9]), None, 1.0, output)
+        assert not torch.isfinite(output).all()
+
+
+@pytest.mark.parametrize("shared_len", [0, 32])
+def test_torch_attends_to_halves_in_floats(shared_len):
+    layer, tables, positions, _ = shared_step([65, 81, 70, 96, 66], 2)
+    narrow = LayerKV(layer.keys.half(), layer.values.half())
+    wide = LayerKV(narrow.keys.float(), narrow.values.float())
+    queries = torch.randn(4, 5, 32)
+    span = attention.Span(0, tables, positions[:, None], 96, shared_len, torch.float32)
+    of_narrow, of_wide = (attention._attend_span(queries, kv, span, None, 0.3) for kv in (narrow, wide))
+    assert of_narrow.dtype is torch.float32
+    assert torch.equal(of_narrow, of_wide)
+
+
 @needs_kernel
 def test_what_it_serves(monkeypatch):
     tensor = torch.zeros(1, 1, 1, 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert serves(tensor[0], LayerKV(tensor, tensor))
+    assert serves(tensor[0], LayerKV(tensor.half(), tensor.half()))
+    assert not serves(tensor[0].half(), LayerKV(tensor.half(), tensor.half()))
+    assert not serves(tensor[0], LayerKV(tensor, tensor.half()))
+    long = torch.zeros(1, 1, 1, module._WIDEST + 1)
+    assert serves(long[0], LayerKV(long, long))
+    assert not serves(long[0], LayerKV(long.half(), long.half()))
     assert not serves(tensor[0], LayerKV(tensor.bfloat16(), tensor.bfloat16()))
     assert not serves(tensor[0], LayerKV(tensor, torch.zeros(1, 1, 1, 2)))  # values of another size than the keys
     meta = torch.zeros(1, 1, 1, 1, device="meta")
@@ -150,14 +214,15 @@ def test_without_the_kernel_nothing_is_served_by_it(monkeypatch):
     assert not serves(tensor[0], LayerKV(tensor, tensor))
 
 
-def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch):
+@pytest.mark.parametrize("kv_cache_dtype", [None, "float16"])
+def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch, kv_cache_dtype):
     import asyncio
 
     from scaffolding_ext.protocol import GenerationTask
     from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
     def texts():
-        worker = HuggingFaceWorker("tinylm/draft")
+        worker = HuggingFaceWorker("tinylm/draft", kv_cache_dtype=kv_cache_dtype)
         tasks = [
             GenerationTask(input_tokens=[*range(5, 30 + 9 * i)], max_tokens=80, ignore_eos=True, temperature=0.0)
             for i in range(9)

@@ -22,15 +22,16 @@ from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
-# Random models get the tokenizer of a reasoning model, and are compared greedily.
-pytestmark = pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.sampling_defaults.GreedyThinkingWarning")
-
 TRAINED, SMALL = "tinylm/target", "tinylm/draft"
 VOCABULARY, CONTEXT, WINDOW, CHUNK = 512, 256, 24, 24
 # Of log-probabilities; logits closer than this may be ordered either way.
 TOLERANCE = float32_tolerance(longest_sum=1024, num_sums=32, magnitude=32.0)
 NUM_SAMPLED = 40  # texts
 WAIT = 120  # seconds until a test gives up
+# Random models get the tokenizer of a reasoning model, and are compared greedily.
+decodes_random_models_greedily = pytest.mark.filterwarnings(
+    "ignore::scaffolding_ext.workers.sampling_defaults.GreedyThinkingWarning"
+)
 
 _COMMON = {"vocab_size": VOCABULARY, "initializer_range": 0.2, "tie_word_embeddings": False}
 _COMMON |= {"bos_token_id": None, "eos_token_id": 3}
@@ -56,9 +57,6 @@ SERVED = [  # a shape, the attention that is asked for, and whether that is comp
 
 
 # ---- models, and what is run on them
-
-
-pytestmark = pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.sampling_defaults.GreedyThinkingWarning")
 
 
 class Started(NamedTuple):
@@ -214,6 +212,7 @@ def test_greedy_texts_of_a_trained_model_equal_those_of_generate(start):
     assert sum(wrong) == 0
 
 
+@decodes_random_models_greedily
 def test_greedy_texts_of_a_random_model_equal_those_of_generate(served):
     lengths = [10 + 7 * i % 45 for i in range(len(random_prompts()))]
     tasks = [
@@ -232,9 +231,42 @@ def test_greedy_texts_of_a_random_model_equal_those_of_generate(served):
     assert sum(wrong) == 0
 
 
+# ---- keys and values in half precision
+
+
+def test_greedy_texts_stay_nearly_all_the_same_with_keys_and_values_in_half_precision():
+    """benchmarks/engines/huggingface_kv_dtype.py shows it on more and longer texts."""
+
+    def texts(kv_cache_dtype):
+        with HuggingFaceWorker(TRAINED, kv_cache_dtype=kv_cache_dtype) as worker:
+            tasks = [GenerationTask(input_tokens=ids, max_tokens=64, temperature=0.0) for ids in problems(100)]
+            run(worker, tasks)
+        return [task.output_tokens for task in tasks]
+
+    assert sum(a == b for a, b in zip(texts(None), texts("float16"), strict=True)) >= 99
+
+
+@pytest.mark.parametrize("attention", [None, "sdpa"])
+def test_keys_and_values_are_rounded_and_nothing_else(folder_of, attention):
+    """The logits are near those in float32, as near as rounding to 11 bits brings them, and not the same."""
+
+    def scores(kv_cache_dtype):
+        folder = folder_of("llama")
+        with HuggingFaceWorker(folder, kv_cache_dtype=kv_cache_dtype, attn_implementation=attention) as worker:
+            tasks = [ScoreTask(input_tokens=ids[:4], continuation_tokens=ids[4:]) for ids in random_prompts()[:12]]
+            run(worker, [task for task in tasks if task.continuation_tokens])
+        return torch.tensor([value for task in tasks for value in task.logprobs or ()])
+
+    whole, half = scores(None), scores("float16")
+    error = (whole - half).abs()
+
+    assert 1e-5 < error.mean() < 1e-2
+
+
 # ---- log-probabilities
 
 
+@decodes_random_models_greedily
 def test_logprobs_of_generated_tokens_equal_the_reference(served):
     tasks = [
         GenerationTask(input_tokens=ids, max_tokens=12, ignore_eos=True, num_logprobs=5, temperature=i % 2, seed=i)
@@ -253,6 +285,7 @@ def test_logprobs_of_generated_tokens_equal_the_reference(served):
                 assert value.rank is None or value.logprob == pytest.approx(likeliest[value.rank - 1], abs=TOLERANCE)
 
 
+@decodes_random_models_greedily
 def test_scores_equal_the_reference_in_chunks_and_from_a_cached_prefix(served):
     for splits in (range(1, 80, 3), range(80, 1, -3)):  # the second time, more of each prompt can be reused, or less
         tasks = [

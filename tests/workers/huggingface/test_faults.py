@@ -200,7 +200,9 @@ def test_numbers_that_are_none_fail_their_request_and_do_not_stay_in_its_blocks(
     with monkeypatch.context() as patch:
         patch.setattr(embeddings, "forward", lambda ids: embeddings.weight[ids] * torch.nan)
         results = run(worker, [GenerationTask(input_tokens=list(range(5, 35)), max_tokens=4) for _ in range(2)])
-    assert [str(error) for error in results] == ["the model's logits are not numbers (NaN): try another dtype"] * 2
+    assert [str(error) for error in results] == [
+        "the model's logits are not numbers (NaN): try another dtype, or leave kv_cache_dtype out"
+    ] * 2
     again = ScoreTask(input_tokens=score.input_tokens, continuation_tokens=[7, 8, 9])
     assert run(worker, [again]) == [TaskStatus.SUCCESS]
     assert again.logprobs == pytest.approx(expected, abs=TOLERANCE)

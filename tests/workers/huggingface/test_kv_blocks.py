@@ -57,6 +57,17 @@ def test_keys_and_values_may_have_other_sizes_and_layers_other_heads():
     assert all(buffer.sum() == buffer[1, :, 3].numel() for buffer in blocks.buffers)
 
 
+def test_what_is_kept_in_half_precision_takes_half_the_memory():
+    places, states = slots([(1, 3), (2, 0)]), torch.randn(NUM_HEADS, 2, HEAD_SIZE)
+    whole, half = KVBlocks(NUM_BLOCKS, BLOCK_LEN), KVBlocks(NUM_BLOCKS, BLOCK_LEN, torch.float16)
+    for blocks in (whole, half):
+        kv = blocks.write(0, states, states + 0.5, places)
+    assert half.num_bytes * 2 == whole.num_bytes == 2 * (NUM_BLOCKS + 1) * NUM_HEADS * BLOCK_LEN * HEAD_SIZE * 4
+    keys, values = kv.gather(torch.tensor([[1]]), BLOCK_LEN, torch.float32)
+    assert torch.equal(keys[0, :, 3], states[:, 0].half().float())
+    assert torch.equal(values[0, :, 3], (states[:, 0] + 0.5).half().float())
+
+
 def test_the_beginning_of_a_block_is_copied_in_every_layer():
     blocks, _ = filled()
     before = [buffer.clone() for buffer in blocks.buffers]

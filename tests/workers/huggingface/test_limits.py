@@ -23,6 +23,15 @@ BLOCK_BYTES = 32 * 2 * 3 * 3 * 32 * 4  # tokens x (keys, values) x layers x head
 WAIT = 60  # seconds until a test gives up
 
 
+def test_half_precision_has_room_for_twice_as_many_blocks():
+    def num_blocks(kv_cache_dtype):
+        with HuggingFaceWorker(MODEL, kv_cache_bytes=21 * BLOCK_BYTES, kv_cache_dtype=kv_cache_dtype) as worker:
+            assert worker._engine._batch._runner._kv.num_bytes == 21 * BLOCK_BYTES  # all that there is, and no more
+            return worker.metrics.num_free_blocks
+
+    assert (num_blocks(None), num_blocks("float16")) == (20, 41)  # one is for padding
+
+
 @pytest.fixture
 def worker():
     worker = HuggingFaceWorker(MODEL, max_batch_size=4, seed=0)
