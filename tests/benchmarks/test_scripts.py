@@ -114,7 +114,7 @@ def test_quick_run_prints_one_document(script, warm_torch, tmp_path):
     assert document["setting"]["commit"] == commit()
     assert document["figures"]
     for figure in document["figures"].values():
-        assert figure.keys() == {"value", "low", "high"}
+        assert figure.keys() - {"of"} == {"value", "low", "high"}
     for bar in document["bars"]:
         assert bar.keys() == {"name", "value", "bar", "holds"}
         assert isinstance(bar["holds"], bool)
