@@ -95,9 +95,8 @@ class BaseController(Controller):
 
     def clone(self) -> BaseController:
         """A copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
-        twin = object.__new__(type(self))
-        twin.__dict__ = self.__dict__.copy()  # `update` would insert one by one
-        twin.__dict__.update(cloned_subs(self))
+        twin = object.__new__(self.__class__)
+        twin.__dict__ = {**self.__dict__, **cloned_subs(self)}
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
 

@@ -58,7 +58,8 @@ class NativeGenerationController(BaseController):
             yield from self._within(thinking_budget).process(tasks, **sampling_params)
             return
         for task in tasks:
-            set_sampling_params(task, sampling_params)
+            if sampling_params:
+                set_sampling_params(task, sampling_params)
             task.worker_tag = WorkerTag.GENERATION
             task.streaming_output_flag |= self.streaming
             apply_sampling_params(task, self.sampling_params)

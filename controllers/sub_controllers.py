@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from scaffolding_ext.protocol import Controller
 
+_MOST_KINDS = 4096
 _CONTAINERS = frozenset({tuple, list, dict})
-_PLAIN_TYPES = frozenset({type(None), bool, int, float, str})
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_controller(kind: type[Any]) -> bool:
-    return issubclass(kind, Controller)  # of an ABC that is slow, and every clone asks
+class _Kinds(dict[type[Any], bool]):
+    """Which types are controllers, by type. A clone asks for each attribute, and an ABC's own check is slow."""
+
+    def __missing__(self, kind: type[Any]) -> bool:
+        if len(self) == _MOST_KINDS:  # of a program that makes classes as it runs
+            self.clear()
+        found = self[kind] = issubclass(kind, Controller)
+        return found
+
+
+_IS_CONTROLLER = _Kinds()
 
 
 def sub_controllers(controller: Controller) -> Iterator[Controller]:
@@ -27,18 +34,18 @@ def sub_controllers(controller: Controller) -> Iterator[Controller]:
 def cloned_subs(controller: Controller) -> dict[str, Any]:
     """Each attribute that holds sub-controllers, by its name, with a clone in the place of each of them."""
     cloned: dict[str, Any] = {}
-    for name, value in vars(controller).items():
-        kind = type(value)
-        if kind in _PLAIN_TYPES or (kind in _CONTAINERS and not value):
-            continue
+    attributes = controller.__dict__
+    for name in attributes:
+        value = attributes[name]
+        kind = value.__class__
         if kind not in _CONTAINERS:
-            if _is_controller(kind):  # type: ignore[arg-type]  # a type is hashable
+            if _IS_CONTROLLER[kind]:
                 cloned[name] = value.clone()
-            continue
-        for item in value.values() if kind is dict else value:
-            if type(item) not in _PLAIN_TYPES and _is_controller(type(item)):  # type: ignore[arg-type]
-                cloned[name] = _cloned(value)
-                break
+        elif value:
+            for item in value:
+                if _IS_CONTROLLER[(value[item] if kind is dict else item).__class__]:
+                    cloned[name] = _cloned(value)
+                    break
     return cloned
 
 

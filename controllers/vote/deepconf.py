@@ -11,6 +11,7 @@ import math
 from typing import Any, Literal
 
 from scaffolding_ext import require
+from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
 from scaffolding_ext.controllers.chain import Chain, conclude, start_chain
@@ -111,9 +112,11 @@ class DeepConfController(BaseController):
             threshold = warm_up_threshold([_confidence(sample) for sample in sampler.samples], self.keep_share)
             record("warm_up", num_samples=len(sampler.samples), threshold=threshold)
             sampler.controller = self.trace_controller.stopping_below(threshold)
+        known = AnswerClasses()
         while True:
             samples = sampler.samples
-            classes = yield from classify(self, [sample.answer for sample in samples])
+            answers = [sample.answer for sample in samples]
+            classes = yield from classify(self, answers, known)
             weights = self._weights(samples, classes, threshold)
             share = _share(classes, weights)
             agree = share >= self.consensus_share and sum(weight > 0 for weight in weights) > 1
@@ -125,9 +128,8 @@ class DeepConfController(BaseController):
         num_discarded, stopped = sampler.discard(unsure), [sample.index for sample in unsure]
         section = type(self).__name__
         publish_figures(section, stopped_traces=Share(len(unsure), len(samples)), discarded_tokens=num_discarded)
-        end_vote(
-            task, samples, classes, weights, num, section, share=share, stopped=stopped, num_discarded=num_discarded
-        )
+        figures = {"share": share, "stopped": stopped, "num_discarded": num_discarded}
+        end_vote(task, samples, answers, classes, weights, num, section, **figures)
 
     def _weights(self, samples: list[Sample], classes: list[int], threshold: float) -> list[float]:
         """Each trace's confidence; 0 for those that do not vote."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from scaffolding_ext import require
+from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import ONE_GENERATION, BaseController, finish, honoured_by
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
@@ -126,6 +127,8 @@ class MajorityVoteController(BaseController):
             reason = drawn.task.customized_result_fields.get("exit_reason")
             finish(task, drawn.task.output_str or "", drawn.task.output_tokens, drawn.answer, reason)
             return
+        answers: list[str | None] = []
+        known = AnswerClasses()
         classes: list[int] = []
         weights: list[float] = []
         num_rounds = 0
@@ -138,8 +141,9 @@ class MajorityVoteController(BaseController):
                 scores = yield from score(self.reward_controller, [sample.task for sample in new])
                 for sample, value in zip(new, scores, strict=True):
                     sample.reward = value
-            weights += [self.weight(sample) for sample in new]
-            classes = yield from classify(self, [sample.answer for sample in sampler.samples])
+            weights += self.weight.of_all(new)
+            answers += [sample.answer for sample in new]
+            classes = yield from classify(self, answers, known)
             num_more = self._num_more(sampler.samples, classes, weights, max_samples)
             record("allocate", num_samples=len(classes), classes=classes, num_more=num_more)
         publish(Steps(type(self).__name__, len(classes), 0, 1.0))
@@ -147,6 +151,7 @@ class MajorityVoteController(BaseController):
         end_vote(
             task,
             sampler.samples,
+            answers,
             classes,
             weights,
             max_samples,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import GeneratorType
 from typing import Any
 
 from scaffolding_ext.answers import extract
@@ -12,13 +13,12 @@ from scaffolding_ext.controllers.vote.variety import Variety
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.protocol import (
     Controller,
-    ControllerGenerator,
     GenerationTask,
     ParallelProcess,
     current_scope,
 )
-from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes
-from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.protocol.notes import Purpose, noted_draws
+from scaffolding_ext.protocol.relay import Visit, relay
 from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.request.ledger import Ledger, Meter
 from scaffolding_ext.request.program import (
@@ -66,6 +66,7 @@ class Sample:
 def end_vote(
     task: GenerationTask,
     samples: Sequence[Sample],
+    answers: Sequence[str | None],
     classes: Sequence[int],
     weights: Sequence[float],
     max_samples: int,
@@ -78,6 +79,7 @@ def end_vote(
         task: Gets the output. Its exit reason is `"certain"` where samples were left undrawn, `"no_answer"` where no
             sample has an answer, else `"vote"`.
         samples: Those that were drawn.
+        answers: The answer of each one.
         classes: Class of each one's answer, -1 where there is none.
         weights: What each one's vote weighs.
         max_samples: Samples that the vote could have drawn.
@@ -85,22 +87,21 @@ def end_vote(
         **figures: For the trace, beside what every vote tells.
     """
     winner, first = elect(classes, weights)
-    answers = [sample.answer for sample in samples]
     record(
         "vote",
         num_samples=len(samples),
-        num_answers=sum(number != -1 for number in classes),
+        num_answers=len(classes) - classes.count(-1),
         answers=answers,
         classes=classes,
         weights=weights,
         winner=winner,
-        num_decoded=[sample.num_decoded for sample in samples],
+        num_decoded=[sample.ledger.num_decoded for sample in samples],
         **figures,
     )
     reason = "no_answer" if winner < 0 else "certain" if len(samples) < max_samples else "vote"
     publish_figures(section, samples=len(samples), stop_reason={reason: 1}, answers=Answers(answers, classes))
     elected = samples[first]
-    answer = elected.answer if winner >= 0 else None
+    answer = answers[first] if winner >= 0 else None
     finish(task, elected.task.output_str or "", elected.task.output_tokens, answer, reason)
 
 
@@ -143,12 +144,20 @@ class Sampler:
             first: Index of the first; None continues behind the last one.
         """
         first = len(self.samples) if first is None else first
-        new = [Sample(index, self._copy(index)) for index in range(first, first + num_samples)]
+        indices = range(first, first + num_samples)
+        shared = self._task.__dict__
+        new = [
+            Sample(index, self._copy(index, shared, noted))
+            for index, noted in zip(indices, noted_draws(self._task, indices), strict=True)
+        ]
         self.samples += new
         scope = current_scope.get()
         path = () if scope is None else tuple(scope.branch_path)
         process = ParallelProcess([], [], [])
-        process.sub_gens = [self._run(sample) for sample in new]
+        runs = [_Run(self.controller, sample, self._kwargs, self._variety) for sample in new]
+        process.sub_gens = list(runs)
+        if current_program() is None:  # within a foreign controller: no meter counts for the parts
+            process.sub_gens = [relay(run, self._variety, Meter(run.sample.ledger)) for run in runs]
         process.branch_paths = [(*path, sample.index) for sample in new]  # so that a branch is a sample in every round
         return process
 
@@ -175,18 +184,31 @@ class Sampler:
                     discard(purpose, counts.decoded)
         return num_tokens
 
-    def _copy(self, index: int) -> GenerationTask:
-        twin: GenerationTask = object.__new__(type(self._task))  # what copy.copy does, in a third of its time
-        twin.__dict__ = self._task.__dict__.copy()
-        twin.customized_result_fields = {}
-        notes = notes_of(twin)
-        set_notes(twin, notes._replace(counts=None, draw=(*notes.draw, index)))  # in a dict of its own
-        twin.streaming_output_flag, twin.streaming_output_list = False, []  # no single sample is the request's output
-        twin.seed = None if self._seed is None else derive_seed(self._seed, index)
+    def _copy(self, index: int, shared: Mapping[str, Any], noted: dict[str, Any]) -> GenerationTask:
+        twin: GenerationTask = object.__new__(self._task.__class__)  # what copy.copy does, in a third of its time
+        twin.__dict__ = {
+            **shared,
+            "custom_input_params": noted,
+            "customized_result_fields": {},
+            "streaming_output_flag": False,  # no single sample is the request's output
+            "streaming_output_list": [],
+            "seed": None if self._seed is None else derive_seed(self._seed, index),
+        }
         return twin
 
-    def _run(self, sample: Sample) -> ControllerGenerator:
-        enter_part(sample.ledger)
-        work = self.controller.clone().process([sample.task], **self._kwargs)
-        # A program's meter counts for its parts, too; within a foreign controller there may be no program.
-        yield from relay(work, self._variety, Meter(sample.ledger) if current_program() is None else None)
+
+class _Run:
+    """The work of one sample. It begins in the branch that drives it: with a part, and with a clone."""
+
+    __slots__ = ("_controller", "_kwargs", "_look", "sample")
+
+    def __init__(self, controller: Controller, sample: Sample, kwargs: Mapping[str, Any], look: Visit | None) -> None:
+        self.sample = sample
+        self._controller = controller
+        self._kwargs = kwargs
+        self._look = look
+
+    def __iter__(self) -> Iterator[Any]:
+        enter_part(self.sample.ledger, self._look)
+        work = self._controller.clone().process([self.sample.task], **self._kwargs)
+        return work if work.__class__ is GeneratorType else iter(work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 from scaffolding_ext import require
@@ -31,6 +31,10 @@ class Weight(ABC):
     def __call__(self, sample: Sample) -> float:
         """The weight of a finished sample, finite and at least 0."""
 
+    def of_all(self, samples: Sequence[Sample]) -> list[float]:
+        """The weight of each of several samples."""
+        return [self(sample) for sample in samples]
+
 
 class FunctionWeight(Weight):
     """A weight that a plain function of the finished sample gives."""
@@ -49,6 +53,9 @@ class UniformWeight(Weight):
 
     def __call__(self, sample: Sample) -> float:
         return 1.0
+
+    def of_all(self, samples: Sequence[Sample]) -> list[float]:
+        return [1.0] * len(samples)
 
 
 class MeanLogprobWeight(Weight):

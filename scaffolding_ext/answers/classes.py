@@ -67,9 +67,9 @@ class AnswerClasses:
         Returns:
             The classes of these answers.
         """
-        new = sorted(
-            {(len(answer), answer) for answer in answers if answer is not None and answer not in self._head_of}
-        )
+        head_of = self._head_of
+        distinct = {answer for answer in answers if answer is not None and answer not in head_of}
+        new = sorted([(len(answer), answer) for answer in distinct])
         for place in new:
             if place[1] not in self._reads:
                 bisect.insort(self._order, place)
@@ -81,9 +81,11 @@ class AnswerClasses:
                 for lost in (yield from self._make_room(place)):
                     heapq.heappush(waiting, lost)
         numbers: dict[_Place, int] = {}
-        classes = [
-            -1 if answer is None else numbers.setdefault(self._head_of[answer], len(numbers)) for answer in answers
-        ]
+        classes: list[int] = []
+        for answer in answers:
+            if answer is not None and head_of[answer] not in numbers:
+                numbers[head_of[answer]] = len(numbers)
+            classes += (-1 if answer is None else numbers[head_of[answer]],)
         heads = set(self._heads)
         return Grouping(classes, sum(not heads.isdisjoint(others) for others in self._left_open.values()))
 

@@ -50,18 +50,27 @@ def extract(
     own = extractor(text) if extractor is not None else None
     if own is not None and own.strip():
         return own.strip()
-    boxes = list(_BOX.finditer(text))
-    if boxes:
-        answer = up_to_brace(text[boxes[-1].end() :])
+    inside = _inside_last_box(text)
+    if inside is not None:
+        answer = up_to_brace(inside)
     else:
         answer = _phrase(text)
         if answer is None and fallback == "last" and not choices:
             answer = _last_formula_or_number(text[-_LAST_CHARACTERS:])
     if choices:
-        if boxes or answer:
+        if inside is not None or answer:
             return next(iter(_choices(answer or "", choices)), None)
         return next(reversed(_choices(text[-_LAST_CHARACTERS:], choices)), None)
     return answer or None
+
+
+def _inside_last_box(text: str) -> str | None:
+    """What follows the opening brace of the last box, or None where there is no box."""
+    start = text.rfind("\\boxed{")
+    if start >= 0 and text.find("box", start + 7) < 0:
+        return text[start + 7 :]  # nearly always; found from the end, however long the text is
+    boxes = list(_BOX.finditer(text))
+    return text[boxes[-1].end() :] if boxes else None
 
 
 def up_to_brace(text: str) -> str | None:
@@ -69,6 +78,11 @@ def up_to_brace(text: str) -> str | None:
 
     Braces that are escaped by a backslash are text.
     """
+    end = text.find("}")
+    if end < 0:
+        return None
+    if "{" not in text[:end] and "\\" not in text[:end]:
+        return text[:end].strip()
     depth = 0
     for token in _BRACE.finditer(text):
         if token[0] == "{":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,7 +17,7 @@ from scaffolding_ext.protocol import (
     Worker,
     current_scope,
 )
-from scaffolding_ext.protocol.notes import notes_of, set_notes
+from scaffolding_ext.protocol.notes import TaskNotes, notes_of, set_notes
 from scaffolding_ext.protocol.worker import BaseWorker
 from scaffolding_ext.protocol.worker_tags import tag_name, tag_names, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -78,16 +77,24 @@ class Dispatcher:
             TaskError: A task failed.
         """
         current_scope.set(scope)
+        num_turns = 0
         try:
-            for turn in itertools.count(1):
-                if turn % _MAX_TURNS == 0:
+            while True:
+                num_turns += 1
+                if num_turns % _MAX_TURNS == 0:
                     await asyncio.sleep(0)
                 try:
                     work = next(generator)
                 except StopIteration as stop:
+                    generator = None
                     return stop.value
-                if isinstance(work, (list, tuple)):
-                    await self._run_tasks(work, result)
+                if work.__class__ is list or isinstance(work, (list, tuple)):
+                    for task in work:
+                        self._prepare(task, result)
+                    if len(work) == 1:
+                        await self._run_task(work[0])
+                    elif work:
+                        await _Group().all_or_none(self._run_task, [(task,) for task in work])
                 elif isinstance(work, ParallelProcess):
                     await self._run_branches(work, result, scope)
                 else:
@@ -95,7 +102,8 @@ class Dispatcher:
                         f"a controller yielded {type(work).__name__}; yield a list of Task or a ParallelProcess"
                     )
         finally:
-            generator.close()
+            if generator is not None:
+                generator.close()
             if self._scope_listeners:
                 await self._end_scope(scope)
 
@@ -110,27 +118,29 @@ class Dispatcher:
             self.drive, [(branch, result, child) for branch, child in zip(process.sub_gens, scopes, strict=True)]
         )
 
-    async def _run_tasks(self, tasks: list[Any] | tuple[Any, ...], result: ScaffoldingResult) -> None:
-        for task in tasks:
-            if not isinstance(task, Task):
-                raise InvalidYieldError(
-                    f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task"
-                )
-            if task.__class__ is ChatTask:
-                task.enable_token_counting = True  # the ledger counts by it what upstream's workers serve
-            if task.streaming_output_flag and not isinstance(task.streaming_output_list, _ToCaller):
-                to_caller: Any = _ToCaller(result)
-                to_caller.extend(task.streaming_output_list)  # a controller may have put some there itself
-                task.streaming_output_list = to_caller
-            if result.program.seed is not None and isinstance(task, GenerationTask):
-                _seed(task, result.program)
-        if len(tasks) == 1:
-            await self._run_task(tasks[0])
-        elif tasks:
-            await _Group().all_or_none(self._run_task, [(task,) for task in tasks])
+    def _prepare(self, task: Any, result: ScaffoldingResult) -> None:
+        kind = task.__class__
+        if kind is not GenerationTask and not isinstance(task, Task):
+            raise InvalidYieldError(
+                f"a controller yielded a list with a {type(task).__name__} in it; yield a list of Task"
+            )
+        if kind is ChatTask:
+            task.enable_token_counting = True  # the ledger counts by it what upstream's workers serve
+        if task.streaming_output_flag and not isinstance(task.streaming_output_list, _ToCaller):
+            to_caller: Any = _ToCaller(result)
+            to_caller.extend(task.streaming_output_list)  # a controller may have put some there itself
+            task.streaming_output_list = to_caller
+        program = result.program
+        if program.seed is not None and (kind is GenerationTask or isinstance(task, GenerationTask)):
+            notes = notes_of(task)
+            if task.seed is None or task.seed == notes.host_seed:  # no controller has set it
+                _seed(task, program, notes)
 
     async def _run_task(self, task: Task) -> None:
-        worker = self._found.get(task.worker_tag) or self._find(task)
+        try:
+            worker = self._found[task.worker_tag]
+        except KeyError:
+            worker = self._find(task)
         try:
             status = await worker.run_task(task)
         except Exception as error:
@@ -169,15 +179,13 @@ def _listens_to_scopes(worker: Worker) -> bool:
     return handler not in (None, BaseWorker.on_scope_end, getattr(Worker, "on_scope_end", None))
 
 
-def _seed(task: GenerationTask, program: Program) -> None:
-    """Give a task the program's next seed if its controller set none, as upstream's controllers do.
+def _seed(task: GenerationTask, program: Program, notes: TaskNotes) -> None:
+    """Give a task the program's next seed where its controller set none; upstream's controllers set none.
 
     Sent again, or copied and sent, it gets another one: pieces of a chain, or samples of a vote, that shared a seed
     would repeat each other's luck.
     """
-    notes = notes_of(task)
-    is_set_by_controller = task.seed is not None and notes.host_seed != task.seed
-    if is_set_by_controller or getattr(task, "request_handle", None) is not None:  # a stream goes on with its seed
+    if getattr(task, "request_handle", None) is not None:  # a stream goes on with its seed
         return
     task.seed = program.next_seed()
     set_notes(task, notes._replace(host_seed=task.seed))

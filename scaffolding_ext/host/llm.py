@@ -170,7 +170,7 @@ class ScaffoldingLlm:
             self.generate_async(prompt, sample_id=str(i) if name is None else f"{name}/{i}", **kwargs)
             for i, prompt in enumerate(arguments.checked_prompts(prompts))
         ]
-        for result in results:
+        for result in reversed(results):  # once the last has ended most have: a wait for each is a change of threads
             result.exception()
         return [result.result() for result in results]
 

@@ -114,7 +114,8 @@ def apply_sampling_params(task: GenerationTask, sampling_params: Mapping[str, An
     notes = notes_of(task)
     taken, draw = notes.sampling_fields, notes.draw
     for name, value in sampling_params.items():
-        if name not in taken and _is_default(task, name):
+        own = getattr(task, name)
+        if name not in taken and (own is None or own == _DEFAULTS[name]):
             is_shared = name == "seed" and value is not None and draw
             setattr(task, name, derive_seed(value, *draw) if is_shared else value)
     if task.seed is None and "seed" not in taken:

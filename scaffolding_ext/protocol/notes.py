@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -114,6 +115,15 @@ def set_notes(task: Task, notes: TaskNotes) -> None:
     task.custom_input_params = {**(task.custom_input_params or {}), _NOTES: notes}
 
 
+def noted_draws(task: Task, indices: Iterable[int]) -> list[dict[str, Any]]:
+    """The input parameters of copies of a task that are draws of it, and have cost nothing yet."""
+    params = task.custom_input_params or {}
+    (purpose, turn_start, priority, is_chunk, _, fields, seed, may_run_to, draw, *rest) = notes_of(task)
+    before = (purpose, turn_start, priority, is_chunk, None, fields, seed, may_run_to)
+    new = tuple.__new__  # `_replace` takes three times as long
+    return [{**params, _NOTES: new(TaskNotes, (*before, (*draw, index), *rest))} for index in indices]
+
+
 def set_purpose(task: Task, purpose: PurposeOf) -> None:
     """Say what the task's tokens are for; the ledger counts them under it. Without it they count as `CHAIN_START`."""
     set_notes(task, notes_of(task)._replace(purpose=purpose))
@@ -170,7 +180,7 @@ def token_counts_of(task: Task) -> TokenCounts | None:
 
 def estimated_counts_of(task: Task) -> TokenCounts | None:
     """What `token_counts_of` gives where the worker has recorded nothing."""
-    if not isinstance(task, GenerationTask):
+    if task.__class__ is not GenerationTask and not isinstance(task, GenerationTask):
         return None
     num_decoded = num_decoded_of(task)
     if num_decoded is None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from scaffolding_ext.protocol import ControllerGenerator, ParallelProcess, StreamGenerationTask, close_generator
+from scaffolding_ext.protocol import (
+    ControllerGenerator,
+    GenerationTask,
+    ParallelProcess,
+    StreamGenerationTask,
+    close_generator,
+)
 
 Visit = Callable[[Any], None]
 
@@ -25,6 +31,10 @@ class Watch:
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self.clock = clock
         self.is_closed = False
+
+    def ask(self, work: Any) -> float:
+        """Look at a step that goes to the host; returns the time."""
+        return 0.0 if self.clock is None else self.clock()
 
     def count(self, work: Any, began: float) -> None:
         """Look at a step that is done, has failed, or is given up; `began` is the time at which it was asked for."""
@@ -51,7 +61,8 @@ def relay(work: Iterable[Any], before: Visit | None = None, watch: Watch | None 
             except StopIteration as end:
                 is_over = True
                 return end.value
-            if isinstance(step, ParallelProcess):
+            kind = step.__class__
+            if kind is not list and isinstance(step, ParallelProcess):
                 step.sub_gens = [relay(branch, before, watch) for branch in step.sub_gens]
                 yield step
                 continue
@@ -60,10 +71,10 @@ def relay(work: Iterable[Any], before: Visit | None = None, watch: Watch | None 
             if watch is None:
                 yield step
                 continue
-            for task in step if isinstance(step, (list, tuple)) else ():
-                if isinstance(task, StreamGenerationTask):
+            for task in step if kind is list or isinstance(step, (list, tuple)) else ():
+                if task.__class__ is not GenerationTask and isinstance(task, StreamGenerationTask):
                     streams[id(task)] = task
-            began = 0.0 if watch.clock is None else watch.clock()
+            began = watch.ask(step)
             try:
                 yield step
             finally:
@@ -71,11 +82,11 @@ def relay(work: Iterable[Any], before: Visit | None = None, watch: Watch | None 
     finally:
         if not is_over:  # what has returned need not be closed
             close_generator(inner)
-    still_open = [task for task in streams.values() if not task.end_flag]
+    still_open = [task for task in streams.values() if not task.end_flag] if streams else []
     for task in still_open:
         task.cancel_flag = True
     if still_open and watch is not None:
-        began = 0.0 if watch.clock is None else watch.clock()
+        began = watch.ask(still_open)
         try:
             yield still_open
         finally:

@@ -8,9 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from scaffolding_ext.protocol import ChatTask, ControllerGenerator, Task
-from scaffolding_ext.protocol.notes import Purpose, TokenCounts, default_purpose_of, estimated_counts_of, notes_of
-from scaffolding_ext.protocol.relay import Watch, relay
+from scaffolding_ext.protocol import ChatTask, ControllerGenerator, GenerationTask, Task
+from scaffolding_ext.protocol.notes import (
+    CHAIN_START,
+    Purpose,
+    TokenCounts,
+    default_purpose_of,
+    estimated_counts_of,
+    notes_of,
+)
+from scaffolding_ext.protocol.relay import Visit, Watch, relay
 from scaffolding_ext.protocol.task_results import num_reused_of_output
 
 _NOTHING = TokenCounts()
@@ -48,7 +55,10 @@ class Ledger:
     @property
     def num_decoded(self) -> int:
         """Decoded tokens, over all purposes."""
-        return sum([counts[0] for counts in self._counts.values()])
+        num_decoded = 0
+        for counts in self._counts.values():
+            num_decoded += counts[0]
+        return num_decoded
 
     @property
     def discarded_share(self) -> float:
@@ -91,6 +101,10 @@ class Ledger:
         }
 
 
+# The parts of a request to which a context belongs: their ledgers, and what sees their steps on the way to the host.
+Parts = tuple[tuple[Ledger, ...], tuple[Visit, ...]]
+
+
 class Meter(Watch):
     """Counts in ledgers what the tasks that pass through it cost.
 
@@ -98,7 +112,7 @@ class Meter(Watch):
         ledger: Where tokens are counted.
         clock: Seconds from any origin, monotonic; None measures no times.
         began: When the request began, by that clock.
-        parts: Gives more ledgers, for what is counted in the calling context: those of the parts of the request.
+        parts: Gives the parts of the request to which the calling context belongs.
     """
 
     __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited")
@@ -108,7 +122,7 @@ class Meter(Watch):
         ledger: Ledger,
         clock: Callable[[], float] | None = None,
         began: float = 0.0,
-        parts: Callable[[], tuple[Ledger, ...]] = tuple,
+        parts: Callable[[], Parts] = lambda: ((), ()),
     ) -> None:
         super().__init__(clock)
         self._ledger = ledger
@@ -143,19 +157,28 @@ class Meter(Watch):
         self._counted.clear()
         self.is_closed = True
 
+    def ask(self, work: Any) -> float:
+        """Have the parts look at a step that goes to the host; returns the time."""
+        for look in self._parts()[1]:
+            look(work)
+        return 0.0 if self.clock is None else self.clock()
+
     def count(self, work: Any, began: float = 0.0) -> None:
         """Count what a step's tasks have cost; of a stream, what is new since it was counted last."""
-        if not isinstance(work, (list, tuple)):
+        if work.__class__ is not list and not isinstance(work, (list, tuple)):
             return
-        waited: set[Purpose] = set()
+        waited: dict[Purpose, None] = {}  # as a set
         told: list[float] = []  # seconds to the first token
-        ledgers = (self._ledger, *self._parts())
+        ledgers = (self._ledger, *self._parts()[0])
         for task in work:
-            if not isinstance(task, Task):
+            kind = task.__class__
+            if kind is not GenerationTask and not isinstance(task, Task):
                 continue
             notes = notes_of(task)
-            read_for, written_for = notes.purpose or default_purpose_of(task)
-            waited.add(written_for)
+            read_for, written_for = notes.purpose or (
+                CHAIN_START if kind is GenerationTask else default_purpose_of(task)
+            )
+            waited[written_for] = None
             seconds = getattr(task, "ttft_s", None) if self._first_token is None else None  # younger than 1.2
             if seconds is not None:
                 told.append(seconds)
@@ -167,16 +190,16 @@ class Meter(Watch):
             decoded, prefilled, reused = counts
             copied = num_reused_of_output(task, counts) if reused else 0
             reused -= copied
-            if (
-                hasattr(task, "end_flag") and task.__class__ is not ChatTask
-            ):  # a stream comes back with cumulative counts: count what is new
+            if kind is not GenerationTask and kind is not ChatTask and hasattr(task, "end_flag"):
+                # A stream comes back with cumulative counts: count what is new.
                 _, before = self._counted.get(id(task), (task, (0, 0, 0, 0)))
                 self._counted[id(task)] = task, (decoded, prefilled, reused, copied)
                 decoded, prefilled, reused, copied = (
                     decoded - before[0], prefilled - before[1], reused - before[2], copied - before[3]
                 )  # fmt: skip
+            num_suffix_tokens = notes.num_suffix_tokens
             for ledger in ledgers:
-                ledger.num_suffix_tokens += notes.num_suffix_tokens
+                ledger.num_suffix_tokens += num_suffix_tokens
                 if prefilled or reused:
                     ledger.add(read_for, 0, prefilled, reused)
                 ledger.add(written_for, decoded, 0, copied)

@@ -16,9 +16,10 @@ import numpy as np
 
 from scaffolding_ext.protocol import ControllerGenerator, ScaffoldingOutput, Task, current_scope
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, notes_of
+from scaffolding_ext.protocol.relay import Visit
 from scaffolding_ext.request.execution_trace import ExecutionRecorder
 from scaffolding_ext.request.figures import Figure, added
-from scaffolding_ext.request.ledger import Ledger, Meter
+from scaffolding_ext.request.ledger import Ledger, Meter, Parts
 from scaffolding_ext.request.progress import Progress, Steps
 from scaffolding_ext.request.seeds import derive_seed
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from scaffolding_ext.prompts.prompting import Prompting
 
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
-_parts: contextvars.ContextVar[tuple[Ledger, ...]] = contextvars.ContextVar("parts", default=())
+_parts: contextvars.ContextVar[Parts] = contextvars.ContextVar("parts", default=((), ()))
 _program_ids = itertools.count()
 
 
@@ -295,19 +296,23 @@ def next_seed() -> int | None:
     return None if program is None else program.next_seed()
 
 
-def enter_part(ledger: Ledger) -> None:
-    """Keep a ledger for a part of the request: from here on, the calling branch counts in this ledger, too.
+def enter_part(ledger: Ledger, look: Visit | None = None) -> None:
+    """Begin a part of the request, which is the calling branch of a `ParallelProcess` with all branches within it.
 
-    Call it in a branch of a `ParallelProcess`, whose context is its own: the program's meter counts in it, too.
+    Args:
+        ledger: The program's meter counts in it, too, what the part costs.
+        look: Gets each step of the part on its way to the host, before the parts around this one get it.
     """
-    _parts.set((*_parts.get(), ledger))
+    ledgers, looks = _parts.get()
+    _parts.set(((*ledgers, ledger), looks if look is None else (look, *looks)))
 
 
 def count(purpose: Purpose, counts: TokenCounts) -> None:
     """For workers: count tokens that were computed for the current program, but for none of its tasks."""
     program = _program.get()
     if program is not None and any(counts):
-        for ledger in (program.ledger, *_parts.get()):
+        program.ledger.add(purpose, *counts)
+        for ledger in _parts.get()[0]:
             ledger.add(purpose, *counts)
 
 
@@ -324,5 +329,6 @@ def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) 
     """
     program = _program.get()
     if program is not None:
-        for ledger in (program.ledger, *_parts.get()):
+        program.ledger.discard(purpose, num_tokens, to)
+        for ledger in _parts.get()[0]:
             ledger.discard(purpose, num_tokens, to)
