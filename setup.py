@@ -45,7 +45,7 @@ setup(
     ext_modules=[BLOCK_ATTENTION],
     package_data={
         "scaffolding_ext": ["py.typed"],
-        "scaffolding_ext.configs": ["*.yaml", "*.json"],
+        "scaffolding_ext.configs": ["*.yaml", "*.json", "models/*.yaml"],
         "scaffolding_ext.evaluation.run": ["*.json"],
         "scaffolding_ext.evaluation.report.html_report": ["templates/*"],
         "scaffolding_ext.workers.huggingface": ["*.c", "*.h", "*.pyi"],

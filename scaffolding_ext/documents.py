@@ -52,6 +52,11 @@ def packaged_stacks() -> dict[str, Path]:
     return {path.stem: path for path in sorted(located(PACKAGED).glob("*.yaml"))}
 
 
+def packaged_recipes() -> dict[str, Path]:
+    """The stack files for models that people run, by the names that `configs:models/NAME` takes."""
+    return {f"models/{path.stem}": path for path in sorted((located(PACKAGED) / "models").glob("*.yaml"))}
+
+
 def has_surrogate(text: str) -> bool:
     """Whether a text holds half of a surrogate pair, which no file, tokenizer or terminal takes."""
     return _SURROGATE.search(text) is not None

@@ -106,6 +106,12 @@ def test_every_stack_file_is_in_the_wheel(files: set[str], name: str) -> None:
     assert f"scaffolding_ext/configs/{name}.yaml" in files
 
 
+def test_the_recipes_of_models_are_in_the_wheel(files: set[str]) -> None:
+    names = {path.name for path in (ROOT / "configs" / "models").glob("*.yaml")}
+    assert names
+    assert {f"scaffolding_ext/configs/models/{name}" for name in names} <= files
+
+
 @pytest.mark.parametrize("model", ["draft", "target"])
 def test_the_embedded_models_are_in_the_wheel(files: set[str], wheel: zipfile.ZipFile, model: str) -> None:
     folder = f"scaffolding_ext/tinylm/weights/{model}"

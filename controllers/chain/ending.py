@@ -92,7 +92,7 @@ def close_with(
     ending = close + answer + family.answer_end
     ending_ids = encode(ending)
     ids = None if prefix.token_ids is None or ending_ids is None else prefix.token_ids[: prefix.num_tokens] + ending_ids
-    finish(task, prefix.text + ending, ids, answer, exit_reason)
+    finish(task, prefix.text + family.as_shown(ending), ids, answer, exit_reason)
 
 
 def _without_end(prefix: Prefix) -> Prefix:

@@ -19,7 +19,6 @@ from scaffolding_ext.protocol.thinking import ServerBudget, ThinkingBudget
 from scaffolding_ext.request.figures import Share
 from scaffolding_ext.request.program import publish_figures, record
 
-_OPEN = "<think>"
 _SLACK = 8  # tokens: a server may finish a character, or a word, before it closes
 
 
@@ -67,8 +66,9 @@ def grow_within(
         record_thinking(chain, budget, family, reason=reason)
         return
     (task,) = chain.advance(chain.max_tokens)
-    is_open = (chain.prompt.input_str or "").rstrip().endswith(_OPEN)
-    set_notes(task, notes_of(task)._replace(thinking=ThinkingBudget(budget, _OPEN, family.think_close, is_open)))
+    is_open = (chain.prompt.input_str or "").rstrip().endswith(family.think_open)
+    asked = ThinkingBudget(budget, family.think_open, family.think_close, is_open)
+    set_notes(task, notes_of(task)._replace(thinking=asked))
     yield [task]
     chain.absorb()
     found = thought_of(chain.prefix, family.think_close)

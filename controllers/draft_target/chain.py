@@ -177,7 +177,7 @@ class DraftTargetChain:
             yield from on_worker([[forced]], WorkerTag.DRAFT)
             self.answer = asked_answer(forced)
             if self.answer is not None:
-                self._closing = close + self.answer + family.answer_end
+                self._closing = family.as_shown(close + self.answer + family.answer_end)
         record("end", chain=self.index, turns=self.turn, reason=self.exit_reason, answer=self.answer)
 
     def _write(self, writer: OnWorker, max_tokens: int) -> ControllerGenerator:

@@ -17,6 +17,7 @@ from scaffolding_ext.cli.options import (
     config_option,
     config_with_dataset,
     dataset_option,
+    families_told,
     given,
     json_option,
     limit_option,
@@ -148,7 +149,8 @@ def evaluate(
             _say(
                 "Note: nothing of this run is kept; --output_path FOLDER keeps its samples, its summary and its stack."
             )
-        stopped_by = run.go(_say, None if against is None else decoded_of(answers_of(against)))
+        with families_told():
+            stopped_by = run.go(_say, None if against is None else decoded_of(answers_of(against)))
         document, summary = run.finish(calibration_cost(run.controller), stopped_by)
     for warning in summary.warnings:
         _say(f"Warning: {warning}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,10 +85,11 @@ class _ConfigOption(click.Option):
     """Names the packaged stacks in its help; they are looked up when somebody asks for it."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from scaffolding_ext.documents import packaged_stacks
+        from scaffolding_ext.documents import packaged_recipes, packaged_stacks
 
         self.help = (
-            f"Stack file, or one of the package's: {', '.join(f'configs:{name}' for name in packaged_stacks())}."
+            f"Stack file, or one of the package's: {', '.join(f'configs:{name}' for name in packaged_stacks())}. "
+            f"For models: {', '.join(f'configs:{name}' for name in packaged_recipes())}."
         )
         return super().get_help_record(ctx)
 
@@ -105,6 +108,27 @@ skip_option = click.option(
 )
 limit_option = click.option("--limit", metavar="N|A-B", help="The first N samples, or those from the A-th to the B-th.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
+
+
+class _Told(logging.Handler):
+    """Writes what is logged to standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"Note: {record.getMessage()}", err=True)
+
+
+@contextmanager
+def families_told() -> Iterator[None]:
+    """Say on standard error which prompt family is found for a model, as long as the block runs."""
+    logger, handler = logging.getLogger("scaffolding_ext.prompts.prompting"), _Told()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def given(section: str = "", **options: Any) -> list[str]:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaffolding_ext.cli.options import Command, Finite, OutputPath, config_option, given, json_option, set_option
+from scaffolding_ext.cli.options import (
+    Command,
+    Finite,
+    OutputPath,
+    config_option,
+    families_told,
+    given,
+    json_option,
+    set_option,
+)
 
 if TYPE_CHECKING:
     from scaffolding_ext.request.results import ScaffoldingResult
@@ -46,7 +55,7 @@ def run(
     from scaffolding_ext.stack.build import load_stack
 
     checked_prompt(prompt)
-    with load_stack(source, [*overrides, *given(seed=seed)]) as llm:
+    with families_told(), load_stack(source, [*overrides, *given(seed=seed)]) as llm:
         llm.record_execution = execution_trace is not None
         result = llm.generate(prompt, timeout=timeout)
     if execution_trace is not None and result.program.execution is not None:

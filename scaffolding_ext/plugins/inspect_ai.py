@@ -121,7 +121,7 @@ async def _ended(result: ScaffoldingResult) -> ScaffoldingResult:
 
 
 def _output(name: str, result: ScaffoldingResult) -> ModelOutput:
-    output = ModelOutput.from_content(name, behind_thinking(result.outputs[0].text or ""))
+    output = ModelOutput.from_content(name, behind_thinking(result))
     total = result.program.ledger.total
     read = total.prefilled + total.reused
     output.usage = ModelUsage(

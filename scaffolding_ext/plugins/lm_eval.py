@@ -79,7 +79,7 @@ class ScaffoldingExtLM(LM):  # type: ignore[misc]
         for request, result in zip(requests, results, strict=True):
             if result.exception() is not None:
                 continue
-            text = self._stops(request.args[1]).cut(behind_thinking(result.outputs[0].text or ""))
+            text = self._stops(request.args[1]).cut(behind_thinking(result))
             self._keep(request, result.outputs[0].text, told(result))
             self.cache_hook.add_partial("generate_until", request.args, text)
             texts.append(text)

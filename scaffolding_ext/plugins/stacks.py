@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from scaffolding_ext.request.results import ScaffoldingResult
 
 
-def behind_thinking(text: str) -> str:
-    """What stands behind the end of the thinking; all of a text that has none."""
-    return text.rpartition(family_named(DEFAULT_FAMILY).think_close)[2].lstrip("\n")
+def behind_thinking(result: ScaffoldingResult) -> str:
+    """What stands behind the end of the thinking in a result's text; all of a text that has none."""
+    prompting = result.program.prompting
+    family = family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
+    return (result.outputs[0].text or "").rpartition(family.think_close)[2].lstrip("\n")
 
 
 def told(result: ScaffoldingResult) -> dict[str, Any]:

@@ -7,11 +7,13 @@ the reference, never the tokenizer.
 from __future__ import annotations
 
 import functools
+import logging
 import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.prompts.family_choice import FamilyChoice, chosen_family
 from scaffolding_ext.prompts.model_files import how_to_load, refuse_own_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.task_results import output_of
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
+_log = logging.getLogger(__name__)
 Turn = Mapping[str, str]  # of a conversation: its `role` and its `content`
 
 
@@ -35,6 +38,8 @@ class PromptFamily(NamedTuple):
         verdict: Appended to a solution to ask whether its answer is right; YES or NO follows.
         check: Likewise; a short derivation and then YES or NO follow.
         step_verdict: Appended to a solution that ends in a step to ask whether that step is right; YES or NO follows.
+        think_open: Marks the beginning of thinking in the completion, where the prompt does not open it.
+        hidden: Special tokens in these texts: the model reads them, and they are in no text that a worker returns.
     """
 
     think_close: str
@@ -45,6 +50,12 @@ class PromptFamily(NamedTuple):
     verdict: str = "\n\nIs this answer correct? Reply with YES or NO.\n"
     check: str = "\n\nCheck this answer: work it out again in a few lines, then reply with YES or NO.\n"
     step_verdict: str = "\n\nIs the work right up to here? Reply with YES or NO.\n"
+    think_open: str = "<think>"
+    hidden: tuple[str, ...] = ()
+
+    def as_shown(self, text: str) -> str:
+        """A text of the family as a worker would return it: without its special tokens."""
+        return functools.reduce(lambda shown, token: shown.replace(token, ""), self.hidden, text)
 
 
 # A string names where a family is: models that ship with a package bring theirs, and it is imported when asked for.
@@ -65,10 +76,35 @@ FAMILIES: dict[str, PromptFamily | str] = {
         close_closed="\n\n**Final Answer:**\n\\[\n \\boxed{",
         answer_end="}\n\\]",
     ),
+    # gpt-oss: thinking is a message in the channel `analysis`, the answer one in the channel `final` (OpenAI's harmony
+    # format). The marks between them are special tokens, so that a completion reads "analysis...assistantfinal...".
+    "gpt_oss": PromptFamily(
+        think_open="analysis",
+        think_close="assistantfinal",
+        probe="... Oh, I suddenly got the answer to the whole problem, **Final Answer**\n\n\\[ \\boxed{",
+        close="\n\n...<|end|><|start|>assistant<|channel|>final<|message|>**Final Answer:**\n\\[\n \\boxed{",
+        close_closed="\n\n**Final Answer:**\n\\[\n \\boxed{",
+        answer_end="}\n\\]",
+        hidden=("<|end|>", "<|start|>", "<|channel|>", "<|message|>"),
+    ),
+    # Mistral's reasoning models, of 2507 and later.
+    "magistral": PromptFamily(
+        think_open="[THINK]",
+        think_close="[/THINK]",
+        probe="... Oh, I suddenly got the answer to the whole problem, **Final Answer**\n\n\\[ \\boxed{",
+        close="\n\n...[/THINK]**Final Answer:**\n\\[\n \\boxed{",
+        close_closed="\n\n**Final Answer:**\n\\[\n \\boxed{",
+        answer_end="}\n\\]",
+    ),
     "tinylm": "scaffolding_ext.tinylm.embedded:FAMILY",
 }
 DEFAULT_FAMILY = "deepseek_r1"
 UNTHINKING_FAMILY = "instruct"
+# What transformers gives to every chat template.
+_OF_TRANSFORMERS = {
+    *("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"),
+    *("bos_token", "eos_token", "pad_token", "unk_token", "range", "namespace", "dict", "lipsum", "cycler", "joiner"),
+}
 _ANSWER = "(the answer so far)"  # stands for it in a conversation that is rendered for what follows
 # Who finds the folder of a model `COLLECTION/NAME`. Models of a collection are of the family of that name.
 COLLECTIONS = {"tinylm": "scaffolding_ext.tinylm.embedded:model_folder"}
@@ -130,10 +166,17 @@ class Prompting:
         system_prompt: Goes before the user's prompt, or None.
         chat_template: False uses prompts as they are even where the tokenizer has a template.
         prompt_suffix: Goes behind every prompt of the user, such as the request to put the answer into a box.
+        chat_template_kwargs: Further variables of the chat template, such as `enable_thinking` or `reasoning_effort`.
+        assistant_prefix: Text with which the assistant's turn begins, such as `"<think>\\n"`; it is left out where the
+            chat template has written it already.
+
+    Attributes:
+        choice: The family's name, and why it was taken.
 
     Raises:
         UnknownNameError: The family is unknown.
-        ConfigError: A system prompt is given but there is no chat template to place it.
+        ConfigError: A system prompt, template variables or an assistant's prefix are given but there is no chat
+            template to place them, or the chat template reads no variable of such a name.
     """
 
     def __init__(
@@ -143,17 +186,28 @@ class Prompting:
         system_prompt: str | None = None,
         chat_template: bool = True,
         prompt_suffix: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        assistant_prefix: str | None = None,
     ) -> None:
         self.family = family_named(family)
+        self.choice = FamilyChoice(family, "named", is_guess=False)
         self._tokenizer = tokenizer
         self._system_prompt = system_prompt
         self._suffix = prompt_suffix or ""
+        self._variables = dict(chat_template_kwargs or {})
+        self._prefix = assistant_prefix or ""
         self._templated = chat_template and tokenizer.chat_template is not None
-        if system_prompt is not None and not self._templated:
-            raise ConfigError(
-                "needs a chat template, and there is none: the tokenizer has none, or chat_template is off",
-                "system_prompt",
-            )
+        for key, value in (
+            ("system_prompt", system_prompt),
+            ("chat_template_kwargs", chat_template_kwargs),
+            ("assistant_prefix", assistant_prefix),
+        ):
+            if value is not None and not self._templated:
+                raise ConfigError(
+                    "needs a chat template, and there is none: the tokenizer has none, or chat_template is off", key
+                )
+        if self._variables:
+            _check_variables(self._variables, tokenizer.chat_template)
         self._encode = functools.lru_cache(maxsize=256)(self._encode_uncached)
 
     @classmethod
@@ -162,8 +216,9 @@ class Prompting:
     ) -> Prompting:
         """The prompting of a model folder, hub name or `tinylm/NAME`.
 
-        Without a `family` the model's collection decides. Elsewhere the family is `"deepseek_r1"` if the model's
-        template or vocabulary has `</think>`, and `"instruct"` if neither has.
+        Without a `family` the model's collection decides, elsewhere its config and chat template (`chosen_family`). A
+        prompt that closes thinking itself, as `enable_thinking: false` has it, makes the family `"instruct"`. `choice`
+        says why.
 
         Raises:
             MissingDependencyError: transformers is not installed.
@@ -179,8 +234,37 @@ class Prompting:
         except Exception as error:  # of any type: transformers has many for a model that it cannot load
             message = f"the tokenizer of {model!r} cannot be loaded ({type(error).__name__}: {error})"
             raise ConfigError(f"{message}; name a model folder, a hub name or tinylm/NAME", "model") from error
-        guessed = _collection_of(model) or (DEFAULT_FAMILY if _thinks(tokenizer) else UNTHINKING_FAMILY)
-        return cls(tokenizer, family or guessed, **options)
+        if family is not None:
+            return cls(tokenizer, family, **options)
+        collection = _collection_of(model)
+        if collection is not None:
+            choice = FamilyChoice(collection, f"the models {collection}/NAME are of it", is_guess=False)
+        else:
+            choice = chosen_family(model_folder(model), tokenizer)
+        prompting = cls(tokenizer, choice.name, **options)
+        if choice.is_guess and choice.name != UNTHINKING_FAMILY and prompting.closes_thinking:
+            choice = FamilyChoice(
+                UNTHINKING_FAMILY, "the prompt ends with closed thinking, so the model does not think"
+            )
+            prompting.family = family_named(UNTHINKING_FAMILY)
+        prompting.choice = choice
+        if choice.is_guess:
+            _log.info("prompt family of %s: %s", model, choice)
+        return prompting
+
+    @property
+    def closes_thinking(self) -> bool:
+        """Whether a prompt ends with thinking that is closed, so that the model answers at once."""
+        return self._templated and self._ends_in(self.family.think_close)
+
+    @property
+    def opens_thinking(self) -> bool:
+        """Whether a prompt ends with thinking that is open, so that the completion begins inside it."""
+        return self._templated and self._ends_in(self.family.think_open)
+
+    def _ends_in(self, mark: str) -> bool:
+        rendered = self._rendered({"role": "user", "content": "?"})
+        return self.family.as_shown(rendered).rstrip().endswith(mark)
 
     def apply(self, task: GenerationTask, history: Sequence[Turn] = (), raw: bool = False) -> None:
         """Turn the task's `input_str` from the user's prompt into the model's, with `input_tokens` beside it.
@@ -242,10 +326,15 @@ class Prompting:
         elif self._system_prompt:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
         try:
-            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+            text = str(
+                self._tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=True, **self._variables
+                )
+            )
         except Exception as error:  # of any type: a template is code of the model's authors
             roles = ", ".join(message["role"] for message in messages)
             raise ConfigError(f"the chat template takes no such turns ({roles}): {error}", "history") from error
+        return text if text.rstrip().endswith(self._prefix.rstrip()) else text + self._prefix
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a piece of text that continues a chain (no special tokens are added)."""
@@ -270,9 +359,24 @@ class Prompting:
         return self  # shared by design: copying a large tokenizer costs hundreds of milliseconds
 
 
-def _thinks(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether a model can mark the end of its thinking, as far as its tokenizer says."""
-    close = family_named(DEFAULT_FAMILY).think_close
-    return (
-        close in str(tokenizer.chat_template) or "<think>" in str(tokenizer.chat_template) or close in tokenizer.vocab
-    )
+def _check_variables(variables: Mapping[str, Any], template: Any) -> None:
+    """Refuse variables that a chat template never reads: it would look over them in silence."""
+    import jinja2
+    from jinja2 import meta, nodes
+
+    environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
+    try:
+        tree = environment.parse(str(template))
+    except jinja2.TemplateSyntaxError:  # tags of transformers' own
+        return
+    read = meta.find_undeclared_variables(tree)
+    unread = sorted(variables.keys() - read)
+    if unread:
+        its_own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
+        tests = (test.node for test in tree.find_all(nodes.Test) if test.name in ("defined", "undefined"))
+        asked = {node.name for node in tests if isinstance(node, nodes.Name)}
+        known = ", ".join(sorted((read - its_own | read & asked) - _OF_TRANSFORMERS)) or "none"
+        raise ConfigError(
+            f"the chat template reads no {unread[0]!r}; beside the conversation it reads: {known}",
+            f"chat_template_kwargs.{unread[0]}",
+        )

@@ -212,8 +212,10 @@ class ServedStack:
 
     def _reading(self, body: Body, is_raw: bool) -> Reading:
         family = None if self.prompting is None or is_raw else self.prompting.family
-        thinks = family is not None and family != family_named(UNTHINKING_FAMILY)
-        return Reading(family.think_close if family is not None and thinks else None, StopStrings(tuple(body.stops)))
+        stops = StopStrings(tuple(body.stops))
+        if family is None or family == family_named(UNTHINKING_FAMILY):
+            return Reading(None, stops)
+        return Reading(family.think_close, stops, family.think_open)
 
     def _kwargs(self, body: Body, controller: Any, reading: Reading) -> dict[str, Any]:
         """Keyword arguments of the controller for what the body asks."""

@@ -54,13 +54,25 @@ class PromptConfig(_Section):
         "worker.",
     )
     family: str | None = Field(
-        default=None, description="Name of the prompt family; null guesses it from the model's name."
+        default=None,
+        description="Name of the prompt family: how thinking is marked, probed and closed. Null finds it from the "
+        "model's collection, config.json and chat template; `scaffolding-ext check` says which it is, and why.",
     )
     system_prompt: str | None = Field(default=None, description="Text before the question.")
     chat_template: bool = Field(default=True, description="Whether the tokenizer's chat template is used.")
     prompt_suffix: str | None = Field(
         default=None,
         description="Text after every question, such as the request to put the answer into a `\\boxed{}`.",
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        default=None,
+        description="Further variables of the chat template, such as `{enable_thinking: false}` or `{reasoning_effort: "
+        "high}`; one that the template never reads is refused.",
+    )
+    assistant_prefix: str | None = Field(
+        default=None,
+        description="Text with which the assistant's turn begins, such as `<think>` and a line break, where the "
+        "template has not written it.",
     )
     trust_remote_code: bool = Field(
         default=False, description="Whether Python code that the tokenizer brings may be run."

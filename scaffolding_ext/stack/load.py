@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scaffolding_ext import plain_yaml
-from scaffolding_ext.documents import PACKAGED, packaged_stacks
+from scaffolding_ext.documents import PACKAGED, packaged_recipes, packaged_stacks
 from scaffolding_ext.errors import ConfigError, UnknownNameError
 from scaffolding_ext.registry import unknown_name
 from scaffolding_ext.stack.config import StackConfig, validated
@@ -55,7 +55,7 @@ def _read(source: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _packaged(name: str) -> Path:
-    known = packaged_stacks()
+    known = packaged_stacks() | packaged_recipes()
     if name not in known:
         raise UnknownNameError(unknown_name("packaged stack", name, tuple(known)))
     return known[name]

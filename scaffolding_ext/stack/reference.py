@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from scaffolding_ext import registry
-from scaffolding_ext.documents import packaged_stacks
+from scaffolding_ext.documents import packaged_recipes, packaged_stacks
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.registry import Factory, Registry
 from scaffolding_ext.stack.config import StackConfig
@@ -25,6 +25,7 @@ _HEAD = """# Stack files
 A stack file is YAML 1.2. It names a controller and its workers, each a `type` and its `args`, and says how they are
 run. Every key and every argument is checked before a model is loaded, and an error names the path of its key.
 `scaffolding-ext run` and `eval` take a file, or one that ships with the package: {packaged}.
+For models that people run ([the recipes](models.md)): {recipes}.
 """
 _ARGUMENT = re.compile(r"^    \*{0,2}(\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
 
@@ -32,7 +33,8 @@ _ARGUMENT = re.compile(r"^    \*{0,2}(\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
 def reference() -> str:
     """The page, in Markdown."""
     packaged = ", ".join(f"`configs:{name}`" for name in packaged_stacks())
-    parts = [_HEAD.format(packaged=packaged), "## Keys\n", _table("key", _keys(StackConfig))]
+    recipes = ", ".join(f"`configs:{name}`" for name in packaged_recipes())
+    parts = [_HEAD.format(packaged=packaged, recipes=recipes), "## Keys\n", _table("key", _keys(StackConfig))]
     parts += [
         f"Names in `sampling` and `sampling_params`: {', '.join(f'`{name}`' for name in sorted(SAMPLING_FIELDS))}.\n"
     ]

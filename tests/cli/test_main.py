@@ -321,6 +321,7 @@ def test_the_help_of_the_program_cuts_nothing_off() -> None:
 def test_the_help_of_a_command_names_the_packaged_stacks(command: str) -> None:
     text = " ".join(call(command, "--help").stdout.split())
     assert ", ".join(f"configs:{name}" for name in packaged_stacks()) + "." in text
+    assert "configs:models/qwen3," in text
 
 
 @pytest.mark.parametrize("command", ["run", "eval"])

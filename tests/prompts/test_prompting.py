@@ -105,7 +105,10 @@ def test_the_template_is_applied_once_however_deep_controllers_nest():
 
 def test_unknown_families_list_the_known_ones():
     for unknown in (lambda: family_named("gpt"), lambda: Prompting(bare_tokenizer(), "gpt")):
-        with pytest.raises(UnknownNameError, match="unknown prompt family 'gpt'; known: deepseek_r1, instruct, tinylm"):
+        with pytest.raises(
+            UnknownNameError,
+            match="unknown prompt family 'gpt'; known: deepseek_r1, instruct, gpt_oss, magistral, tinylm",
+        ):
             unknown()
 
 

@@ -1,0 +1,322 @@
+"""The recipes of well-known models: their prompts letter by letter, the family that is found, and their stack files."""
+
+# ruff: noqa: RUF001  # marks of DeepSeek's tokenizer
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shutil
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from scaffolding_ext import plain_yaml, registry
+from scaffolding_ext.cli.main import main
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.documents import packaged_recipes
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompts.family_choice import config_of
+from scaffolding_ext.prompts.prompting import Prompting, family_named, load_tokenizer, model_folder
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.serving.texts import Reading
+from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.load import load_config
+from scaffolding_ext.stack.signature import Arguments
+from scaffolding_ext.testing import ScriptedWorker
+
+RECIPES = packaged_recipes()
+# Templates written for these tests, which behave as those of the models for conversations of texts; they were held
+# against the models' own where these could be had (docs/models.md says which).
+TEMPLATES = Path(__file__).parent / "chat_templates"
+MODEL_TYPE = {
+    "deepseek_r1_distill": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3_instruct_2507": "qwen3",
+    "qwq": "qwen2",
+    "gpt_oss": "gpt_oss",
+    "nemotron_super_v1_5": "nemotron-nas",
+    "nemotron3_nano": "nemotron_h",
+    "phi4_reasoning": "phi3",
+    "llama3_instruct": "llama",
+    "mistral_instruct": "mistral3",
+    "magistral": "mistral3",
+    "smollm2": "llama",
+}
+FIRST_TOKEN = {
+    "deepseek_r1_distill": "<｜begin▁of▁sentence｜>",
+    **dict.fromkeys(("nemotron_super_v1_5", "llama3_instruct"), "<|begin_of_text|>"),
+}
+BOX = "\nPlease reason step by step, and put your final answer within \\boxed{}."
+TODAY = date.today().isoformat()
+HARMONY = (
+    "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\n"
+    "Current date: {today}\n\nReasoning: {effort}\n\n# Valid channels: analysis, commentary, final. Channel must be "
+    "included for every message.<|end|>"
+)  # openai-harmony 0.0.8 renders the same for that date and effort
+MARKS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Saves a tokenizer with a model's template, and the config.json of a model of its type; gives the folder."""
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_file(str(Path(model_folder("tinylm/draft")) / "tokenizer.json")),
+        eos_token="</s>",
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": list(MARKS)})
+
+    @functools.cache
+    def save(name: str, **config: Any) -> str:
+        tokenizer.chat_template = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
+        tokenizer.bos_token = FIRST_TOKEN.get(name, "<s>")
+        folder = tmp_path_factory.mktemp(name) / "model"
+        tokenizer.save_pretrained(folder)
+        (folder / "config.json").write_text(json.dumps({"model_type": MODEL_TYPE[name]} | config))
+        return str(folder)
+
+    return save
+
+
+def rendered(prompting: Prompting, question: str = "Q") -> str:
+    task = GenerationTask(input_str=question)
+    prompting.apply(task)
+    assert task.input_str is not None
+    return task.input_str
+
+
+# ---- the prompts, letter by letter
+
+EXPECTED = {
+    "deepseek_r1_distill": "<｜begin▁of▁sentence｜><｜User｜>Q" + BOX + "<｜Assistant｜><think>\n",
+    "qwen3": f"<|im_start|>user\nQ{BOX}<|im_end|>\n<|im_start|>assistant\n<think>\n",
+    "qwen3_no_thinking": f"<|im_start|>user\nQ{BOX}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    "qwq": f"<|im_start|>user\nQ{BOX}<|im_end|>\n<|im_start|>assistant\n<think>\n",
+    "gpt_oss": HARMONY.format(today=TODAY, effort="medium")
+    + f"<|start|>user<|message|>Q{BOX}<|end|><|start|>assistant<|channel|>analysis<|message|>",
+    "nemotron": "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\ndetailed thinking on\n\n<|eot_id|>"
+    f"<|start_header_id|>user<|end_header_id|>\n\nQ{BOX}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    "nemotron3_nano": "<|im_start|>system\n<|im_end|>\n"
+    f"<|im_start|>user\nQ{BOX}<|im_end|>\n<|im_start|>assistant\n<think>\n",
+    "phi4_reasoning": "<|im_start|>system<|im_sep|>Answer in two sections: <think> {Thought section} </think> "
+    f"{{Solution section}}.<|im_end|><|im_start|>user<|im_sep|>Q{BOX}<|im_end|><|im_start|>assistant<|im_sep|><think>",
+    "llama3_instruct": "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: "
+    "December 2023\nToday Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
+    f"Q{BOX}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    "mistral_instruct": f"<s>[SYSTEM_PROMPT]You solve problems.[/SYSTEM_PROMPT][INST]Q{BOX}[/INST]",
+    "smollm2": "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    f"<|im_start|>user\nQ{BOX}<|im_end|>\n<|im_start|>assistant\n",
+}
+TEMPLATE_OF = {"qwen3_no_thinking": "qwen3", "nemotron": "nemotron_super_v1_5"}
+FAMILY_OF = {
+    **dict.fromkeys(("deepseek_r1_distill", "qwen3", "qwq", "nemotron", "nemotron3_nano"), "deepseek_r1"),
+    **dict.fromkeys(("qwen3_no_thinking", "llama3_instruct", "mistral_instruct", "smollm2"), "instruct"),
+    "phi4_reasoning": "deepseek_r1",
+    "gpt_oss": "gpt_oss",
+}
+
+
+def prompting_of(recipe: str, folder: str) -> Prompting:
+    config = load_config(f"configs:models/{recipe}").prompt
+    assert config is not None
+    return Prompting.for_model(folder, **config.model_dump(exclude={"model"}))
+
+
+@pytest.mark.parametrize("recipe", EXPECTED)
+def test_a_recipe_renders_its_models_prompt(recipe: str, saved: Callable[..., str]) -> None:
+    prompting = prompting_of(recipe, saved(TEMPLATE_OF.get(recipe, recipe)))
+    assert rendered(prompting) == EXPECTED[recipe]
+    assert prompting.family is family_named(FAMILY_OF[recipe])
+    assert prompting.choice.name == FAMILY_OF[recipe]
+
+
+@pytest.mark.parametrize("recipe", sorted(FAMILY_OF.keys() - {"nemotron", "smollm2", "llama3_instruct"}))
+def test_every_chain_of_a_thinking_recipe_begins_inside_its_thinking(recipe: str, saved: Callable[..., str]) -> None:
+    prompting = prompting_of(recipe, saved(TEMPLATE_OF.get(recipe, recipe)))
+    assert prompting.opens_thinking is (FAMILY_OF[recipe] != "instruct")
+
+
+def test_every_recipe_has_its_expected_prompt() -> None:
+    assert {f"models/{name}" for name in EXPECTED} == RECIPES.keys()
+
+
+def test_effort_and_system_prompt_of_gpt_oss_stand_where_harmony_has_them(saved: Callable[..., str]) -> None:
+    folder = saved("gpt_oss")
+    prompting = Prompting.for_model(
+        folder, system_prompt="Be brief.", chat_template_kwargs={"reasoning_effort": "high"}
+    )
+    developer = "<|start|>developer<|message|># Instructions\n\nBe brief.\n\n<|end|>"
+    assert rendered(prompting) == (
+        HARMONY.format(today=TODAY, effort="high") + f"{developer}<|start|>user<|message|>Q<|end|><|start|>assistant"
+    )
+
+
+# ---- the family, found from the model's files
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "family", "reason"),
+    [
+        ("qwen3", {}, "deepseek_r1", "the chat template has </think>"),
+        ("qwen3_instruct_2507", {}, "instruct", "the chat template has no mark"),
+        ("gpt_oss", {}, "gpt_oss", "config.json has model_type gpt_oss"),
+        ("gpt_oss", {"model_type": "x", "architectures": ("GptOssForCausalLM",)}, "gpt_oss", "architectures GptOssFor"),
+        ("gpt_oss", {"model_type": "x"}, "gpt_oss", "the chat template has <|channel|>"),
+        ("magistral", {}, "magistral", r"the chat template has \[/THINK\]"),
+        ("llama3_instruct", {}, "instruct", "the chat template has no mark"),
+    ],
+)
+def test_the_family_is_found_from_the_models_files(
+    name: str, config: dict[str, Any], family: str, reason: str, saved: Callable[..., str]
+) -> None:
+    choice = Prompting.for_model(saved(name, **config)).choice
+    assert (choice.name, choice.is_guess) == (family, True)
+    assert re.search(reason.replace("|", r"\|"), choice.reason)
+
+
+def test_a_model_without_a_template_thinks_if_its_vocabulary_says_so(saved: Callable[..., str], tmp_path: Path) -> None:
+    folder = shutil.copytree(saved("qwen3"), tmp_path / "bare")
+    (folder / "chat_template.jinja").unlink()
+    choice = Prompting.for_model(str(folder)).choice
+    assert choice.name == "deepseek_r1"
+    assert "the vocabulary has </think>" in choice.reason
+
+
+def test_a_prompt_that_closes_thinking_makes_the_family_instruct(saved: Callable[..., str]) -> None:
+    folder = saved("nemotron3_nano")
+    off = Prompting.for_model(folder, chat_template_kwargs={"enable_thinking": False})
+    assert off.choice.name == "instruct"
+    assert "closed thinking" in off.choice.reason
+    assert Prompting.for_model(folder).choice.name == "deepseek_r1"
+    named = Prompting.for_model(folder, family="deepseek_r1", chat_template_kwargs={"enable_thinking": False})
+    assert named.family is family_named("deepseek_r1")  # whoever names a family knows better
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", None])
+def test_a_config_that_cannot_be_read_says_nothing(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    assert config_of(str(tmp_path)) == {}
+
+
+# ---- variables and beginnings of the assistant's turn
+
+
+def test_a_variable_that_the_template_never_reads_is_refused(saved: Callable[..., str]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"chat_template_kwargs\.enable_thinkin: .*no 'enable_thinkin'.*: enable_thinking$"
+    ):
+        Prompting.for_model(saved("qwen3"), chat_template_kwargs={"enable_thinkin": False})
+    with pytest.raises(ConfigError, match=r"it reads: none$"):
+        Prompting.for_model(saved("qwq"), chat_template_kwargs={"enable_thinking": False})
+
+
+@pytest.mark.parametrize("option", [{"chat_template_kwargs": {"a": 1}}, {"assistant_prefix": "<think>\n"}])
+def test_both_need_a_template(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="needs a chat template") as caught:
+        Prompting.for_model("tinylm/draft", chat_template=False, **option)
+    assert caught.value.key == next(iter(option))
+
+
+def test_the_assistants_beginning_is_written_once_and_in_further_turns_too(saved: Callable[..., str]) -> None:
+    prompting = Prompting.for_model(saved("qwq"), assistant_prefix="<think>\n")
+    task = GenerationTask(input_str="Q")
+    prompting.apply(task)
+    assert (task.input_str or "").count("<think>\n") == 1
+    task.output_str, task.output_tokens = "so</think>A", prompting.encode("so</think>A")
+    further = prompting.next_turn(task, "Q2")
+    assert (further.input_str or "").endswith("<|im_start|>user\nQ2<|im_end|>\n<|im_start|>assistant\n<think>\n")
+    assert "so</think>A" in (further.input_str or "")  # what the template would drop stays
+
+
+# ---- gpt-oss: marks that a decoded text does not show
+
+
+def test_a_chain_of_gpt_oss_is_closed_into_its_final_channel(saved: Callable[..., str]) -> None:
+    prompting = prompting_of("gpt_oss", saved("gpt_oss"))
+    controller = DynasorCoTController(max_tokens=64, chunk_size=8, certainty_threshold=2, mode="chunk")
+    controller.prompting = prompting
+    worker = ScriptedWorker(lambda task: "4}" if str(task.input_str).endswith("{") else "two and two, I count " * 9)
+    with ScaffoldingLlm(controller, {"generation": worker}) as llm:
+        result = llm.generate("2 + 2?")
+    text = result.outputs[0].text or ""
+    assert (result.answer, result.exit_reason) == ("4", "certain")
+    assert "assistantfinal**Final Answer:**" in text
+    assert not any(mark in text for mark in MARKS)
+    shown = Reading(prompting.family.think_close, think_open=prompting.family.think_open).whole(text)
+    assert shown.reasoning.startswith("two and two")
+    assert shown.content.startswith("**Final Answer:**")
+    assert "two and two" not in shown.content
+
+
+def test_the_forced_answer_of_gpt_oss_is_asked_for_by_its_special_tokens(saved: Callable[..., str]) -> None:
+    prompting = Prompting.for_model(saved("gpt_oss"))
+    tokenizer = load_tokenizer(saved("gpt_oss"))
+    ids = prompting.encode(prompting.family.close)
+    (channel,) = tokenizer.convert_tokens_to_ids(["<|channel|>"])
+    assert ids.count(channel) == 1
+    assert prompting.decode(ids) == prompting.family.as_shown(prompting.family.close)
+
+
+def test_a_text_that_opens_with_its_channel_is_shown_without_it() -> None:
+    family = family_named("gpt_oss")
+    shown = Reading(family.think_close, think_open=family.think_open).whole(
+        "analysisTwo and two.assistantfinalIt is 4."
+    )
+    assert shown[:2] == ("Two and two.", "It is 4.")
+
+
+# ---- the stack files
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_a_stack_that_says_what_it_is_about(name: str) -> None:
+    text = RECIPES[name].read_text(encoding="utf-8")
+    facts = dict(re.findall(r"^# (\w+) +(.+)$", text, re.MULTILINE))
+    assert {"thinking", "sampling", "stop", "context", "tried"} <= facts.keys()
+    assert f"scaffolding-ext check configs:{name}" in text
+    config = load_config(f"configs:{name}", ["workers.generation.args.model=tinylm/target"])
+    assert config.prompt is not None
+    assert "\\boxed{}" in (config.prompt.prompt_suffix or "")
+    assert config.sampling["temperature"] > 0
+    check_stack(config)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_other_worker_of_a_recipe_takes_the_arguments_that_it_is_given(name: str) -> None:
+    text = RECIPES[name].read_text(encoding="utf-8")
+    (line,) = re.findall(r"^# .* instead: (generation: \{.*\})$", text, re.MULTILINE)
+    worker = plain_yaml.parse(line, name)["generation"]
+    assert worker["type"] != load_config(f"configs:{name}").workers["generation"].type
+    factory = registry.workers.resolve(worker["type"])
+    Arguments.of(factory).check(worker["type"], worker["args"], "workers.generation.args")
+
+
+# ---- what the command line says of it
+
+
+@pytest.mark.parametrize("command", ["run", "eval"])
+def test_the_command_says_which_family_was_found_and_why(
+    command: str, saved: Callable[..., str], tmp_path: Path
+) -> None:
+    stack = {
+        "controller": {"type": "NativeGenerationController"},
+        "workers": {"generation": {"type": "ScriptedWorker", "args": {"respond": "\\boxed{1}"}}},
+        "prompt": {"model": saved("qwq")},
+    }
+    (tmp_path / "stack.yaml").write_text(json.dumps(stack))
+    (tmp_path / "data.jsonl").write_text('{"question": "Q", "answer": "1"}\n')
+    rest = ["Q"] if command == "run" else ["--dataset", str(tmp_path / "data.jsonl")]
+    arguments = [command, *rest, "--config", str(tmp_path / "stack.yaml")]
+    said = f"Note: prompt family of {saved('qwq')}: deepseek_r1 (the chat template has </think>)\n"
+    assert said in CliRunner().invoke(main, arguments).stderr
+    named = CliRunner().invoke(main, [*arguments, "--set", "prompt.family=deepseek_r1"])
+    assert named.exit_code == 0
+    assert "prompt family" not in named.stderr
