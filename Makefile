@@ -1,6 +1,9 @@
 # make demo    the main job on the embedded models: plain chains, cuts, DynasorCoT and votes, side by side
 # make test    the test suite; one thread an operation, since several are slower wherever other work shares the cores
 # make check   format, lint, types and tests: what CI runs
+# make docs    the site, in build/site; a link that leads nowhere is an error
+# make pages   the pages and commands that are written from the code
+# make dist    wheel and source archive, in dist, as a release publishes them
 #
 # Each sets up .venv once. Packages come from the index that pip is configured for. Without a GPU, torch's CPU build is
 # smaller by gigabytes: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -10,9 +13,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-SOURCES := scaffolding_ext controllers workers configs tests benchmarks setup.py
+SOURCES := scaffolding_ext controllers workers configs tests benchmarks docs setup.py
 
-.PHONY: demo test check format clean
+.PHONY: demo test lint types check format docs pages dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.studies.demo
@@ -20,21 +23,41 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-check: $(VENV)/.installed
+lint: $(VENV)/.installed
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
+
+types: $(VENV)/.installed
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing/api.py
-	$(MAKE) test
+
+check: lint types test
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
+docs: $(VENV)/.docs
+	$(BIN)/python -m mkdocs build --strict --quiet
+
+pages: $(VENV)/.installed
+	$(BIN)/python docs/_scripts/install_commands.py
+	$(BIN)/python -m scaffolding_ext.stack.reference > $(VENV)/stack_files.md
+	mv $(VENV)/stack_files.md docs/stack_files.md
+
+dist: $(VENV)/.installed
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
 $(VENV)/.installed: setup.py constraints.txt workers/huggingface/block_attention.c workers/huggingface/block_attention_loops.h
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	$(PIP) --editable '.[hf,train,plots,openai,dev]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) --editable '.[docs]'
 	touch $@
 
 clean:

@@ -7,6 +7,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).parent
+HOME = "https://github.com/OWNER/scaffolding_ext"  # the one place that names it; the project has no address yet
 VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)  # the package says it; nothing is imported to build it
 ROOTS = {
     "scaffolding_ext": "scaffolding_ext",
@@ -17,32 +18,97 @@ ROOTS = {
 LINKED = ("controllers", "workers", "configs")  # symlinks inside scaffolding_ext, for tools that read the source tree
 
 # Sums may be computed in any order; the whole of -ffast-math would also change the number format of the process.
-FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"]
+FLAGS = [
+    "-O3",
+    "-g0",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-fassociative-math",
+    "-freciprocal-math",
+]
 BLOCK_ATTENTION = Extension(
     "scaffolding_ext.workers.huggingface._block_attention",
     ["workers/huggingface/block_attention.c"],
     depends=["workers/huggingface/block_attention_loops.h"],
     extra_compile_args=[] if sys.platform == "win32" else FLAGS,
+    define_macros=[("Py_LIMITED_API", "0x030A0000")],  # one wheel of a platform serves Python 3.10 and all after it
+    py_limited_api=True,
     optional=True,  # without a compiler the package installs all the same, and torch computes what the kernel would
 )
+
+# What each extra is for stands in docs/install.md.
+EXTRAS = {
+    "hf": ["torch>=2.6", "transformers>=4.57,<6"],
+    "openai": ["openai>=1.60"],
+    "serve": ["starlette>=0.46", "uvicorn>=0.34", "httptools>=0.6", "prometheus-client>=0.21"],
+    "problems": ["reasoning-gym>=0.1.25", "datasets>=3"],
+    "plots": ["matplotlib>=3.8"],
+    "semantic": ["sentence-transformers>=3"],
+    "ray": ["ray>=2.50"],
+    "lm-eval": ["lm-eval>=0.4.9"],
+    "inspect": ["inspect-ai>=0.3.200"],
+    "otel": ["opentelemetry-api>=1.27", "opentelemetry-sdk>=1.27"],
+}
+EXTRAS["all"] = sorted({requirement for requirements in EXTRAS.values() for requirement in requirements})
+EXTRAS |= {
+    "flashinfer": ["flashinfer-python>=0.2"],  # attention in blocks on an NVIDIA GPU
+    "train": ["torch>=2.9", "transformers>=4.57,<6"],  # torch.optim.Muon
+    "docs": ["mkdocs>=1.6", "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29", "mkdocs-click>=0.9", "pyyaml>=6"],
+    "dev": [
+        "pytest>=8",
+        "pytest-xdist>=3.6",
+        "crepes>=0.7",
+        "scikit-learn>=1.5",  # crepes imports it and does not ask for it
+        "hypothesis>=6.100",
+        "mypy>=1.11",
+        "ruff>=0.6",
+        "jsonschema>=4.20",
+        "simpy>=4.1",  # what simulated queues are compared with
+        "gguf>=0.17",  # writes embedded models for llama.cpp's servers
+        "build>=1.2",
+        "twine>=6.1",
+        "pyyaml>=6",  # the tests of the workflows
+        *EXTRAS["serve"],
+    ],
+}
 
 packages = []
 for name, folder in ROOTS.items():
     inner = find_packages(folder, exclude=[pattern for link in LINKED for pattern in (link, f"{link}.*")])
     packages += [name, *(f"{name}.{package}" for package in inner)]
 
+
+def long_description() -> str:
+    """The README, with its links to files of the repository made whole, as an index shows it."""
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*]\()(?!https?:|#)", rf"\1{HOME}/raw/main/", text)
+    return re.sub(r"((?<!!)\[[^]]*]\()(?!https?:|#)", rf"\1{HOME}/blob/main/", text)
+
+
 setup(
     name="scaffolding-ext",
     version=VERSION.findall((HERE / "scaffolding_ext" / "__init__.py").read_text(encoding="utf-8"))[0],
-    description="Composable inference-time-compute controllers for TensorRT-LLM Scaffolding",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    description="Inference-time compute for reasoning models: chains that stop early, votes, searches and budgets, "
+    "for TensorRT-LLM Scaffolding, transformers and OpenAI-compatible servers",
+    long_description=long_description(),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    author="The authors of scaffolding_ext",
+    url=HOME,
+    project_urls={
+        "Documentation": f"{HOME}/tree/main/docs",
+        "Changelog": f"{HOME}/blob/main/CHANGELOG.md",
+        "Issues": f"{HOME}/issues",
+    },
+    keywords="LLM, reasoning, inference-time compute, test-time compute, TensorRT-LLM, early exit, majority vote, "
+    "self-consistency, speculative, conformal prediction, tree search, queueing, evaluation",
+    license_expression="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.10,<3.14",
     packages=packages,
     package_dir=ROOTS,
     ext_modules=[BLOCK_ATTENTION],
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
     package_data={
         "scaffolding_ext": ["py.typed"],
         "scaffolding_ext.configs": ["*.yaml", "*.json", "models/*.yaml"],
@@ -63,35 +129,7 @@ setup(
         "rich>=13",
         "sortedcontainers>=2.4",
     ],
-    extras_require={
-        "hf": ["torch>=2.6", "transformers>=4.57,<6"],
-        "flashinfer": ["flashinfer-python>=0.2"],  # attention in blocks on an NVIDIA GPU
-        "train": ["torch>=2.9", "transformers>=4.57,<6"],  # torch.optim.Muon
-        "plots": ["matplotlib>=3.8"],
-        "semantic": ["sentence-transformers>=3"],
-        "openai": ["openai>=1.60"],
-        "serve": ["starlette>=0.46", "uvicorn>=0.34", "httptools>=0.6", "prometheus-client>=0.21"],
-        "problems": ["reasoning-gym>=0.1.25", "datasets>=3"],
-        "ray": ["ray>=2.50"],
-        "lm-eval": ["lm-eval>=0.4.9"],
-        "inspect": ["inspect-ai>=0.3.200"],
-        "dev": [
-            "pytest>=8",
-            "pytest-xdist>=3.6",
-            "crepes>=0.7",
-            "scikit-learn>=1.5",  # crepes imports it and does not ask for it
-            "hypothesis>=6.100",
-            "mypy>=1.11",
-            "ruff>=0.6",
-            "jsonschema>=4.20",
-            "simpy>=4.1",  # what simulated queues are compared with
-            "gguf>=0.17",  # writes embedded models for llama.cpp's servers
-            "starlette>=0.46",  # the tests of `serve`
-            "uvicorn>=0.34",
-            "httptools>=0.6",
-            "prometheus-client>=0.21",
-        ],
-    },
+    extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["scaffolding-ext = scaffolding_ext.cli.main:main"],
         "lm_eval.models": ["scaffolding_ext = scaffolding_ext.plugins.lm_eval:ScaffoldingExtLM"],
@@ -99,8 +137,18 @@ setup(
     },
     classifiers=[
         "Development Status :: 3 - Alpha",
+        "Environment :: Console",
+        "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Operating System :: MacOS",
+        "Programming Language :: C",
         "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],

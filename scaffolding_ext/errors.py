@@ -32,6 +32,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from scaffolding_ext.installing import how_to_install
+
 
 def shortened(message: str) -> str:
     """A message with words of hundreds of characters cut: what was given is told, not repeated at any length."""
@@ -78,7 +80,7 @@ class MissingDependencyError(ScaffoldingExtError, ImportError):
     """
 
     def __init__(self, package: str, extra: str = "", how: str = "") -> None:
-        how = how or f"in a clone of the repository, install it with: pip install '.[{extra}]'"
+        how = how or how_to_install(extra)
         super().__init__(f"{package} is not installed; {how}")
         self.package = package
         self.extra = extra

@@ -20,9 +20,10 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 # folder of the package, and stands on one floor; the longest name that fits a module is its room. Inside a folder the
 # same holds for its own rooms, if it has any below.
 LAYERS = (
+    ("installing", "deprecation"),
     ("errors", "configs"),
     ("require",),
-    ("stats", "documents"),
+    ("stats", "documents", "environment"),
     ("answers", "plain_yaml"),
     ("protocol",),
     ("request", "registry"),

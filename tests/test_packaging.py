@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.resources
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,10 +22,14 @@ from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "scaffolding_ext", "controllers", "workers", "configs")
+SOURCES = (
+    *("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"),
+    *("scaffolding_ext", "controllers", "workers", "configs"),
+)
 MAPPED = ("controllers", "workers", "configs")  # top-level folders that become subpackages
 CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
-EXTRAS = {"hf", "train", "plots", "dev"}
+EXTRAS = {"hf", "openai", "serve", "ray", "lm-eval", "inspect", "otel", "all", "docs", "train", "plots", "dev"}
+MOST_BYTES = 5_000_000  # of the wheel; the weights of the embedded models are 2.9 million of them
 
 
 def build_options() -> list[str]:
@@ -35,9 +40,8 @@ def build_options() -> list[str]:
     return ["--no-build-isolation"] if version >= (70, 1) else []
 
 
-def build_wheel(folder: Path, **environment: str) -> zipfile.ZipFile:
-    """The wheel, built from a copy of the sources, so that nothing of an earlier build gets in or stays behind."""
-    copy = folder / "source"
+def sources(copy: Path) -> Path:
+    """A copy of the sources, so that nothing of an earlier build gets in or stays behind."""
     copy.mkdir()
     for name in SOURCES:
         source = ROOT / name
@@ -46,6 +50,12 @@ def build_wheel(folder: Path, **environment: str) -> zipfile.ZipFile:
             shutil.copytree(source, copy / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy2(source, copy / name)
+    return copy
+
+
+def build_wheel(folder: Path, **environment: str) -> zipfile.ZipFile:
+    """The wheel of a copy of the sources."""
+    copy = sources(folder / "source")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", *build_options(), "--wheel-dir", str(folder), "."]
     process = subprocess.run(
         command,
@@ -134,7 +144,8 @@ def test_the_other_data_files_are_in_the_wheel(files: set[str], name: str) -> No
 
 
 def kernels(files: set[str]) -> list[str]:
-    return [name for name in files if name.startswith("scaffolding_ext/workers/huggingface/_block_attention.c")]
+    folder = "scaffolding_ext/workers/huggingface/_block_attention"
+    return [name for name in files if name.startswith(folder) and name.endswith((".so", ".pyd"))]
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="this machine has no C compiler")
@@ -157,10 +168,51 @@ def test_no_scratch_is_in_the_wheel(files: set[str]) -> None:
     assert not [name for name in files if name.endswith((".pt", ".pyc", ".log", ".tmp"))]
 
 
+def test_the_wheel_serves_every_python(wheel: zipfile.ZipFile, files: set[str]) -> None:
+    """Its kernel uses Python's stable interface alone."""
+    assert "-cp310-abi3-" in Path(str(wheel.filename)).name
+    assert all(name.endswith((".abi3.so", "_block_attention.pyd")) for name in kernels(files))
+
+
+def test_neither_tests_nor_benchmarks_are_in_the_wheel(wheel: zipfile.ZipFile, files: set[str]) -> None:
+    assert not [name for name in files if "/tests/" in name or "benchmark" in name or "test_" in name.split("/")[-1]]
+    assert Path(str(wheel.filename)).stat().st_size < MOST_BYTES
+
+
+@pytest.mark.slow
+def test_the_source_archive_makes_the_same_wheel(tmp_path: Path, files: set[str]) -> None:
+    copy = sources(tmp_path / "source")
+    run = [sys.executable, "-m", "build", *([] if not build_options() else ["--no-isolation"]), "--outdir"]
+    subprocess.run([*run, str(tmp_path / "dist"), str(copy)], check=True, capture_output=True, timeout=600)
+    made = sorted((tmp_path / "dist").iterdir())
+    checked = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *map(str, made)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    (wheel,) = (path for path in made if path.suffix == ".whl")  # made from the archive
+    assert {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/")} == files
+
+
+def test_an_index_can_follow_the_readmes_links(metadata: Message) -> None:
+    text = str(metadata.get_payload())
+    assert "# scaffolding_ext" in text
+    assert not [target for target in re.findall(r"]\(([^)]+)\)", text) if not target.startswith(("https://", "#"))]
+
+
 def test_the_wheels_metadata(metadata: Message, wheel: zipfile.ZipFile, files: set[str]) -> None:
     assert metadata["Name"] == "scaffolding-ext"
     assert metadata["Version"] == scaffolding_ext.__version__
     assert metadata["Requires-Python"]
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Keywords"]
+    addresses = dict(line.split(", ", 1) for line in metadata.get_all("Project-URL", []))
+    assert {"Documentation", "Changelog", "Issues"} <= addresses.keys()
+    assert len({"/".join(address.split("/")[:5]) for address in addresses.values()}) == 1, "one place names the home"
+    pythons = [line.split(" :: ")[-1] for line in metadata.get_all("Classifier", []) if "Python :: 3." in line]
+    assert pythons == ["3.10", "3.11", "3.12", "3.13"]
     assert set(metadata.get_all("Provides-Extra", [])) >= EXTRAS
     core = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert not [line for line in core if line.startswith(("torch", "transformers", "tensorrt"))]

@@ -19,6 +19,7 @@ from scaffolding_ext.cli.budget import budget
 from scaffolding_ext.cli.calibrate import calibrate
 from scaffolding_ext.cli.compare import compare
 from scaffolding_ext.cli.engine import engine
+from scaffolding_ext.cli.env import env
 from scaffolding_ext.cli.evaluate import evaluate
 from scaffolding_ext.cli.options import Group
 from scaffolding_ext.cli.run import run
@@ -74,5 +75,5 @@ def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""
 
 
-for command in (run, evaluate, compare, budget, calibrate, engine, serve):
+for command in (run, evaluate, compare, budget, calibrate, engine, serve, env):
     main.add_command(command)

@@ -1,29 +1,68 @@
-"""Every page installs the package as it can be installed today, from a clone, and by extras that there are."""
+"""Every page installs the package as it can be installed today, and by extras that there are; one line says how."""
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scaffolding_ext import installing
 from scaffolding_ext.errors import MissingDependencyError
+from scaffolding_ext.installing import how_to_install, install_command
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
-EXTRAS = set(importlib.metadata.metadata("scaffolding-ext").get_all("Provides-Extra") or ())
+SCRIPT = ROOT / "docs" / "_scripts" / "install_commands.py"
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+INSTALL = re.compile(
+    r"pip install (?:-e |--editable )?'?(?:\.|scaffolding-ext)(?:\[([^]]*)])?'?(?=[\s`;]|$)", re.MULTILINE
+)
+
+
+def script() -> Any:
+    """The script that `make pages` runs."""
+    spec = importlib.util.spec_from_file_location("install_commands", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def extras() -> set[str]:
+    """Those of setup.py."""
+    text = (ROOT / "setup.py").read_text(encoding="utf-8")
+    return set(re.findall(r'^    "([\w-]+)": \[', text, re.MULTILINE)) | {"all"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_no_page_names_a_release_that_is_not_there(page: Path) -> None:
+def test_every_page_says_the_command_of_today(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert "scaffolding-ext[" not in text, "write: pip install '.[EXTRA]', in a clone"
-    for extras in re.findall(r"pip install (?:-e )?'?\.\[([^]]*)]", text):
-        assert {name.strip() for name in extras.split(",")} <= EXTRAS
+    assert script().with_todays_commands(text) == text, "run: make pages"
+    for found in INSTALL.finditer(text):
+        named = re.findall(r"[\w-]+", found[1] or "")
+        assert found[0] == install_command(*named), "write the command as install_command does"
+        assert set(named) <= extras()
+
+
+def test_a_release_changes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "Say `pip install '.[hf, openai]'`, or `pip install '.'`; not `pip install './other'`."
+    monkeypatch.setattr(installing, "RELEASED", True)
+    released = page.replace("'.[hf, openai]'", "'scaffolding-ext[hf,openai]'").replace("'.'", "'scaffolding-ext'")
+    assert script().with_todays_commands(page) == released
+    assert how_to_install("hf") == "install it with: pip install 'scaffolding-ext[hf]'"
+    monkeypatch.setattr(installing, "RELEASED", False)
+    assert script().with_todays_commands(released) == page.replace("hf, openai", "hf,openai")
 
 
 def test_an_error_says_the_command_of_the_pages() -> None:
-    assert str(MissingDependencyError("torch", "hf")).endswith("pip install '.[hf]'")
-    assert "pip install '.[hf]'" in (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "hf" in EXTRAS
+    assert str(MissingDependencyError("torch", "hf")) == f"torch is not installed; {how_to_install('hf')}"
+    assert install_command("hf") in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_installing_names_every_extra() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == extras()

@@ -7,6 +7,9 @@ is installed; where that could not be done, torch computes the same.
 
 from __future__ import annotations
 
+import functools
+import warnings
+
 import torch
 
 from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
@@ -18,6 +21,17 @@ except ImportError:  # there was no compiler at the installation
 
 _UNBOUNDED = 1 << 60
 _WIDEST = 512  # numbers of a head that the kernel can widen
+
+
+@functools.cache
+def warn_without_kernel() -> None:
+    """Say, once in a process, that attention on a CPU is slower here than it could be."""
+    if kernel is None:
+        warnings.warn(
+            "the C kernel for attention on a CPU was not built when the package was installed; torch computes the "
+            "same, slower. Install a C compiler, then the package again",
+            stacklevel=3,
+        )
 
 
 def serves(queries: torch.Tensor, kv: LayerKV) -> bool:

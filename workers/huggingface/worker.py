@@ -128,11 +128,14 @@ class HuggingFaceWorker(ChatWorker):
         network, tokenizer, chat_template, end_ids, attends_to_blocks = load_model(
             model, dtype, device, attn_implementation, trust_remote_code
         )
+        from scaffolding_ext.workers.huggingface.block_attention import warn_without_kernel
         from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
         from scaffolding_ext.workers.huggingface.layer_loop import why_not_layer_by_layer
         from scaffolding_ext.workers.huggingface.model_limits import check_attention, kv_limits, rounded_to
 
         kv_dtype = rounded_to(dtype, kv_cache_dtype)
+        if attends_to_blocks and threads == 1 and (device, dtype) == ("cpu", "float32"):
+            warn_without_kernel()
         config = network.config.get_text_config()
         context_len = getattr(config, "max_position_embeddings", None)
         why_not = why_not_layer_by_layer(network)

@@ -1,6 +1,7 @@
 """The C kernel for attention in blocks: as exact as float32 allows for all shapes and lengths; and life without it."""
 
 import subprocess
+import warnings
 
 import numpy
 import pytest
@@ -212,6 +213,29 @@ def test_without_the_kernel_nothing_is_served_by_it(monkeypatch):
     monkeypatch.setattr(module, "kernel", None)
     tensor = torch.zeros(1, 1, 1, 1)
     assert not serves(tensor[0], LayerKV(tensor, tensor))
+
+
+def test_without_the_kernel_a_worker_says_so_once(monkeypatch):
+    from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+    monkeypatch.setattr(module, "kernel", None)
+    module.warn_without_kernel.cache_clear()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            HuggingFaceWorker("tinylm/draft").shutdown()
+    module.warn_without_kernel.cache_clear()
+    (warning,) = [each for each in told if "C kernel" in str(each.message)]
+    assert "Install a C compiler" in str(warning.message)
+    assert warning.category is UserWarning
+
+
+@needs_kernel
+def test_with_the_kernel_a_worker_says_nothing():
+    module.warn_without_kernel.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module.warn_without_kernel()
 
 
 @pytest.mark.parametrize("kv_cache_dtype", [None, "float16"])

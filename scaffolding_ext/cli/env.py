@@ -1,0 +1,67 @@
+"""`scaffolding-ext env`: what a report of a fault needs to say of the machine and the stack, without secrets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from scaffolding_ext.cli.options import Command, json_option, set_option
+
+
+@click.command(cls=Command, short_help="Versions, hardware and stack, for a report of a fault.")
+@click.option("--config", "source", metavar="FILE", help="Stack to show as well: its types, numbers and models.")
+@set_option
+@json_option
+def env(source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Say what runs here: versions, hardware, extras, and a stack.
+
+    Paste it into an issue. Of the environment's variables only a few are read, such as OMP_NUM_THREADS. Of a stack it
+    shows types, numbers and names of models; texts, paths, addresses and keys are told by their length alone.
+
+    \b
+    Example:
+      scaffolding-ext env --config stack.yaml
+    """
+    from scaffolding_ext.environment import environment
+
+    if overrides and source is None:
+        raise click.UsageError("--set changes a stack: give --config, too")
+    told = environment()
+    if source is not None:
+        from scaffolding_ext.stack.load import load_config
+        from scaffolding_ext.stack.shareable import shareable
+
+        told["stack"] = shareable(load_config(source, overrides))
+    click.echo(json.dumps(told, indent=2) if as_json else _as_text(told))
+
+
+def _as_text(told: dict[str, Any]) -> str:
+    machine = told["hardware"]
+    memory = "" if machine["gib"] is None else f", {machine['gib']} GiB"
+    rows = [
+        ("scaffolding-ext", f"{told['package']['version']}, C kernel {_built(told['package']['kernel'])}"),
+        ("Python", told["python"]),
+        ("system", told["system"]),
+        ("CPU", f"{machine['cpu']}; {machine['usable_cores']} of {machine['cores']} cores{memory}"),
+        ("GPU", "; ".join(machine["gpus"]) or "none that nvidia-smi tells of"),
+        *((f"{name}=", value) for name, value in told["settings"].items()),
+    ]
+    lines = [f"{name:<16} {value}" for name, value in rows]
+    lines += ["", "packages", *(f"  {name} {version}" for name, version in told["packages"].items())]
+    lines += ["", "extras"]
+    lines += [f"  {extra:<10} {_lacking(missing)}" for extra, missing in told["extras"].items()]
+    if "stack" in told:
+        from scaffolding_ext import plain_yaml
+
+        lines += ["", "stack (without texts, paths, addresses and keys)", plain_yaml.dump(told["stack"]).rstrip()]
+    return "\n".join(lines)
+
+
+def _built(kernel: bool) -> str:
+    return "built" if kernel else "not built"
+
+
+def _lacking(missing: list[str]) -> str:
+    return f"lacks {', '.join(missing)}" if missing else "complete"

@@ -1,0 +1,100 @@
+"""The files around the package (workflows, templates, images) name what there is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+yaml = pytest.importorskip("yaml")
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+IMAGES = sorted((ROOT / "docker").glob("Dockerfile*"))
+SETUP = (ROOT / "setup.py").read_text(encoding="utf-8")
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def steps(workflow: Any) -> list[dict[str, Any]]:
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+def test_there_are_workflows_and_images() -> None:
+    assert {path.stem for path in WORKFLOWS} == {"check", "release"}
+    assert len(IMAGES) == 2
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_every_job_is_bounded_and_may_write_nothing(path: Path) -> None:
+    workflow = read(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all("timeout-minutes" in job for job in workflow["jobs"].values())
+    assert all(("uses" in step) != ("run" in step) for step in steps(workflow))
+
+
+def test_the_tests_run_on_every_python_that_the_package_names() -> None:
+    matrix = read(ROOT / ".github" / "workflows" / "check.yml")["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    assert matrix == re.findall(r"Python :: (3\.\d+)", SETUP)
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, ROOT / ".pre-commit-config.yaml"], ids=lambda path: path.stem)
+def test_what_they_run_is_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w.]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:run|entry): make (\w+)", text)) <= targets
+    assert all((ROOT / name).exists() for name in re.findall(r"tests/[\w/]+\.py", text))
+
+
+def test_a_report_is_asked_for_what_env_prints() -> None:
+    form = read(ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml")
+    fields = {item["id"]: item for item in form["body"]}
+    assert "scaffolding-ext env" in fields["environment"]["attributes"]["description"]
+    assert fields["environment"]["validations"]["required"] is True
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """Name and arguments of each instruction of a Dockerfile."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [(name, rest) for name, _, rest in (line.strip().partition(" ") for line in joined.splitlines() if line)]
+
+
+@pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
+def test_an_image_serves_as_a_user_without_rights_and_says_how_it_is(path: Path) -> None:
+    found = instructions(path)
+    last = dict(found[max(i for i, (name, _) in enumerate(found) if name == "FROM") :])
+    assert last["USER"] == "10001"
+    assert "/ready" in last["HEALTHCHECK"]
+    assert last["ENTRYPOINT"].startswith('["scaffolding-ext", "serve"')
+    order = [name for name, _ in found]
+    assert order.index("USER") > max(i for i, name in enumerate(order) if name in ("RUN", "COPY"))
+
+
+def test_an_image_gets_what_setup_reads() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"} <= allowed
+    assert set(re.findall(r'^    "[\w.]+": "(\w+)",$', SETUP, re.MULTILINE)) <= allowed
+    assert all((ROOT / name).exists() for name in allowed)
+
+
+@pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
+def test_an_image_installs_extras_that_there_are(path: Path) -> None:
+    extras = set(re.findall(r'^    "([\w-]+)": \[', SETUP, re.MULTILINE))
+    named = re.findall(r"(?:EXTRAS=|\.\[)([a-z,-]+)", path.read_text(encoding="utf-8"))
+    assert named
+    assert {name for each in named for name in each.split(",")} <= extras
+
+
+@pytest.mark.parametrize(("tool", "paths"), [("actionlint", WORKFLOWS), ("hadolint", IMAGES)])
+def test_the_linter_finds_nothing(tool: str, paths: list[Path]) -> None:
+    found = shutil.which(tool)
+    if found is None:
+        pytest.skip(f"{tool} is not installed here")
+    process = subprocess.run([found, *map(str, paths)], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
