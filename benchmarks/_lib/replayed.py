@@ -52,9 +52,12 @@ def cut_of_as_many(outcome: Outcome, cuts: Sequence[Outcome]) -> Level:
     return Level(cuts[upper - 1], cuts[upper], share)
 
 
-def record_chains(folder: Path, model: str, num_problems: int, seed: int) -> list[RecordedChain]:
+def record_chains(
+    folder: Path, model: str, num_problems: int, seed: int, *, greedy: bool = False
+) -> list[RecordedChain]:
     """Chains on held-out problems, looked at everywhere; from the folder where they were recorded before."""
-    overrides = [
+    overrides = ["controller.args.sampling_params.temperature=0"] if greedy else []
+    overrides += [
         f"workers.generation.args.model={model}",
         f"seed={seed}",
         f"dataset.num_samples={num_problems}",

@@ -1,35 +1,40 @@
 """What stopping by agreeing probes is worth: against plain chains, fixed cuts, random exits and the oracle.
 
-    python -m benchmarks.studies.dynasor --num_problems 1000 --plot_path frontier.png
+    python -m benchmarks.studies.dynasor --store FOLDER --plot_path frontier.png
 
 *Live*: plain chains, DynasorCoT and the fixed cut that decodes as many tokens run the same problems with the same
-seeds, in stream mode, 64 at once; plain chains and DynasorCoT take turns block by block, so that a machine that gets
-slower slows both. *Replayed*: chains on some of the problems are recorded and looked at every few tokens, so that any
-rule can be played on the same chains; what runs on beside a probe is not counted there. All rules, and both sets of
-problems: `studies.stopping`.
+seeds, in stream mode, 64 at once, drawn and greedy; plain chains and DynasorCoT take turns block by block, so that a
+machine that gets slower slows both. Each of several seeds has problems and chains of its own; intervals are of all
+together, and each seed is shown. *Replayed*: chains on some of the problems are recorded and looked at every few
+tokens, so that any rule can be played on the same chains; what runs on beside a probe is not counted there. All rules,
+and both sets of problems: `studies.stopping`.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
+from rich.progress import Progress
 
-from benchmarks._lib.command import benchmark, plotted, progress, size
+from benchmarks._lib.command import benchmark, plotted, progress, size, stored
 from benchmarks._lib.drawing import drawing
 from benchmarks._lib.replayed import SPACING, cut_of_as_many, record_chains
 from benchmarks._lib.report import Report
-from benchmarks._lib.runs import CUT, DYNASOR, PLAIN, Run, add_side_by_side, side_by_side
+from benchmarks._lib.runs import CUT, DYNASOR, GREEDY, PLAIN, Tally, add_side_by_side, side_by_side
+from benchmarks._lib.store import kept
 from scaffolding_ext import load_config
 from scaffolding_ext.controllers.chain import ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping import Consecutive, Rule, Window
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import NEVER, Outcome, cut_at, fixed_cuts, play
-from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.stats.power import required_num_questions
 
 NUM_BLOCKS = 4  # of live problems, between which the methods take turns
@@ -61,12 +66,37 @@ class OnGrid(ProbeSchedule):
 # ---- live
 
 
-def add_live(report: Report, runs: dict[str, Run]) -> None:
+def run_live(samples: Sequence[Sample], bars: Progress, seed: int, model: str, store: Path | None) -> dict[str, Tally]:
+    """Every method, drawn and greedy, on one seed's problems; from the store where it ran before."""
+    tallies: dict[str, Tally] = {}
+    for greedy in (False, True):
+
+        def find(greedy: bool = greedy) -> dict[str, Any]:
+            runs = side_by_side(samples, bars, seed=seed, model=model, greedy=greedy, num_blocks=NUM_BLOCKS)
+            return {name: Tally.of(run)._asdict() for name, run in runs.items()}
+
+        name = f"live_{seed}_{'greedy' if greedy else 'drawn'}"
+        tallies |= {method: Tally(**tally) for method, tally in kept(store, name, find).items()}
+    return tallies
+
+
+def add_live(report: Report, by_seed: dict[int, dict[str, Tally]]) -> None:
     """What was saved, at which accuracy, and how large an evaluation would have to be."""
+    for seed, tallies in by_seed.items():
+        for suffix in ("", GREEDY):
+            ours, cut, whole = (tallies[name + suffix] for name in (DYNASOR, CUT, PLAIN))
+            name = f"seed {seed}: {DYNASOR}{suffix}"
+            report.difference(f"{name}: over the fixed cut, points", ours.correct, cut.correct, scale=100)
+            report.difference(f"{name}: over whole chains, points", ours.correct, whole.correct, scale=100)
+            report.saved(f"{name}: decoded saved", ours.decoded, whole.decoded)
+    methods = next(iter(by_seed.values()))
+    runs = {name: functools.reduce(operator.add, (each[name] for each in by_seed.values())) for name in methods}
     add_side_by_side(report, runs)
     plain, cut, dynasor = runs[PLAIN], runs[CUT], runs[DYNASOR]
-    fired = [record.exit_reason == "certain" for record in dynasor.records]
-    report.figure(f"{DYNASOR}: fired", float(np.mean(fired)))
+    for suffix in ("", GREEDY):
+        report.figure(
+            f"{DYNASOR}{suffix}: fired", float(np.mean([e == "certain" for e in runs[DYNASOR + suffix].exits]))
+        )
     for key, bar in (("decoded", DECODED_BAR), ("computed", COMPUTED_BAR), ("seconds", SECONDS_BAR)):
         saved = report.figures[f"{DYNASOR} against {PLAIN}: {key} saved"]["value"] or 0.0
         report.bar(f"{key} saved", saved, ">=", bar)
@@ -119,13 +149,13 @@ def add_replayed(report: Report, chains: Sequence[RecordedChain], threshold: int
     dealt_out = report.rng.permutation(outcomes["as configured"].exits).tolist()
     outcomes["random exit at the same rate"] = cut_at(chains, dealt_out)
     outcomes["oracle"] = oracle(chains)
-    report.figure("replayed, plain: accuracy", float(full.right.mean()))
-    report.figure("replayed, plain: decoded tokens", float(full.costs["decoded"].mean()))
+    report.difference("replayed, plain: accuracy", full.right)
+    report.difference("replayed, plain: decoded tokens", full.costs["decoded"])
     for name, outcome in outcomes.items():
-        report.difference(f"replayed, {name}: accuracy against plain", outcome.right, full.right)
+        report.difference(f"replayed, {name}: accuracy against plain, points", outcome.right, full.right, scale=100)
         report.saved(f"replayed, {name}: decoded saved", outcome.costs["decoded"], full.costs["decoded"])
         level = cut_of_as_many(outcome, cuts)
-        report.difference(f"replayed, {name}: accuracy over fixed cuts", outcome.right, level.right)
+        report.difference(f"replayed, {name}: over fixed cuts, points", outcome.right, level.right, scale=100)
         report.figure(f"replayed, {name}: fired", float(np.mean(outcome.exits >= 0)))
     thresholds = [play(chains, Consecutive(number), ProbeSchedule(gap)) for number in THRESHOLDS]
     return {"fixed cuts": cuts, DYNASOR: thresholds} | {
@@ -152,23 +182,33 @@ def plot(curves: dict[str, list[Outcome]], path: Path) -> None:
 
 
 @benchmark("studies.dynasor --num_problems 1000 --plot_path frontier.png")
-@size("--num_problems", 1000, quick=24, help="Live problems.", least=2)
+@size("--num_problems", 1000, quick=24, help="Live problems of each seed.", least=2)
+@size("--num_seeds", 5, quick=1, help="Seeds of the live part, from --seed on.")
 @size("--num_replayed", 400, quick=12, help="Of them those that are replayed.", least=2)
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
+@stored
 @plotted
-def main(report: Report, num_problems: int, num_replayed: int, model: str, plot_path: Path | None) -> None:
+def main(
+    report: Report,
+    num_problems: int,
+    num_seeds: int,
+    num_replayed: int,
+    model: str,
+    store: Path | None,
+    plot_path: Path | None,
+) -> None:
     """Decoded, computed and wall-clock savings of DynasorCoT, drawn and greedy, and the worth of its rules."""
-    samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=report.seed)
     arguments = load_config("configs:dynasor_cot").controller.args
     threshold = int(arguments["certainty_threshold"])
     gap = int(arguments["chunk_size"])
-    runs: dict[str, Run] = {}
-    with progress() as bars:
-        for greedy in (False, True):
-            runs |= side_by_side(samples, bars, seed=report.seed, model=model, greedy=greedy, num_blocks=NUM_BLOCKS)
     with tempfile.TemporaryDirectory() as folder:
-        chains = record_chains(Path(folder) / "chains", model, num_replayed, report.seed)
-    add_live(report, runs)
+        chains = record_chains((store or Path(folder)) / "chains", model, num_replayed, report.seed)
+    by_seed: dict[int, dict[str, Tally]] = {}
+    with progress() as bars:
+        for seed in range(report.seed, report.seed + num_seeds):
+            samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
+            by_seed[seed] = run_live(samples, bars, seed, model, store)
+    add_live(report, by_seed)
     curves = add_replayed(report, chains, threshold, gap)
     if plot_path is not None:
         plot(curves, plot_path)

@@ -144,7 +144,7 @@ def add_rule(report: Report, name: str, judged: Sequence[Judged]) -> None:
     """Add a rule's figures on all sets together."""
     right = np.concatenate([each.outcome.right for each in judged])
     level = np.concatenate([each.level.right for each in judged])
-    report.figure(f"{name}: accuracy", float(right.mean()))
+    report.difference(f"{name}: accuracy", right)
     report.difference(f"{name}: points over a fixed cut", right, level, scale=100)
     for number, each in enumerate(judged):
         report.difference(f"{name}: the same, set {number}", each.outcome.right, each.level.right, scale=100)
@@ -159,6 +159,33 @@ def add_rule(report: Report, name: str, judged: Sequence[Judged]) -> None:
             cuts = np.concatenate([each.level.cost(cost) for each in judged])
             report.ratio(f"{name}: computed ({cost}) to a cut's", ours, cuts)
     report.figure(f"{name}: probes", float(np.mean([each.outcome.costs["probes"].mean() for each in judged])))
+
+
+# ---- greedy chains
+
+
+def add_greedy(report: Report, greedy: Sequence[Sequence[RecordedChain]], trials: Sequence[Trial]) -> None:
+    """One greedy chain of the first problems, whole and cut at as many tokens as the best rule on drawn chains."""
+    cuts = [fixed_cuts(chains) for chains in greedy]
+    whole = [each[-1] for each in cuts]
+    report.difference("greedy whole chains: accuracy", np.concatenate([each.right for each in whole]))
+    report.difference("greedy whole chains: decoded", np.concatenate([each.costs["decoded"] for each in whole]))
+    for is_cheap, suffix in ((False, ""), (True, CHEAP)):
+        found = [best_of(trial, ANY_RULE, is_cheap) for trial in reversed(trials)]
+        if None in found:
+            continue
+        ours, levels = [], []
+        for own, trial, index in zip(cuts, trials, found, strict=True):
+            outcome = trial.outcomes[index or 0]
+            first = len(own[-1].right)
+            outcome = Outcome(
+                *(column[:first] for column in outcome[:-1]), {k: v[:first] for k, v in outcome.costs.items()}
+            )
+            ours.append(outcome.right)
+            levels.append(cut_of_as_many(outcome, own).right)
+        name = f"{ANY_RULE}{suffix}: points over a greedy chain"
+        report.difference(f"{name} cut at as many tokens", np.concatenate(ours), np.concatenate(levels), scale=100)
+        report.difference(name, np.concatenate(ours), np.concatenate([each.right for each in whole]), scale=100)
 
 
 # ---- guarantee
@@ -257,6 +284,7 @@ def pooled(trials: Sequence[Trial]) -> Trial:
 
 @benchmark("studies.stopping --store FOLDER --plot_path frontier.png")
 @size("--num_problems", 1000, quick=24, help="Problems of each of the two sets.", least=8)
+@size("--num_greedy", 500, quick=12, help="Of them those that are also answered greedily.", least=2)
 @size("--num_live", 600, quick=12, help="Problems that are answered live; 0 leaves that out.", least=0)
 @size("--num_halves", 200, quick=20, help="Random halves of the guarantee.", least=2)
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
@@ -265,6 +293,7 @@ def pooled(trials: Sequence[Trial]) -> Trial:
 def main(
     report: Report,
     num_problems: int,
+    num_greedy: int,
     num_live: int,
     num_halves: int,
     model: str,
@@ -276,6 +305,7 @@ def main(
         seeds = [report.seed + number for number in range(NUM_SETS)]
         root = Path(folder) if store is None else store
         chains = [record_chains(root / str(seed), model, num_problems, seed) for seed in seeds]
+        greedy = [record_chains(root / f"{seed}_greedy", model, num_greedy, seed, greedy=True) for seed in seeds]
         settings = list(settings_to_try(chains[0], SPACING))
         with progress() as bars:
             bar = bars.add_task("replayed settings", total=NUM_SETS * len(settings))
@@ -284,10 +314,11 @@ def main(
                 for seed, own in zip(seeds, chains, strict=True)
             ]
     full = pooled(trials).full
-    report.figure("whole chains: accuracy", float(full.right.mean()))
+    report.difference("whole chains: accuracy", full.right)
     for cost in ("decoded", "kept"):
-        report.figure(f"whole chains: {cost}", float(full.costs[cost].mean()))
+        report.difference(f"whole chains: {cost}", full.costs[cost])
     add_rules(report, chains, trials)
+    add_greedy(report, greedy, trials)
     add_guarantee(report, trials, num_halves)
     if plot_path is not None:
         both = pooled(trials)

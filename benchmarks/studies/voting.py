@@ -26,6 +26,7 @@ from scaffolding_ext.stats.intervals import paired_bootstrap
 
 ONE, FULL = "one sample", "all samples"
 OURS, THINKING = "leader change (ours)", "leader change over DynasorCoT"
+SMALLER = (2, 4, 6, 8)  # samples of plain votes
 PEERS = ("curtailment", "Adaptive-Consistency 0.95", "early stopping, window 4")
 
 
@@ -38,6 +39,7 @@ def methods(miss: float) -> dict[str, dict[str, Any]]:
     ours = rule("LeaderChange", miss=miss)
     return {
         ONE: {"default_sample_num": 1, "allocation": None},
+        **{f"vote of {number}": {"default_sample_num": number, "allocation": None} for number in SMALLER},
         FULL: {"allocation": None},
         "curtailment": {"allocation": rule("Curtailment", leap=1.0)},
         "Adaptive-Consistency 0.95": {"allocation": rule("BetaConsistency")},
@@ -56,6 +58,7 @@ def stack_of(vote: dict[str, Any], num_samples: int, max_tokens: int, **shared: 
         config = load_config("configs:dynasor_cot", [f"controller.args.max_tokens={max_tokens}"])
         chain = config.controller.model_dump()
     arguments = {"default_sample_num": num_samples} | vote | {"generation_controller": chain}
+    arguments["default_sample_num"] = min(num_samples, arguments["default_sample_num"])
     return {"controller": {"type": "MajorityVoteController", "args": arguments}, **shared}
 
 
