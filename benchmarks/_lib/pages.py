@@ -2,17 +2,20 @@
 
 A marker is a comment, so that no reader of the page sees it:
 
-    saves 37.2 % (35.7 to 38.6)<!--dynasor: DynasorCoT against plain CoT: decoded saved | percent-->
+    saves 37.2 % (35.7 to 38.6)<!--dynasor: DynasorCoT against plain CoT: decoded saved @ x100 .1-->
 
-`dynasor` is `benchmarks/results/dynasor.json`; what follows is the name of the figure there, and how it is written. A
-page that quotes a file says of which commit it is: `commit 1a2b3c4d5e, not run since<!--dynasor-->`.
+`dynasor` is `benchmarks/results/dynasor.json`. The name of the figure in that file follows, and then how it is written:
+`x100` where the file has a share and the page per cent, `+` where a gain bears its sign, and the number of decimals, of
+the interval too where it has another one (`.0 .1`). The unit, and whether the interval is shown, are the page's.
+
+A page that quotes a file says of which commit it is: `commit 1a2b3c4d5e, not run since<!--dynasor-->`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,12 +24,14 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ("README.md", "docs/**/*.md", "benchmarks/results/*.md")
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
-INTERVAL = re.compile(rf"\({NUMBER} to {NUMBER}\)")
-WRITTEN = rf"(?<![\d.,])(?P<text>{NUMBER}(?: (?:%|s))?(?: \({NUMBER} to {NUMBER}\))?)"
+ENDS = rf"\({NUMBER} to {NUMBER}\)"
+INTERVAL = re.compile(ENDS)
+FORM = r"(?P<scale>x100 )?(?P<sign>\+)?\.(?P<decimals>\d)(?: \.(?P<end_decimals>\d))?"
 FIGURE = re.compile(
-    WRITTEN + r"(?P<bold>\**)<!--(?!source:)(?P<file>\w+): (?P<name>.+?)(?: \| (?P<form>[\w.]+(?: alone)?))?-->"
+    rf"(?<![\d.,])(?P<value>{NUMBER})(?P<unit>(?: (?:%|s|points))?)(?P<ends> {ENDS})?(?P<bold>\**)"
+    rf"<!--(?!source:)(?P<file>\w+): (?P<name>[^@]+?) @ {FORM}-->"
 )
-COMMIT = re.compile(r"commit (?P<text>[\w-]+), not run since<!--(?P<file>\w+)-->")
+COMMIT = re.compile(r"commit (?P<commit>[\w-]+), not run since<!--(?P<file>\w+)-->")
 ELSEWHERE = re.compile(r"<!--source: [^>]+-->")  # on a line whose intervals others measured
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -41,39 +46,6 @@ class Fault(NamedTuple):
 
     place: str
     words: str
-
-
-class Form(NamedTuple):
-    """How a figure is written: the formats of its value and of each end, what it is multiplied with, and its unit."""
-
-    value: str
-    end: str
-    scale: float = 1.0
-    unit: str = ""
-
-
-FORMS = {
-    "percent": Form(".1f", ".1f", 100, " %"),
-    "percent0": Form(".0f", ".0f", 100, " %"),
-    "points": Form("+.1f", ".1f"),
-    "points_of_share": Form("+.1f", ".1f", 100),
-    "ratio": Form(".2f", ".2f"),
-    "ratio3": Form(".3f", ".3f"),
-    "number": Form(",.0f", ",.0f"),
-    "number1": Form(",.1f", ",.1f"),
-    "number2": Form(",.2f", ",.2f"),
-    "seconds": Form(".2f", ".2f", 1, " s"),
-}
-
-
-def written(figure: Mapping[str, Any], form: str = "number1") -> str:
-    """A figure as a page has it: the value, and its interval where it has one and the form does not say `alone`."""
-    name, _, alone = form.partition(" ")
-    value, end, scale, unit = FORMS[name]
-    text = format(scale * figure["value"], value) + unit
-    if alone or figure.get("low") is None:
-        return text
-    return f"{text} ({scale * figure['low']:{end}} to {scale * figure['high']:{end}})"
 
 
 @cache
@@ -111,7 +83,7 @@ def faults_of(place: str, text: str) -> Iterator[Fault]:
             for match in pattern.finditer(line):
                 try:
                     if of(match) != match[0]:
-                        yield Fault(here, f"it has {match['text']!r}, the file {of(match)!r}: run --write")
+                        yield Fault(here, f"it has {match[0]!r}, the file {of(match)!r}: run --write")
                 except KeyError as error:
                     yield Fault(here, str(error.args[0]))
                 if match["file"] not in told:
@@ -127,12 +99,17 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _of_figure(match: re.Match[str]) -> str:
+    """A figure as its file has it, in the place of what the page has."""
     figures = result(match["file"])["figures"]
     if match["name"] not in figures:
         raise KeyError(f"{match['file']}.json has no figure {match['name']!r}")
-    text = written(figures[match["name"]], match["form"] or "number1")
-    return match[0].replace(match["text"], text, 1)
+    figure, scale = figures[match["name"]], 100 if match["scale"] else 1
+    text = f"{scale * figure['value']:{match['sign'] or ''},.{match['decimals']}f}{match['unit']}"
+    if match["ends"] and figure.get("low") is not None:
+        decimals = match["end_decimals"] or match["decimals"]
+        text += f" ({scale * figure['low']:,.{decimals}f} to {scale * figure['high']:,.{decimals}f})"
+    return text + match[0][match.start("bold") - match.start() :]
 
 
 def _of_commit(match: re.Match[str]) -> str:
-    return match[0].replace(match["text"], commit_of(match["file"]), 1)
+    return match[0].replace(match["commit"], commit_of(match["file"]), 1)

@@ -13,7 +13,7 @@ from benchmarks import check
 from benchmarks._lib import pages
 from benchmarks._lib.report import Report
 
-SAID = "Saves 24.5 % (10.5 to 38.3)<!--mine: saved | percent--> of commit 0123456789, not run since<!--mine-->."
+SAID = "Saves 24.5 % (10.5 to 38.3)<!--mine: saved @ x100 .1--> of commit 0123456789, not run since<!--mine-->."
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_figure_that_is_its_files_passes() -> None:
         ("mine: saved", "mine: gained", "has no figure 'gained'"),
         ("mine: saved", "yours: saved", "there is no yours.json"),
         ("<!--mine-->", "", "say the commit on the page"),
-        ("<!--mine: saved | percent-->", "", "has no marker"),
+        ("<!--mine: saved @ x100 .1-->", "", "has no marker"),
     ],
 )
 def test_what_is_wrong_is_said(old: str, new: str, said: str) -> None:
@@ -63,10 +63,10 @@ def test_what_is_wrong_is_said(old: str, new: str, said: str) -> None:
 
 @pytest.mark.usefixtures("results")
 def test_pages_are_written_from_the_files() -> None:
-    page = "+9 (0 to 1)<!--mine: gain | points-->, **7**<!--mine: tokens | number alone-->, commit ?, "
+    page = "+9 (0 to 1)<!--mine: gain @ +.1-->, **7**<!--mine: tokens @ .0-->, commit ?, "
     page = page.replace("?", "unknown") + "not run since<!--mine-->"
     written = pages.rewritten(page)
-    assert written.startswith("-1.2 (-4.0 to 2.0)<!--mine: gain | points-->")
+    assert written.startswith("-1.2 (-4.0 to 2.0)<!--mine: gain @ +.1-->")
     assert "commit 0123456789, not run since" in written
     assert pages.rewritten(written) == written
     assert words(written) == []
@@ -93,3 +93,8 @@ def test_a_result_is_asked_for_what_it_must_hold(results: Path) -> None:
     assert "bytes, at most" in faults({**document, "more": "x" * check.MOST_BYTES})
     document["figures"]["gain"]["value"] += 1
     assert "another figure for 'gain'" in faults(document)
+
+
+def test_no_figure_on_a_page_differs_from_its_file() -> None:
+    found = [fault for fault in check.faults() if "no marker" not in fault.words and "results/" not in fault.place]
+    assert found == []
