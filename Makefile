@@ -5,6 +5,9 @@
 # make pages   the pages and commands that are written from the code
 # make dist    wheel and source archive, in dist, as a release publishes them
 #
+# make figures measures each kept result again that is not of today's code (hours; it goes on where it was), then writes pages
+#              DATA=FOLDER has the recorded samples of real models
+#
 # Each sets up .venv once. Packages come from the index that pip is configured for. Without a GPU, torch's CPU build is
 # smaller by gigabytes: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # (torch alone comes from there; what it depends on comes with everything else)
@@ -32,6 +35,10 @@ types: $(VENV)/.installed
 	$(BIN)/mypy tests/typing/api.py
 
 check: lint types test
+
+figures: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.figures $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m benchmarks.check --write
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -15,6 +15,7 @@ import click
 ROOT = Path(__file__).parents[2]
 DATA = click.Path(exists=True, dir_okay=False, path_type=Path)  # an option of a file that is read
 PLACE = click.Path(path_type=Path)  # an option of where something is kept or drawn
+PAGES = (":(exclude,glob)benchmarks/results/**", ":(exclude,glob)**/*.md")
 UNTOLD = ("as_json",)
 
 
@@ -51,13 +52,18 @@ def sha256(path: Path) -> str:
 
 
 def commit(folder: Path = ROOT) -> str | None:
-    """The commit that is checked out, with `-dirty` where tracked files differ from it; None outside git."""
+    """The commit that is checked out, with `-dirty` where tracked files differ from it; None outside git.
+
+    Pages and other results may differ: no study reads them.
+    """
 
     def git(*arguments: str) -> str:
         run = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)
         return run.stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
+        return git("rev-parse", "HEAD") + (
+            "-dirty" if git("status", "--porcelain", "--untracked-files=no", "--", ".", *PAGES) else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return None

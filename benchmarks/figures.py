@@ -1,0 +1,156 @@
+"""Measure again: every result that is kept, each by one command, into benchmarks/results.
+
+    python -m benchmarks.figures --list                 what there is, its minutes, and what is not of today's code
+    python -m benchmarks.figures --only dynasor         that one
+    python -m benchmarks.figures --data FOLDER          all that are not of today's code; --list says the hours
+
+It can be interrupted and started again: what is of today's code is passed over, and studies go on in `runs/figures`.
+Recorded samples of real models are read from the folder; without it, what needs them is left out. Afterwards
+`python -m benchmarks.check --write` writes the figures onto the pages. Read the sentences beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from benchmarks._lib.pages import RESULTS, ROOT, result
+from benchmarks._lib.provenance import commit
+from benchmarks.check import changed_since
+from scaffolding_ext.documents import write_text
+from scaffolding_ext.evaluation.tables import Table, console
+
+STORE = ROOT / "runs" / "figures"
+SAMPLES = ("qwen25_1p5b_math500_samples.jsonl", "r1_distill_8b_math500_draft_only.jsonl.gz")
+RUNS = "r1_distill_8b_math500_draft_target.jsonl.gz"
+
+
+class Study(NamedTuple):
+    """How a result is measured.
+
+    Attributes:
+        command: Module below `benchmarks`, and its options.
+        minutes: Of one core, about.
+        reads: File of the data folder, and the option that takes it.
+        stores: Whether the study takes `--store`.
+        draws: Whether it takes `--plot_path`.
+    """
+
+    command: str
+    minutes: int
+    reads: tuple[str, str] | None = None
+    stores: bool = False
+    draws: bool = False
+
+
+def recorded(study: str, minutes: int, names: tuple[str, ...], *, draws: bool = False) -> Iterator[tuple[str, Study]]:
+    """A study of recorded samples, a result a file."""
+    for name in names:
+        stem = name.split(".")[0]
+        yield f"{study}_{stem}", Study(f"studies.{study}", minutes, ("--samples", name), draws=draws)
+
+
+STUDIES: Mapping[str, Study] = {
+    "dynasor": Study("studies.dynasor", 100, stores=True, draws=True),
+    "stopping": Study("studies.stopping --seed 4101 --num_live 400", 60, stores=True, draws=True),
+    "voting": Study("studies.voting --num_problems 400 --seed 5", 100, draws=True),
+    "load": Study("studies.load --num_problems 64 --load 1 --load 64", 40),
+    "branching": Study("studies.branching --num_problems 400 --num_fit 130", 45, stores=True, draws=True),
+    "phrasings": Study("studies.phrasings", 15, stores=True),
+    "conformal": Study("studies.conformal --num_problems 100 --num_blocks 4", 120, stores=True, draws=True),
+    "conformal_timing": Study("studies.conformal_timing", 60, stores=True, draws=True),
+    "conformal_validity": Study("studies.conformal_validity", 1),
+    "conformal_replay": Study("studies.conformal_replay", 5, ("--runs", RUNS), draws=True),
+    "budgets": Study("studies.budgets --seed 911", 60, stores=True),
+    "budgets_seed912": Study("studies.budgets --seed 912", 60, stores=True),
+    "kept_budgets": Study("studies.kept_budgets --seed 911", 5),
+    "queueing": Study("studies.queueing", 2, draws=True),
+    "scheduling_live": Study(
+        "studies.scheduling --model tinylm/draft --num_problems 60 --max_steps 5 --max_tokens 400 --seconds 60"
+        " --slack 3",
+        60,
+        stores=True,
+    ),
+    "tinylm": Study("studies.tinylm --seed 90", 30),
+    "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),
+    "search": Study("studies.search", 30, stores=True),
+    "kv_sharing": Study("studies.kv_sharing --num_prefixes 5 --num_fitted 8", 20),
+    "sharing_probe": Study("studies.sharing_probe", 5),
+    "huggingface_worker": Study("engines.huggingface_worker --repetitions 3 --num_chains 128 --max_chain_len 768", 20),
+    "huggingface_soak": Study("engines.huggingface_soak", 5),
+    "openai_soak_seed0": Study("engines.openai_soak", 5),
+    "openai_worker": Study("engines.openai_worker", 1),
+    "serve_load": Study("engines.serve_load", 2),
+    "serve_parity": Study("engines.serve_parity", 5),
+    "evaluation": Study("engines.evaluation", 10),
+    **dict(recorded("vote_replay", 10, (*SAMPLES, RUNS), draws=False)),
+    **dict(recorded("signal_study", 10, (*SAMPLES, RUNS))),
+    **dict(recorded("data_set_budget", 5, (*SAMPLES, RUNS))),
+}
+
+
+def is_current(name: str) -> bool:
+    """Whether a kept result was measured with today's code."""
+    path = RESULTS / f"{name}.json"
+    return path.exists() and not changed_since(result(name))
+
+
+def command_of(name: str, data: Path | None) -> list[str] | None:
+    """The command that measures a result; None where it reads a file that is not at hand."""
+    study = STUDIES[name]
+    module, *options = study.command.split()
+    command = [sys.executable, "-m", f"benchmarks.{module}", *options, "--json"]
+    if study.reads is not None:
+        if data is None:
+            return None
+        option, file = study.reads
+        command += [option, str(data / file)]
+    if study.stores:
+        command += ["--store", str(STORE / name)]
+    if study.draws:
+        command += ["--plot_path", str(RESULTS / f"{name}.png")]
+    return command
+
+
+def measure(name: str, command: list[str]) -> None:
+    """Run a study with one thread, and keep its document once it is whole."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    if run.returncode:
+        raise click.ClickException(f"{name} failed; call again to go on: {' '.join(command)}")
+    write_text(RESULTS / f"{name}.json", run.stdout)
+
+
+@click.command(help=__doc__, epilog="Example: python -m benchmarks.figures --only dynasor --only stopping")
+@click.option("--only", multiple=True, type=click.Choice(list(STUDIES)), help="A result; repeatable.", metavar="NAME")
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of samples.")
+@click.option("--list", "as_list", is_flag=True, help="Say what there is; run nothing.")
+def main(only: tuple[str, ...], data: Path | None, as_list: bool) -> None:
+    names = list(only) or [name for name in STUDIES if not is_current(name)]
+    if as_list:
+        table = Table("result", "minutes", "of today's code", "command")
+        for name, study in STUDIES.items():
+            table.add_row(name, str(study.minutes), "yes" if is_current(name) else "no", study.command)
+        console().print(table)
+        left = sum(study.minutes for name, study in STUDIES.items() if not is_current(name))
+        console().print(f"{left / 60:.0f} hours of one core are left")
+        return
+    if str(commit()).endswith("-dirty"):
+        raise click.ClickException("tracked files differ from their commit: a result names the commit; commit first")
+    for number, name in enumerate(names, 1):
+        command = command_of(name, data)
+        if command is None:
+            print(f"{name}: left out, it reads samples: give --data", file=sys.stderr)
+            continue
+        print(f"{name} ({number} of {len(names)}, about {STUDIES[name].minutes} minutes)", file=sys.stderr)
+        measure(name, command)
+
+
+if __name__ == "__main__":
+    main()

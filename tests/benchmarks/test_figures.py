@@ -1,0 +1,56 @@
+"""Every kept result has a command that measures it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import figures
+
+pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("name", figures.STUDIES)
+def test_the_study_takes_the_options(name: str, tmp_path: Path) -> None:
+    study = figures.STUDIES[name]
+    if study.reads is not None:
+        (tmp_path / study.reads[1]).write_text("{}\n", encoding="utf-8")
+    command = figures.command_of(name, tmp_path)
+    assert command is not None
+    python, _, module, *options = command
+    assert python == sys.executable
+    main = importlib.import_module(module).main
+    context = main.make_context(module, options)  # parses the options, and runs nothing
+    assert context.params["as_json"]
+
+
+def test_what_reads_samples_is_left_out_without_them() -> None:
+    assert figures.command_of("conformal_replay", None) is None
+
+
+def test_a_document_is_kept_only_where_the_study_came_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    (tmp_path / "mine.json").write_text("older", encoding="utf-8")
+    with pytest.raises(Exception, match="mine failed; call again to go on"):
+        figures.measure("mine", [sys.executable, "-c", "print('half'); raise SystemExit(3)"])
+    assert (tmp_path / "mine.json").read_text(encoding="utf-8") == "older"
+    figures.measure("mine", [sys.executable, "-c", "print('whole')"])
+    assert (tmp_path / "mine.json").read_text(encoding="utf-8") == "whole\n"
+
+
+def test_the_list_says_what_is_of_todays_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        figures, "changed_since", lambda document: [] if "live policy" in json.dumps(document) else ["x"]
+    )
+    shown = CliRunner().invoke(figures.main, ["--list"]).output
+    rows = {line.split()[0]: line.split()[2] for line in shown.splitlines() if len(line.split()) == 3}
+    assert rows["stopping"] == "yes"
+    assert rows["dynasor"] == "no"
+    assert "hours of one core are left" in shown
