@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import shlex
@@ -102,6 +103,49 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return write
+
+
+# Templates written for these tests, which behave as those of the models for conversations of texts; they were held
+# against the models' own where these could be had (docs/models.md says which).
+TEMPLATES = Path(__file__).parent / "prompts" / "chat_templates"
+MODEL_TYPES = {
+    **dict.fromkeys(("deepseek_r1_distill", "qwq"), "qwen2"),
+    **dict.fromkeys(("qwen3", "qwen3_instruct_2507"), "qwen3"),
+    **dict.fromkeys(("llama3_instruct", "smollm2"), "llama"),
+    **dict.fromkeys(("mistral_instruct", "magistral"), "mistral3"),
+    "gpt_oss": "gpt_oss",
+    "nemotron_super_v1_5": "nemotron-nas",
+    "nemotron3_nano": "nemotron_h",
+    "phi4_reasoning": "phi3",
+}
+FIRST_TOKENS = {
+    "deepseek_r1_distill": "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
+    **dict.fromkeys(("nemotron_super_v1_5", "llama3_instruct"), "<|begin_of_text|>"),
+}
+SPECIAL_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|im_start|>", "<|im_end|>")
+
+
+@pytest.fixture(scope="session")
+def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Saves a tokenizer with the chat template of a well-known model, and a config.json; gives the folder."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    from scaffolding_ext.prompts.prompting import model_folder
+
+    @functools.cache
+    def save(name: str, special: tuple[str, ...] = (), **config: Any) -> str:
+        backend = Tokenizer.from_file(str(Path(model_folder("tinylm/draft")) / "tokenizer.json"))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+        tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL_TOKENS, *special]})
+        tokenizer.chat_template = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
+        tokenizer.bos_token = FIRST_TOKENS.get(name, "<s>")
+        folder = tmp_path_factory.mktemp(name) / "model"
+        tokenizer.save_pretrained(folder)
+        (folder / "config.json").write_text(json.dumps({"model_type": MODEL_TYPES[name]} | config))
+        return str(folder)
+
+    return save
 
 
 class CallCount:

@@ -35,7 +35,7 @@ LAYERS = (
     ("stack",),
     ("testing",),
     ("evaluation",),
-    ("serving", "plugins"),
+    ("serving", "plugins", "doctor"),
     ("cli",),
     ("__init__", "__main__"),
 )

@@ -17,6 +17,7 @@ import click
 from scaffolding_ext import __version__
 from scaffolding_ext.cli.budget import budget
 from scaffolding_ext.cli.calibrate import calibrate
+from scaffolding_ext.cli.check import check
 from scaffolding_ext.cli.compare import compare
 from scaffolding_ext.cli.engine import engine
 from scaffolding_ext.cli.env import env
@@ -75,5 +76,5 @@ def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""
 
 
-for command in (run, evaluate, compare, budget, calibrate, engine, serve, env):
+for command in (run, check, evaluate, compare, budget, calibrate, engine, serve, env):
     main.add_command(command)

@@ -58,6 +58,18 @@ class PromptFamily(NamedTuple):
         return functools.reduce(lambda shown, token: shown.replace(token, ""), self.hidden, text)
 
 
+class TurnEnd(NamedTuple):
+    """What ends a turn of the assistant and begins the user's next.
+
+    Attributes:
+        token_id: The special token that it begins with; None where it is none.
+        shown: All of it as decoded text shows it, without special tokens.
+    """
+
+    token_id: int | None
+    shown: str
+
+
 # A string names where a family is: models that ship with a package bring theirs, and it is imported when asked for.
 FAMILIES: dict[str, PromptFamily | str] = {
     # The suffixes of the released Dynasor code, shared by the R1 distillates and QwQ.
@@ -262,8 +274,53 @@ class Prompting:
         """Whether a prompt ends with thinking that is open, so that the completion begins inside it."""
         return self._templated and self._ends_in(self.family.think_open)
 
+    @property
+    def forgets_thinking(self) -> bool:
+        """Whether the chat template leaves the thinking of earlier turns out."""
+        answer = f"{self.family.think_open}\n{_ANSWER}\n{self.family.think_close}\n\nSo."
+        try:
+            return self._templated and _ANSWER not in self._rendered(*_turns("?", answer, "?"))
+        except ConfigError:  # the template takes no further turns
+            return False
+
+    @property
+    def changes_unfinished_turns(self) -> bool:
+        """Whether a chat server that goes on with an unfinished answer reads something else than what was written."""
+        if not self._templated:
+            return False
+        begun = self._rendered(*_turns("?"))
+        answer = _ANSWER if self.opens_thinking else f"{self.family.think_open}\n{_ANSWER}"
+        return any(
+            self._continued(answer + more) != begun + answer + more for more in ("", self.family.close.rstrip("{"))
+        )
+
+    def _continued(self, answer: str) -> str | None:
+        """A conversation that ends with an unfinished answer, as chat servers render it; None where they refuse it."""
+        messages = [dict(turn) for turn in _turns("?", answer)]
+        if self._system_prompt:
+            messages.insert(0, {"role": "system", "content": self._system_prompt})
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages, tokenize=False, continue_final_message=True, **self._variables
+                )
+            )
+        except Exception:  # of any type: a template is code of the model's authors
+            return None
+
+    def turn_end(self) -> TurnEnd | None:
+        """What ends the assistant's turn, by the chat template; None where it has none, or takes no further turns."""
+        try:
+            rest = self._rendered(*_turns("?", _ANSWER, "?")).partition(_ANSWER)[2] if self._templated else ""
+        except ConfigError:
+            return None
+        ids = self.encode(rest.partition("?")[0])
+        if not ids:
+            return None
+        return TurnEnd(None if self.decode(ids[:1]) else ids[0], self.decode(ids))
+
     def _ends_in(self, mark: str) -> bool:
-        rendered = self._rendered({"role": "user", "content": "?"})
+        rendered = self._rendered(*_turns("?"))
         return self.family.as_shown(rendered).rstrip().endswith(mark)
 
     def apply(self, task: GenerationTask, history: Sequence[Turn] = (), raw: bool = False) -> None:
@@ -307,8 +364,7 @@ class Prompting:
         answer = output_of(task)
         opening = f"\n\n{prompt}{self._suffix}\n\n"
         if self._templated:
-            turns = ("user", "?"), ("assistant", _ANSWER), ("user", prompt + self._suffix)
-            opening = self._rendered(*({"role": role, "content": text} for role, text in turns)).partition(_ANSWER)[2]
+            opening = self._rendered(*_turns("?", _ANSWER, prompt + self._suffix)).partition(_ANSWER)[2]
         text = None if task.input_str is None else task.input_str + answer + opening
         ids = None
         if task.input_tokens is not None and task.output_tokens is not None:
@@ -357,6 +413,11 @@ class Prompting:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Prompting:
         return self  # shared by design: copying a large tokenizer costs hundreds of milliseconds
+
+
+def _turns(*texts: str) -> list[Turn]:
+    """A conversation that the user begins."""
+    return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
 
 
 def _check_variables(variables: Mapping[str, Any], template: Any) -> None:

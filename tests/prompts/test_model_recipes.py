@@ -3,7 +3,6 @@
 # ruff: noqa: RUF001  # marks of DeepSeek's tokenizer
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shutil
@@ -14,8 +13,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
 
 from scaffolding_ext import plain_yaml, registry
 from scaffolding_ext.cli.main import main
@@ -24,7 +21,7 @@ from scaffolding_ext.documents import packaged_recipes
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.family_choice import config_of
-from scaffolding_ext.prompts.prompting import Prompting, family_named, load_tokenizer, model_folder
+from scaffolding_ext.prompts.prompting import Prompting, family_named, load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.serving.texts import Reading
 from scaffolding_ext.stack.build import check_stack
@@ -33,27 +30,6 @@ from scaffolding_ext.stack.signature import Arguments
 from scaffolding_ext.testing import ScriptedWorker
 
 RECIPES = packaged_recipes()
-# Templates written for these tests, which behave as those of the models for conversations of texts; they were held
-# against the models' own where these could be had (docs/models.md says which).
-TEMPLATES = Path(__file__).parent / "chat_templates"
-MODEL_TYPE = {
-    "deepseek_r1_distill": "qwen2",
-    "qwen3": "qwen3",
-    "qwen3_instruct_2507": "qwen3",
-    "qwq": "qwen2",
-    "gpt_oss": "gpt_oss",
-    "nemotron_super_v1_5": "nemotron-nas",
-    "nemotron3_nano": "nemotron_h",
-    "phi4_reasoning": "phi3",
-    "llama3_instruct": "llama",
-    "mistral_instruct": "mistral3",
-    "magistral": "mistral3",
-    "smollm2": "llama",
-}
-FIRST_TOKEN = {
-    "deepseek_r1_distill": "<｜begin▁of▁sentence｜>",
-    **dict.fromkeys(("nemotron_super_v1_5", "llama3_instruct"), "<|begin_of_text|>"),
-}
 BOX = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 TODAY = date.today().isoformat()
 HARMONY = (
@@ -62,27 +38,6 @@ HARMONY = (
     "included for every message.<|end|>"
 )  # openai-harmony 0.0.8 renders the same for that date and effort
 MARKS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>")
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Saves a tokenizer with a model's template, and the config.json of a model of its type; gives the folder."""
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_file(str(Path(model_folder("tinylm/draft")) / "tokenizer.json")),
-        eos_token="</s>",
-    )
-    tokenizer.add_special_tokens({"additional_special_tokens": list(MARKS)})
-
-    @functools.cache
-    def save(name: str, **config: Any) -> str:
-        tokenizer.chat_template = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
-        tokenizer.bos_token = FIRST_TOKEN.get(name, "<s>")
-        folder = tmp_path_factory.mktemp(name) / "model"
-        tokenizer.save_pretrained(folder)
-        (folder / "config.json").write_text(json.dumps({"model_type": MODEL_TYPE[name]} | config))
-        return str(folder)
-
-    return save
 
 
 def rendered(prompting: Prompting, question: str = "Q") -> str:
@@ -130,16 +85,18 @@ def prompting_of(recipe: str, folder: str) -> Prompting:
 
 
 @pytest.mark.parametrize("recipe", EXPECTED)
-def test_a_recipe_renders_its_models_prompt(recipe: str, saved: Callable[..., str]) -> None:
-    prompting = prompting_of(recipe, saved(TEMPLATE_OF.get(recipe, recipe)))
+def test_a_recipe_renders_its_models_prompt(recipe: str, saved_model: Callable[..., str]) -> None:
+    prompting = prompting_of(recipe, saved_model(TEMPLATE_OF.get(recipe, recipe)))
     assert rendered(prompting) == EXPECTED[recipe]
     assert prompting.family is family_named(FAMILY_OF[recipe])
     assert prompting.choice.name == FAMILY_OF[recipe]
 
 
 @pytest.mark.parametrize("recipe", sorted(FAMILY_OF.keys() - {"nemotron", "smollm2", "llama3_instruct"}))
-def test_every_chain_of_a_thinking_recipe_begins_inside_its_thinking(recipe: str, saved: Callable[..., str]) -> None:
-    prompting = prompting_of(recipe, saved(TEMPLATE_OF.get(recipe, recipe)))
+def test_every_chain_of_a_thinking_recipe_begins_inside_its_thinking(
+    recipe: str, saved_model: Callable[..., str]
+) -> None:
+    prompting = prompting_of(recipe, saved_model(TEMPLATE_OF.get(recipe, recipe)))
     assert prompting.opens_thinking is (FAMILY_OF[recipe] != "instruct")
 
 
@@ -147,8 +104,8 @@ def test_every_recipe_has_its_expected_prompt() -> None:
     assert {f"models/{name}" for name in EXPECTED} == RECIPES.keys()
 
 
-def test_effort_and_system_prompt_of_gpt_oss_stand_where_harmony_has_them(saved: Callable[..., str]) -> None:
-    folder = saved("gpt_oss")
+def test_effort_and_system_prompt_of_gpt_oss_stand_where_harmony_has_them(saved_model: Callable[..., str]) -> None:
+    folder = saved_model("gpt_oss")
     prompting = Prompting.for_model(
         folder, system_prompt="Be brief.", chat_template_kwargs={"reasoning_effort": "high"}
     )
@@ -174,23 +131,25 @@ def test_effort_and_system_prompt_of_gpt_oss_stand_where_harmony_has_them(saved:
     ],
 )
 def test_the_family_is_found_from_the_models_files(
-    name: str, config: dict[str, Any], family: str, reason: str, saved: Callable[..., str]
+    name: str, config: dict[str, Any], family: str, reason: str, saved_model: Callable[..., str]
 ) -> None:
-    choice = Prompting.for_model(saved(name, **config)).choice
+    choice = Prompting.for_model(saved_model(name, **config)).choice
     assert (choice.name, choice.is_guess) == (family, True)
     assert re.search(reason.replace("|", r"\|"), choice.reason)
 
 
-def test_a_model_without_a_template_thinks_if_its_vocabulary_says_so(saved: Callable[..., str], tmp_path: Path) -> None:
-    folder = shutil.copytree(saved("qwen3"), tmp_path / "bare")
+def test_a_model_without_a_template_thinks_if_its_vocabulary_says_so(
+    saved_model: Callable[..., str], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(saved_model("qwen3"), tmp_path / "bare")
     (folder / "chat_template.jinja").unlink()
     choice = Prompting.for_model(str(folder)).choice
     assert choice.name == "deepseek_r1"
     assert "the vocabulary has </think>" in choice.reason
 
 
-def test_a_prompt_that_closes_thinking_makes_the_family_instruct(saved: Callable[..., str]) -> None:
-    folder = saved("nemotron3_nano")
+def test_a_prompt_that_closes_thinking_makes_the_family_instruct(saved_model: Callable[..., str]) -> None:
+    folder = saved_model("nemotron3_nano")
     off = Prompting.for_model(folder, chat_template_kwargs={"enable_thinking": False})
     assert off.choice.name == "instruct"
     assert "closed thinking" in off.choice.reason
@@ -209,13 +168,13 @@ def test_a_config_that_cannot_be_read_says_nothing(text: str | None, tmp_path: P
 # ---- variables and beginnings of the assistant's turn
 
 
-def test_a_variable_that_the_template_never_reads_is_refused(saved: Callable[..., str]) -> None:
+def test_a_variable_that_the_template_never_reads_is_refused(saved_model: Callable[..., str]) -> None:
     with pytest.raises(
         ConfigError, match=r"chat_template_kwargs\.enable_thinkin: .*no 'enable_thinkin'.*: enable_thinking$"
     ):
-        Prompting.for_model(saved("qwen3"), chat_template_kwargs={"enable_thinkin": False})
+        Prompting.for_model(saved_model("qwen3"), chat_template_kwargs={"enable_thinkin": False})
     with pytest.raises(ConfigError, match=r"it reads: none$"):
-        Prompting.for_model(saved("qwq"), chat_template_kwargs={"enable_thinking": False})
+        Prompting.for_model(saved_model("qwq"), chat_template_kwargs={"enable_thinking": False})
 
 
 @pytest.mark.parametrize("option", [{"chat_template_kwargs": {"a": 1}}, {"assistant_prefix": "<think>\n"}])
@@ -225,8 +184,8 @@ def test_both_need_a_template(option: dict[str, Any]) -> None:
     assert caught.value.key == next(iter(option))
 
 
-def test_the_assistants_beginning_is_written_once_and_in_further_turns_too(saved: Callable[..., str]) -> None:
-    prompting = Prompting.for_model(saved("qwq"), assistant_prefix="<think>\n")
+def test_the_assistants_beginning_is_written_once_and_in_further_turns_too(saved_model: Callable[..., str]) -> None:
+    prompting = Prompting.for_model(saved_model("qwq"), assistant_prefix="<think>\n")
     task = GenerationTask(input_str="Q")
     prompting.apply(task)
     assert (task.input_str or "").count("<think>\n") == 1
@@ -239,8 +198,8 @@ def test_the_assistants_beginning_is_written_once_and_in_further_turns_too(saved
 # ---- gpt-oss: marks that a decoded text does not show
 
 
-def test_a_chain_of_gpt_oss_is_closed_into_its_final_channel(saved: Callable[..., str]) -> None:
-    prompting = prompting_of("gpt_oss", saved("gpt_oss"))
+def test_a_chain_of_gpt_oss_is_closed_into_its_final_channel(saved_model: Callable[..., str]) -> None:
+    prompting = prompting_of("gpt_oss", saved_model("gpt_oss"))
     controller = DynasorCoTController(max_tokens=64, chunk_size=8, certainty_threshold=2, mode="chunk")
     controller.prompting = prompting
     worker = ScriptedWorker(lambda task: "4}" if str(task.input_str).endswith("{") else "two and two, I count " * 9)
@@ -256,9 +215,9 @@ def test_a_chain_of_gpt_oss_is_closed_into_its_final_channel(saved: Callable[...
     assert "two and two" not in shown.content
 
 
-def test_the_forced_answer_of_gpt_oss_is_asked_for_by_its_special_tokens(saved: Callable[..., str]) -> None:
-    prompting = Prompting.for_model(saved("gpt_oss"))
-    tokenizer = load_tokenizer(saved("gpt_oss"))
+def test_the_forced_answer_of_gpt_oss_is_asked_for_by_its_special_tokens(saved_model: Callable[..., str]) -> None:
+    prompting = Prompting.for_model(saved_model("gpt_oss"))
+    tokenizer = load_tokenizer(saved_model("gpt_oss"))
     ids = prompting.encode(prompting.family.close)
     (channel,) = tokenizer.convert_tokens_to_ids(["<|channel|>"])
     assert ids.count(channel) == 1
@@ -304,18 +263,18 @@ def test_the_other_worker_of_a_recipe_takes_the_arguments_that_it_is_given(name:
 
 @pytest.mark.parametrize("command", ["run", "eval"])
 def test_the_command_says_which_family_was_found_and_why(
-    command: str, saved: Callable[..., str], tmp_path: Path
+    command: str, saved_model: Callable[..., str], tmp_path: Path
 ) -> None:
     stack = {
         "controller": {"type": "NativeGenerationController"},
         "workers": {"generation": {"type": "ScriptedWorker", "args": {"respond": "\\boxed{1}"}}},
-        "prompt": {"model": saved("qwq")},
+        "prompt": {"model": saved_model("qwq")},
     }
     (tmp_path / "stack.yaml").write_text(json.dumps(stack))
     (tmp_path / "data.jsonl").write_text('{"question": "Q", "answer": "1"}\n')
     rest = ["Q"] if command == "run" else ["--dataset", str(tmp_path / "data.jsonl")]
     arguments = [command, *rest, "--config", str(tmp_path / "stack.yaml")]
-    said = f"Note: prompt family of {saved('qwq')}: deepseek_r1 (the chat template has </think>)\n"
+    said = f"Note: prompt family of {saved_model('qwq')}: deepseek_r1 (the chat template has </think>)\n"
     assert said in CliRunner().invoke(main, arguments).stderr
     named = CliRunner().invoke(main, [*arguments, "--set", "prompt.family=deepseek_r1"])
     assert named.exit_code == 0

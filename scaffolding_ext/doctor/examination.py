@@ -1,0 +1,148 @@
+"""The whole examination of a stack, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from scaffolding_ext.doctor.calls import CallLog
+from scaffolding_ext.doctor.exchange import Exchange, ask, questions_of
+from scaffolding_ext.doctor.findings import Examined, Finding, findings
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.stack.build import build_stack
+from scaffolding_ext.stack.config import StackConfig
+
+_SHOWN_CHARACTERS = 600
+
+
+class Examination(NamedTuple):
+    """What was found.
+
+    Attributes:
+        examined: The stack, the questions, and what came back.
+        findings: What is wrong, and then what is worth knowing.
+    """
+
+    examined: Examined
+    findings: list[Finding]
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether nothing is wrong."""
+        return not any(finding.is_wrong for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, JSON-serialisable."""
+        prompting = self.examined.prompting
+        return {
+            "fine": self.is_fine,
+            "controller": type(self.examined.controller).__name__,
+            "family": None if prompting is None else prompting.choice._asdict(),
+            "exchanges": [
+                {
+                    "question": exchange.question,
+                    "prompt": exchange.prompt,
+                    "written": exchange.written,
+                    "text": exchange.text,
+                    "answer": exchange.answer,
+                    "exit_reason": exchange.exit_reason,
+                    "probe": None if exchange.probe is None else exchange.probe._asdict(),
+                    "error": exchange.error,
+                }
+                for exchange in self.examined.exchanges
+            ],
+            "findings": [finding._asdict() for finding in self.findings],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """All of it, for people."""
+        examined = self.examined
+        yield _row("controller", type(examined.controller).__name__)
+        for tag, worker in examined.config.workers.items():
+            yield _row("worker", f"{tag}: {worker.type} {worker.args.get('model', '')}".rstrip())
+        yield _row("family", _family(examined.prompting))
+        yield _row("sampling", _sampling(examined.exchanges))
+        for number, exchange in enumerate(examined.exchanges, 1):
+            yield ""
+            yield _row(f"question {number}", exchange.question)
+            yield _row("prompt", _quoted(exchange.prompt))
+            yield _row("model wrote", _quoted(exchange.written))
+            if exchange.error is not None:
+                yield _row("failed", exchange.error)
+                continue
+            yield _row("answer", f"{'-' if exchange.answer is None else exchange.answer} ({exchange.exit_reason})")
+            if exchange.probe is not None:
+                asked_by = "by the controller" if exchange.probe.by_controller else "by this check, halfway"
+                yield _row("probe", f"{_quoted(exchange.probe.suffix)} ({asked_by})")
+                yield _row("", f"-> {_quoted(exchange.probe.response)}")
+        yield ""
+        for finding in self.findings:
+            yield f"{'WRONG' if finding.is_wrong else 'note':<6}{finding.name}: {finding.message}"
+            if finding.change:
+                yield f"      change: {finding.change}"
+        num_wrong = sum(finding.is_wrong for finding in self.findings)
+        yield "nothing is wrong" if not num_wrong else f"{num_wrong} wrong"
+
+
+def examine(
+    config: StackConfig,
+    questions: Sequence[str] = (),
+    max_tokens: int = 2048,
+    timeout: float = 600.0,
+    references: Mapping[str, Any] | None = None,
+) -> Examination:
+    """Build a stack, ask it, and look at what went to its workers and came back.
+
+    Args:
+        config: The stack.
+        questions: What is asked, in the place of two that suit the stack.
+        max_tokens: Tokens of each chain, where the controller can be told.
+        timeout: Seconds for each question.
+        references: As of `build_stack`.
+
+    Raises:
+        ConfigError: The stack is wrong, so that it cannot be built.
+        MissingDependencyError: A worker needs a package that is not installed.
+    """
+    asked = list(questions) or questions_of(config)
+    with build_stack(config, references) as llm:
+        log = CallLog(llm.workers)
+        exchanges = [ask(llm, log, question, max_tokens, timeout) for question in asked]
+        controller: Any = llm.prototype_controller
+        examined = Examined(config, controller, getattr(controller, "prompting", None), exchanges)
+        return Examination(examined, findings(examined))
+
+
+def _row(name: str, value: str) -> str:
+    return f"{name:<13}{value}"
+
+
+def _family(prompting: Prompting | None) -> str:
+    if prompting is None:
+        return "- (prompts go to the worker as they are)"
+    opened = "open" if prompting.opens_thinking else "not open"
+    thinks = "" if prompting.choice.name == "instruct" else f"; thinking is {opened} at the end of a prompt"
+    return f"{prompting.choice}{thinks}"
+
+
+def _sampling(exchanges: Sequence[Exchange]) -> str:
+    """How the first chain was asked for."""
+    for exchange in exchanges:
+        for call in exchange.chains:
+            names = ("temperature", "top_p", "top_k", "max_tokens", "num_logprobs", "stop")
+            given = {name: getattr(call.task, name, None) for name in names}
+            said = ", ".join(f"{name} {value}" for name, value in given.items() if value not in (None, []))
+            return (
+                said
+                if given["temperature"] is not None
+                else f"{said}; no temperature: the model's own, or the server's"
+            )
+    return "-"
+
+
+def _quoted(text: str) -> str:
+    """A text on one line, its middle left out where it is long."""
+    if len(text) > _SHOWN_CHARACTERS:
+        half = _SHOWN_CHARACTERS // 2
+        text = f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}"
+    return repr(text)

@@ -1,0 +1,329 @@
+"""What may be wrong with a stack's prompt, sampling and worker: one function a diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scaffolding_ext.answers import extract
+from scaffolding_ext.doctor.exchange import Exchange
+from scaffolding_ext.prompts.family_choice import config_of
+from scaffolding_ext.prompts.prompting import COLLECTIONS, UNTHINKING_FAMILY, Prompting, model_folder
+from scaffolding_ext.workers.sampling_defaults import SamplingDefaults
+
+if TYPE_CHECKING:
+    from scaffolding_ext.doctor.calls import Call
+    from scaffolding_ext.stack.config import StackConfig
+
+BOX = 'prompt: {prompt_suffix: "\\nPlease reason step by step, and put your final answer within \\\\boxed{}."}'
+_HIDDEN = 32  # tokens that a text may lack: marks, and the token that ends it
+
+
+class Finding(NamedTuple):
+    """Something about a stack that its owner should know.
+
+    Attributes:
+        name: Of the diagnosis.
+        message: What was seen.
+        change: The line of the stack file that mends it, or what else does; empty where nothing need be done.
+        is_wrong: Whether the stack should not be run as it is.
+    """
+
+    name: str
+    message: str
+    change: str = ""
+    is_wrong: bool = True
+
+
+class Examined(NamedTuple):
+    """What the diagnoses look at.
+
+    Attributes:
+        config: The stack file.
+        controller: The stack's outermost controller.
+        prompting: Its prompting; None where prompts go to the model as they are.
+        exchanges: The questions, and what came back.
+    """
+
+    config: StackConfig
+    controller: Any
+    prompting: Prompting | None
+    exchanges: Sequence[Exchange]
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model is taken for one that thinks."""
+        return self.prompting is not None and self.prompting.choice.name != UNTHINKING_FAMILY
+
+    @property
+    def chains(self) -> list[Call]:
+        """All calls that wrote chains."""
+        return [call for exchange in self.exchanges for call in exchange.chains]
+
+
+def findings(examined: Examined) -> list[Finding]:
+    """All that the diagnoses say, what is wrong first."""
+    said = [finding for diagnosis in DIAGNOSES for finding in diagnosis(examined)]
+    return sorted(said, key=lambda finding: not finding.is_wrong)
+
+
+def failed(examined: Examined) -> Iterator[Finding]:
+    """A request failed."""
+    for exchange in examined.exchanges:
+        if exchange.error is not None:
+            yield Finding("failed", f"the question {exchange.question!r} failed: {exchange.error}", "see the message")
+            return
+
+
+def no_prompting(examined: Examined) -> Iterator[Finding]:
+    """Nobody renders the prompt, and no server does."""
+    is_chat = any(worker.args.get("endpoint") == "chat" for worker in examined.config.workers.values())
+    if examined.prompting is None and not is_chat:
+        yield Finding(
+            "no_template",
+            "prompts go to the model without its chat template: no worker names a model, or prompt is null",
+            "prompt: {model: FOLDER_OR_HUB_NAME}",
+            is_wrong=False,
+        )
+
+
+def no_box(examined: Examined) -> Iterator[Finding]:
+    """Chains end without an answer that can be read."""
+    ended = [exchange for exchange in examined.exchanges if _ended(exchange)]
+    close = "</think>" if examined.prompting is None else examined.prompting.family.think_close
+    unread = [exchange for exchange in ended if extract(exchange.written.rpartition(close)[2]) is None]
+    if not unread:
+        return
+    lost = [exchange for exchange in unread if exchange.answer is None]
+    message = f'{len(unread)} of {len(ended)} chains ended without \\boxed{{}} and without "the answer is"'
+    prompt = examined.config.prompt
+    asks = prompt is not None and prompt.prompt_suffix is not None and "boxed" in prompt.prompt_suffix
+    insists = bool(getattr(examined.controller, "continues_answers", False))
+    change = BOX
+    if asks and insists:
+        change = "controller.args.probe: {type: AnswerProbe, args: {max_tokens: 64}}  # room for the answer it asks for"
+    elif asks:
+        change = "controller: {type: DynasorCoTController}  # it asks a chain that ends without an answer for one"
+    if lost:
+        yield Finding("no_box", f"{message}, and the stack has no answer to {len(lost)} of them", change)
+    else:
+        yield Finding("no_box", f"{message}; the stack asked for the answer", "" if asks else change, is_wrong=False)
+
+
+def no_thinking_mark(examined: Examined) -> Iterator[Finding]:
+    """A model that is taken for one that thinks marks no thinking, or the other way round."""
+    prompting = examined.prompting
+    if prompting is None:
+        return
+    family = prompting.family
+    written = [exchange for exchange in examined.exchanges if exchange.chains and exchange.error is None]
+    if not examined.thinks:
+        marks = ("<think>", "</think>", "[THINK]", "assistantfinal")
+        seen = next((mark for mark in marks for exchange in written if mark in exchange.written), None)
+        if seen is not None:
+            found = {"[THINK]": "magistral", "assistantfinal": "gpt_oss"}.get(seen, "deepseek_r1")
+            yield Finding(
+                "no_thinking_mark",
+                f"the family is {prompting.choice}, but the model writes {seen!r}: probes and budgets take its "
+                "thinking for its answer",
+                f"prompt: {{family: {found}}}",
+            )
+        return
+    opened = prompting.opens_thinking
+    unopened = [e for e in written if not opened and not e.written.lstrip().startswith(family.think_open)]
+    unclosed = [e for e in written if _ended(e) and family.think_close not in e.written]
+    if unclosed:
+        which = f"{len(unclosed)} of {len(written)} chains ended by themselves without {family.think_close!r}"
+        if prompting.choice.name == "gpt_oss":
+            yield Finding(
+                "no_thinking_mark",
+                f"{which}: the server stops at <|end|>, which ends the thinking alone",
+                'in generation_config.json: "eos_token_id": [200002, 199999, 200012]',
+            )
+            return
+        yield Finding(
+            "no_thinking_mark",
+            f"{which}: the family is {prompting.choice}; this model closes its thinking otherwise, or does not think",
+            "prompt: {family: instruct}",
+        )
+    elif unopened:
+        yield Finding(
+            "no_thinking_mark",
+            f"neither the prompt nor the model opens thinking with {family.think_open!r} in {len(unopened)} of "
+            f"{len(written)} chains, so that the model may skip it",
+            'prompt: {assistant_prefix: "<think>\\n"}' if family.think_open == "<think>" else "",
+        )
+
+
+def dropped_thinking(examined: Examined) -> Iterator[Finding]:
+    """The thinking is written, and somebody on the way drops it."""
+    prompting = examined.prompting
+    if prompting is not None and examined.thinks and not prompting.family.hidden:
+        mark = prompting.family.think_close
+        if mark not in prompting.decode(prompting.encode(f"a{mark}b")):
+            yield Finding(
+                "dropped_thinking",
+                f"the tokenizer has {mark!r} as a special token, so that no decoded text shows it: nobody sees the end "
+                "of thinking",
+                f'in tokenizer_config.json, at {mark}: "special": false',
+            )
+            return
+    if prompting is not None:
+        for call in examined.chains:
+            shown = len(prompting.encode(call.text))
+            if (
+                call.num_decoded is not None
+                and call.num_decoded > 2 * shown + _HIDDEN
+                and call.finish_reason is not None
+            ):
+                yield Finding(
+                    "dropped_thinking",
+                    f"the worker counts {call.num_decoded} tokens, and its text has {shown}: the server keeps the "
+                    "thinking to itself",
+                    f"workers.{call.tag}.args.endpoint: completions, and start the server without a reasoning parser",
+                )
+                break
+    yield from _dropped_by_chat(examined)
+    if prompting is not None and examined.thinks and prompting.forgets_thinking:
+        yield Finding(
+            "dropped_thinking",
+            "the chat template drops the thinking of earlier turns. Further turns of this stack keep it; clients of "
+            "`serve` that send a history lose it",
+            is_wrong=False,
+        )
+
+
+def _dropped_by_chat(examined: Examined) -> Iterator[Finding]:
+    """A chat server goes on with an unfinished answer by a template that writes something else."""
+    for tag, worker in examined.config.workers.items():
+        if worker.args.get("endpoint") != "chat" or not getattr(examined.controller, "continues_answers", False):
+            continue
+        try:
+            prompting = Prompting.for_model(str(worker.args.get("tokenizer") or worker.args.get("model")))
+        except Exception as error:  # of any type: the tokenizer is not here, and only the server knows its template
+            message = f"whether the server's template keeps unfinished thinking was not seen: {error}"
+            yield Finding("dropped_thinking", message, is_wrong=False)
+            continue
+        if prompting.changes_unfinished_turns:
+            yield Finding(
+                "dropped_thinking",
+                "the chat template changes an unfinished answer that a server goes on with, so that probes ask about a "
+                "chain that the model does not see",
+                f"workers.{tag}.args.endpoint: completions",
+            )
+
+
+def greedy_thinking(examined: Examined) -> Iterator[Finding]:
+    """A reasoning model is decoded greedily."""
+    prompting = examined.prompting
+    if prompting is None or not examined.thinks or prompting.choice.name in COLLECTIONS:
+        return
+    greedy = [call for call in examined.chains if _temperature(call) == 0]
+    if greedy:
+        model = str(getattr(greedy[0].worker, "model", "") or "")
+        own = config_of(model_folder(model), "generation_config.json") if model else {}
+        temperature, top_p = own.get("temperature") or 0.6, own.get("top_p") or 0.95
+        yield Finding(
+            "greedy_thinking",
+            f"{len(greedy)} of {len(examined.chains)} chains are decoded greedily, at which reasoning models repeat "
+            "themselves",
+            f"sampling: {{temperature: {temperature}, top_p: {top_p}}}",
+        )
+
+
+def missing_logprobs(examined: Examined) -> Iterator[Finding]:
+    """Log-probabilities were asked for and did not come."""
+    for exchange in examined.exchanges:
+        for call in exchange.calls:
+            wanted = call.task.num_logprobs
+            if wanted and not call.has_logprobs and call.text:
+                yield Finding(
+                    "missing_logprobs",
+                    f"{type(call.worker).__name__} was asked for {wanted} log-probabilities a token and gave none",
+                    f"workers: {{{call.tag}: {{type: ..., args: ...}}}}  # one that gives them (docs/servers.md), or a "
+                    "rule, weight or scorer that reads none",
+                )
+                return
+
+
+def stop_ids(examined: Examined) -> Iterator[Finding]:
+    """The model goes on behind the end of its turn."""
+    prompting = examined.prompting
+    if prompting is None or prompting.family.hidden:  # in harmony the end of a message is not the end of a turn
+        return
+    end = prompting.turn_end()
+    if end is None:
+        return
+    is_line = end.shown.startswith("\n") and bool(end.shown.strip())  # such as "\nuser\n"; a word may stand anywhere
+    for call in examined.chains:
+        passed = end.token_id is not None and end.token_id in (call.token_ids or [])[:-1]
+        if not passed and not (is_line and end.shown in call.text):
+            continue
+        what = f"token {end.token_id}, which ends its turn" if passed else f"{end.shown!r}, where the next turn begins"
+        changes = [f"sampling: {{stop: [{_quoted(end.shown)}]}}"] if is_line else []
+        changes += [] if end.token_id is None else [f'in generation_config.json: "eos_token_id": [{end.token_id}]']
+        message = f"a chain goes on behind {what}: the worker does not stop there"
+        yield Finding("stop_ids", message, ", or ".join(changes))
+        return
+
+
+def unanswered_probe(examined: Examined) -> Iterator[Finding]:
+    """Probes get no answer that can be read."""
+    probes = [exchange.probe for exchange in examined.exchanges if exchange.probe is not None]
+    silent = [probe for probe in probes if probe.answer is None]
+    if probes and len(silent) == len(probes):
+        needs = bool(getattr(examined.controller, "continues_answers", False))
+        yield Finding(
+            "unanswered_probe",
+            f"{len(silent)} of {len(probes)} probes got no answer with a closed box, the first {silent[0].response!r}",
+            "prompt: {family: ...}  # another family's probe, or controller.args.probe: {type: AnswerProbe, args: "
+            "{max_tokens: 40}} for longer answers",
+            is_wrong=needs,
+        )
+
+
+def never_ends(examined: Examined) -> Iterator[Finding]:
+    """Every chain ran into its limit."""
+    chains = [call for call in examined.chains if call.finish_reason is not None]
+    cut = [call for call in chains if call.finish_reason == "length"]
+    asked = [exchange for exchange in examined.exchanges if exchange.exit_reason == "length"]
+    if chains and len(cut) == len(chains) and len(asked) == len(examined.exchanges):
+        yield Finding(
+            "never_ends",
+            "every chain ran into its limit of tokens, so that little was seen of how chains end",
+            "check --max_tokens N, with more tokens",
+            is_wrong=False,
+        )
+
+
+DIAGNOSES: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
+    failed,
+    no_prompting,
+    no_thinking_mark,
+    dropped_thinking,
+    greedy_thinking,
+    stop_ids,
+    no_box,
+    missing_logprobs,
+    unanswered_probe,
+    never_ends,
+)
+
+
+def _ended(exchange: Exchange) -> bool:
+    """Whether a chain ended by itself."""
+    return exchange.error is None and any(call.finish_reason == "stop" for call in exchange.chains)
+
+
+def _temperature(call: Call) -> float | None:
+    """The temperature at which a call was decoded; None where only its server knows."""
+    if call.task.temperature is not None:
+        return call.task.temperature
+    model = getattr(call.worker, "model", None)
+    if not isinstance(model, str) or hasattr(call.worker, "flavor"):  # no model, or a server's
+        return None
+    return SamplingDefaults.of_model(model_folder(model)).selection(call.task).temperature
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

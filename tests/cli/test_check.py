@@ -1,0 +1,63 @@
+"""`scaffolding-ext check`: its exit code, its report and its help; on the embedded model for real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from scaffolding_ext.cli.main import main
+
+
+def stack(folder: Path, respond: str, **more: object) -> str:
+    path = folder / "stack.yaml"
+    worker = {"type": "ScriptedWorker", "args": {"respond": respond}}
+    content = {"controller": {"type": "NativeGenerationController"}, "workers": {"generation": worker}, **more}
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def test_the_exit_code_says_whether_something_is_wrong(tmp_path: Path) -> None:
+    fine = CliRunner().invoke(main, ["check", stack(tmp_path, "\\boxed{4}")])
+    assert (fine.exit_code, fine.stdout.splitlines()[-1]) == (0, "nothing is wrong")
+    bad = CliRunner().invoke(main, ["check", stack(tmp_path, "four")])
+    assert (bad.exit_code, bad.stdout.splitlines()[-1]) == (1, "1 wrong")
+    assert "WRONG no_box:" in bad.stdout
+    assert "      change: prompt: {prompt_suffix:" in bad.stdout
+
+
+def test_a_stack_that_cannot_be_built_is_an_error(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["check", str(tmp_path / "no.yaml")])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Error: cannot read the stack file")
+
+
+def test_questions_are_asked_in_the_place_of_the_stacks_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text('{"question": "Mine?", "answer": "4"}\n' * 1)
+    path = stack(tmp_path, "\\boxed{4}", dataset=str(tmp_path / "mine.jsonl"))
+    of_dataset = json.loads(CliRunner().invoke(main, ["check", path, "--json"]).stdout)
+    assert [exchange["question"] for exchange in of_dataset["exchanges"]] == ["Mine?"]
+    arguments = ["check", path, "--json", "--question", "One?", "--question", "Two?", "--question", "Three?"]
+    asked = json.loads(CliRunner().invoke(main, arguments).stdout)
+    assert [exchange["question"] for exchange in asked["exchanges"]] == ["One?", "Two?", "Three?"]
+    assert asked["exchanges"][0]["answer"] == "4"
+
+
+def test_the_help_has_an_example() -> None:
+    assert (
+        "Example:\n    scaffolding-ext check configs:models/qwen3 " in CliRunner().invoke(main, ["check", "-h"]).stdout
+    )
+
+
+@pytest.mark.parametrize("name", ["dynasor_cot", "majority_vote"])
+def test_the_embedded_model_is_fine(name: str) -> None:
+    pytest.importorskip("torch")
+    overrides = ["--set", "controller.args.default_sample_num=2"] if name == "majority_vote" else []
+    question = "Start with 5. Apply a+3,b-2. Find the total."
+    result = CliRunner().invoke(main, ["check", f"configs:{name}", "--question", question, *overrides])
+    assert result.exit_code == 0, result.output
+    assert "family       tinylm" in result.stdout
+    assert "answer       6" in result.stdout
+    assert "Final Answer: \\\\boxed{" in result.stdout  # the probe

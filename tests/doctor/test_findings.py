@@ -1,0 +1,269 @@
+"""The doctor: each diagnosis on a double that misbehaves so, and none on one that does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.doctor.examination import Examination, examine
+from scaffolding_ext.doctor.findings import Examined, Finding, dropped_thinking
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.protocol import GenerationTask, TaskStatus
+from scaffolding_ext.stack.load import load_config
+from scaffolding_ext.testing import ScriptedWorker
+
+NATIVE: dict[str, Any] = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.6}}}
+DYNASOR: dict[str, Any] = {
+    "type": "DynasorCoTController",
+    "args": {"max_tokens": 64, "mode": "chunk", "chunk_size": 8, "sampling_params": {"temperature": 0.6}},
+}
+GOOD = "<think>\nhm\n</think>\n\nIt is \\boxed{42}."
+
+
+class Hiding(ScriptedWorker):
+    """Keeps the thinking to itself, and counts it."""
+
+    async def _generate(self, task: GenerationTask) -> TaskStatus:
+        status = await super()._generate(task)
+        task.output_tokens = [7] * 900
+        return status
+
+    task_handlers: ClassVar = {**ScriptedWorker.task_handlers, GenerationTask: _generate}
+
+
+class Modelled(ScriptedWorker):
+    """Says that it serves a model, as workers do that run one themselves."""
+
+    model: Any = None
+
+    def __init__(self, respond: Any, model: str) -> None:
+        super().__init__(respond)
+        self.model = model
+
+
+def examined(
+    respond: Any,
+    model: str | None = None,
+    controller: dict[str, Any] = NATIVE,
+    worker: dict[str, Any] | None = None,
+    max_tokens: int = 2048,
+    **prompt: Any,
+) -> Examination:
+    stack = {
+        "controller": controller,
+        "workers": {"generation": worker or {"type": "ScriptedWorker", "args": {"respond": {"$ref": "respond"}}}},
+        **({} if model is None else {"prompt": {"model": model, **prompt}}),
+    }
+    return examine(load_config(stack), max_tokens=max_tokens, references={"respond": respond})
+
+
+def wrong(examination: Examination) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examination.findings if finding.is_wrong}
+
+
+def noted(examination: Examination) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examination.findings if not finding.is_wrong}
+
+
+# ---- nothing is wrong
+
+
+def test_a_stack_that_behaves_is_fine(saved_model: Callable[..., str]) -> None:
+    found = examined(lambda task: "42}" if str(task.input_str).endswith("{") else GOOD, saved_model("qwen3"))
+    assert found.is_fine, found.findings
+    assert set(noted(found)) == {"dropped_thinking"}  # of earlier turns, by the template
+    assert list(found.lines())[-1] == "nothing is wrong"
+
+
+def test_the_report_shows_prompt_probe_and_answer(saved_model: Callable[..., str]) -> None:
+    found = examined(lambda task: "42}" if str(task.input_str).endswith("{") else GOOD, saved_model("qwen3"))
+    text = "\n".join(found.lines())
+    assert "prompt       '<|im_start|>user\\nWhat is 17 + 25?<|im_end|>\\n<|im_start|>assistant\\n'" in text
+    assert "**Final Answer**\\n\\n\\\\[ \\\\boxed{' (by this check, halfway)" in text
+    assert "-> '42}'" in text
+    assert "answer       42 (end)" in text
+    assert "family       deepseek_r1 (the chat template has </think>)" in text
+    assert json.loads(json.dumps(found.to_json()))["fine"] is True
+
+
+def test_a_long_text_is_shortened_in_its_middle(saved_model: Callable[..., str]) -> None:
+    found = examined("a" * 500 + "b" * 500 + " \\boxed{1}", saved_model("smollm2"))
+    (shown,) = {line for line in found.lines() if line.startswith("model wrote")}
+    assert "characters ...] bbb" in shown
+    assert len(shown) < 800
+
+
+# ---- one thing is wrong
+
+
+def test_no_box(saved_model: Callable[..., str]) -> None:
+    found = wrong(examined("Forty-two, I should say.", saved_model("smollm2")))
+    assert found.keys() == {"no_box"}
+    assert "2 of 2 chains ended without" in found["no_box"].message
+    assert found["no_box"].change.startswith('prompt: {prompt_suffix: "\\nPlease reason')
+    asked = wrong(examined("Forty-two.", saved_model("smollm2"), prompt_suffix=" Put it into \\boxed{}."))
+    assert "DynasorCoTController" in asked["no_box"].change
+
+
+def test_an_answer_that_was_asked_for_is_only_noted(saved_model: Callable[..., str]) -> None:
+    controller = {**DYNASOR, "args": {**DYNASOR["args"], "family": "instruct"}}
+    found = examined(
+        lambda task: "42}" if str(task.input_str).endswith("{") else "So.", saved_model("smollm2"), controller
+    )
+    assert found.is_fine
+    assert "the stack asked for the answer" in noted(found)["no_box"].message
+
+
+def test_a_thinking_family_whose_mark_never_comes(saved_model: Callable[..., str]) -> None:
+    found = wrong(examined("It is \\boxed{42}.", saved_model("qwen3")))
+    assert found.keys() == {"no_thinking_mark"}
+    assert found["no_thinking_mark"].change == "prompt: {family: instruct}"
+
+
+def test_thinking_that_nobody_opens(saved_model: Callable[..., str]) -> None:
+    found = wrong(examined("hm</think>It is \\boxed{42}.", saved_model("qwen3")))
+    assert found["no_thinking_mark"].change == 'prompt: {assistant_prefix: "<think>\\n"}'
+    opened = examined("hm</think>It is \\boxed{42}.", saved_model("qwen3"), assistant_prefix="<think>\n")
+    assert "no_thinking_mark" not in wrong(opened)
+
+
+@pytest.mark.parametrize(
+    ("text", "family"), [("<think>hm</think>\\boxed{42}", "deepseek_r1"), ("[THINK]a[/THINK]\\boxed{42}", "magistral")]
+)
+def test_a_model_that_thinks_against_its_family(text: str, family: str, saved_model: Callable[..., str]) -> None:
+    found = wrong(examined(text, saved_model("smollm2")))
+    assert found.keys() == {"no_thinking_mark"}
+    assert found["no_thinking_mark"].change == f"prompt: {{family: {family}}}"
+
+
+def test_gpt_oss_that_is_stopped_behind_its_thinking(saved_model: Callable[..., str]) -> None:
+    found = wrong(examined("analysisTwo and two.", saved_model("gpt_oss")))
+    assert "stops at <|end|>" in found["no_thinking_mark"].message
+    assert "200002" in found["no_thinking_mark"].change
+
+
+def test_a_mark_that_decoding_drops(saved_model: Callable[..., str]) -> None:
+    found = wrong(examined(GOOD, saved_model("qwen3", special=("</think>",))))
+    assert "special token" in found["dropped_thinking"].message
+    assert '"special": false' in found["dropped_thinking"].change
+
+
+def test_a_server_that_keeps_the_thinking_to_itself(saved_model: Callable[..., str]) -> None:
+    worker = {"type": f"{__name__}:Hiding", "args": {"respond": "</think>It is \\boxed{42}."}}
+    found = wrong(examined(None, saved_model("qwq"), worker=worker))
+    assert "counts 900 tokens" in found["dropped_thinking"].message
+    assert "endpoint: completions" in found["dropped_thinking"].change
+
+
+def chat_stack(model: str) -> Examined:
+    worker = {
+        "type": "OpenAIWorker",
+        "args": {"base_url": "http://localhost:1/v1", "model": "m", "tokenizer": model, "endpoint": "chat"},
+    }
+    config = load_config({"controller": DYNASOR, "workers": {"generation": worker}})
+    return Examined(config, DynasorCoTController(), None, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("qwen3", True),
+        ("nemotron3_nano", True),
+        ("deepseek_r1_distill", True),
+        ("llama3_instruct", False),
+        ("smollm2", False),
+    ],
+)
+def test_a_chat_template_that_changes_an_unfinished_answer(
+    name: str, changes: bool, saved_model: Callable[..., str]
+) -> None:
+    model = saved_model(name)
+    assert Prompting.for_model(model, family="deepseek_r1").changes_unfinished_turns is changes
+    found = list(dropped_thinking(chat_stack(model)))
+    assert [finding.change for finding in found] == ["workers.generation.args.endpoint: completions"] * changes
+
+
+def test_a_chat_template_that_nobody_can_read_is_said(tmp_path: Path) -> None:
+    (finding,) = dropped_thinking(chat_stack(str(tmp_path / "nothing")))
+    assert not finding.is_wrong
+    assert "was not seen" in finding.message
+
+
+def test_a_reasoning_model_that_runs_greedily(saved_model: Callable[..., str]) -> None:
+    greedy = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.0}}}
+    found = wrong(examined(GOOD, saved_model("qwen3"), greedy))
+    assert found.keys() == {"greedy_thinking"}
+    assert found["greedy_thinking"].change == "sampling: {temperature: 0.6, top_p: 0.95}"
+    assert not wrong(examined("\\boxed{42}", saved_model("smollm2"), greedy))  # it does not think
+
+
+def test_a_worker_that_is_greedy_by_itself(saved_model: Callable[..., str]) -> None:
+    model = saved_model("qwen3")
+    worker = {"type": f"{__name__}:Modelled", "args": {"respond": GOOD, "model": model}}
+    unsaid = {"type": "NativeGenerationController"}
+    assert "greedy_thinking" in wrong(examined(None, model, unsaid, worker))
+    own = saved_model("qwen3", marker=1)
+    (Path(own) / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.9, "top_p": 0.8}')
+    worker = {"type": f"{__name__}:Modelled", "args": {"respond": GOOD, "model": own}}
+    assert not wrong(examined(None, own, unsaid, worker))
+    named = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.0}}}
+    change = wrong(examined(None, own, named, worker))["greedy_thinking"].change
+    assert change == "sampling: {temperature: 0.9, top_p: 0.8}"
+
+
+def test_log_probabilities_that_do_not_come(saved_model: Callable[..., str]) -> None:
+    wants = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 1.0, "num_logprobs": 5}}}
+    found = wrong(examined("\\boxed{42}", saved_model("smollm2"), wants))
+    assert found.keys() == {"missing_logprobs"}
+    assert "asked for 5 log-probabilities" in found["missing_logprobs"].message
+
+
+def test_a_worker_that_goes_on_behind_the_end_of_a_turn(saved_model: Callable[..., str]) -> None:
+    found = wrong(examined("\\boxed{42}\nuser\nThanks!", saved_model("smollm2")))
+    assert found.keys() == {"stop_ids"}
+    assert found["stop_ids"].change.startswith('sampling: {stop: ["\\nuser\\n"]}, or in generation_config.json')
+
+
+def test_an_end_token_in_the_middle_of_a_chain(saved_model: Callable[..., str]) -> None:
+    model = saved_model("smollm2")
+    end = Prompting.for_model(model).turn_end()
+    assert end is not None
+    assert end.token_id is not None
+    found = wrong(examined(lambda task: [*map(ord, "\\boxed{4}"), end.token_id, ord("!")], model))
+    assert f"token {end.token_id}, which ends its turn" in found["stop_ids"].message
+    assert "stop_ids" not in wrong(examined(lambda task: [*map(ord, "\\boxed{4}"), end.token_id], model))  # at its end
+
+
+def test_probes_without_an_answer(saved_model: Callable[..., str]) -> None:
+    controller = {**DYNASOR, "args": {**DYNASOR["args"], "family": "instruct"}}
+    found = wrong(examined("I would not know", saved_model("smollm2"), controller))
+    assert found.keys() == {"unanswered_probe"}
+    assert "2 of 2 probes" in found["unanswered_probe"].message
+
+
+def test_a_controller_keeps_its_own_limit(saved_model: Callable[..., str]) -> None:
+    controller = {"type": "NativeGenerationController", "args": {"sampling_params": {"max_tokens": 3}}}
+    found = examined("a long text", saved_model("smollm2"), controller, max_tokens=2048)
+    assert [exchange.written for exchange in found.examined.exchanges] == ["a l", "a l"]
+
+
+def test_a_limit_that_every_chain_runs_into_is_noted(saved_model: Callable[..., str]) -> None:
+    found = examined("a long text without an end", saved_model("smollm2"), max_tokens=5)
+    assert "--max_tokens" in noted(found)["never_ends"].change
+
+
+def test_a_request_that_fails(saved_model: Callable[..., str]) -> None:
+    found = examined(lambda task: RuntimeError("no GPU left"), saved_model("smollm2"))
+    assert "no GPU left" in wrong(found)["failed"].message
+    assert any(line.startswith("failed") for line in found.lines())
+
+
+def test_a_stack_without_a_template_is_noted() -> None:
+    found = examined("\\boxed{42}")
+    assert found.is_fine
+    assert noted(found).keys() == {"no_template"}
