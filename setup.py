@@ -48,7 +48,7 @@ EXTRAS = {
     "ray": ["ray>=2.50"],
     "lm-eval": ["lm-eval>=0.4.9"],
     "inspect": ["inspect-ai>=0.3.200"],
-    "otel": ["opentelemetry-api>=1.27", "opentelemetry-sdk>=1.27"],
+    "otel": ["opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-http>=1.30"],
 }
 EXTRAS["all"] = sorted({requirement for requirements in EXTRAS.values() for requirement in requirements})
 EXTRAS |= {
@@ -70,6 +70,7 @@ EXTRAS |= {
         "twine>=6.1",
         "pyyaml>=6",  # the tests of the workflows
         *EXTRAS["serve"],
+        "opentelemetry-sdk>=1.30",  # the tests of spans
     ],
 }
 

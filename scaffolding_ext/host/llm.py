@@ -11,7 +11,7 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import RequestCancelledError, ShutdownError
@@ -27,6 +27,9 @@ from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import RequestSeeds
 from scaffolding_ext.scheduling.base import Policy
 from scaffolding_ext.scheduling.waiting_line import WaitingLine
+
+if TYPE_CHECKING:
+    from scaffolding_ext.host.telemetry import Telemetry
 
 _PATIENCE = 512  # requests that may start before one that waits
 
@@ -46,6 +49,7 @@ class ScaffoldingLlm:
         scheduling: Which requests are served first, by the host and by the workers that order what waits. None leaves
             it to the workers: whoever came first.
         deadline: Seconds after its arrival within which the answer to a request is wanted that brings no deadline.
+        telemetry: Makes OpenTelemetry's spans of the requests; see `host.telemetry`. None makes none.
         record_execution: Whether each request's `program.execution` records its calls; see `ExecutionRecorder`.
 
     Raises:
@@ -64,6 +68,7 @@ class ScaffoldingLlm:
         scheduling: Policy | None = None,
         deadline: float | None = None,
         record_execution: bool = False,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.prototype_controller = arguments.checked_controller(prototype_controller, workers)
         self.workers = arguments.checked_workers(workers)
@@ -72,6 +77,8 @@ class ScaffoldingLlm:
         self.scheduling = arguments.checked_policy(scheduling, self.workers)
         self.deadline = arguments.checked_seconds("deadline", deadline)
         self.record_execution = record_execution
+        self.telemetry = telemetry
+        self._models = {} if telemetry is None else telemetry.join(self.workers)
         self._dispatcher = Dispatcher(self.workers)
         self._seeds = RequestSeeds(arguments.checked_seed(seed))
         self._worker_shutdown = WorkerShutdown(self.workers)
@@ -112,6 +119,7 @@ class ScaffoldingLlm:
         timeout: float | None = None,
         deadline: float | None = None,
         cache_salt: str | None = None,
+        trace_parent: str | None = None,
         **kwargs: Any,
     ) -> ScaffoldingResult:
         """Submit a prompt; returns at once.
@@ -126,6 +134,7 @@ class ScaffoldingLlm:
             deadline: Seconds from now within which the answer is wanted, for policies that go by it; a request that
                 takes longer goes on. Without one the host's takes its place, and without that the time-out.
             cache_salt: Requests with different salts share no KV in workers that can keep them apart. None: all share.
+            trace_parent: The caller's span, as W3C's header `traceparent` says it, for the host's telemetry.
             **kwargs: Passed to the controller's `generate`.
 
         Raises:
@@ -143,6 +152,10 @@ class ScaffoldingLlm:
         if self.scheduling is not None:
             self.scheduling.take_in(program)
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)
+        if self.telemetry is not None:
+            program.trace_parent = trace_parent
+            controller = kwargs.get("controller", self.prototype_controller)  # `serve` names one a request
+            self.telemetry.begin(request, type(controller).__name__, self._models)
         with self._close_lock:
             if self._closed:
                 raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")
@@ -196,6 +209,9 @@ class ScaffoldingLlm:
         if on_own_thread:
             return
         self._thread.join()
+        telemetry, self.telemetry = self.telemetry, None
+        if telemetry is not None:
+            telemetry.leave()
         self._worker_shutdown.finish(with_workers)
 
     def enable_output_task_collection(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from scaffolding_ext.protocol import ChatTask, ControllerGenerator, GenerationTask, Task
+from scaffolding_ext.protocol import ChatTask, ControllerGenerator, GenerationTask, Task, current_scope
 from scaffolding_ext.protocol.notes import (
     CHAIN_START,
     Purpose,
@@ -101,6 +101,10 @@ class Ledger:
         }
 
 
+# What was asked for, flat and in order: a tuple a task (when the step was asked for, the branch that asked, the task's
+# class, what tells streams apart (0 for what is none), its worker's tag, its purpose, and its decoded, prefilled and
+# reused tokens: of a stream the new ones, None where its worker told nothing), and behind a step's tasks its end.
+Asked = list[Any]
 # The parts of a request to which a context belongs: their ledgers, and what sees their steps on the way to the host.
 Parts = tuple[tuple[Ledger, ...], tuple[Visit, ...]]
 
@@ -113,9 +117,12 @@ class Meter(Watch):
         clock: Seconds from any origin, monotonic; None measures no times.
         began: When the request began, by that clock.
         parts: Gives the parts of the request to which the calling context belongs.
+
+    Attributes:
+        steps: What was asked for, for whoever put a list there; None keeps nothing.
     """
 
-    __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited")
+    __slots__ = ("_began", "_counted", "_first_token", "_ledger", "_parts", "_waited", "steps")
 
     def __init__(
         self,
@@ -131,6 +138,7 @@ class Meter(Watch):
         self._waited: dict[Purpose, float] = {}
         self._first_token: float | None = None
         self._counted: dict[int, tuple[Task, tuple[int, int, int, int]]] = {}
+        self.steps: Asked | None = None
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -170,6 +178,8 @@ class Meter(Watch):
         waited: dict[Purpose, None] = {}  # as a set
         told: list[float] = []  # seconds to the first token
         ledgers = (self._ledger, *self._parts()[0])
+        steps = self.steps
+        scope = None if steps is None else current_scope.get()
         for task in work:
             kind = task.__class__
             if kind is not GenerationTask and not isinstance(task, Task):
@@ -186,14 +196,18 @@ class Meter(Watch):
             if counts is None:
                 for ledger in ledgers:
                     ledger.num_unmetered_tasks += _should_cost_tokens(task)
+                if steps is not None:
+                    steps.append((began, scope, kind, 0, task.worker_tag, written_for, None, None, None))
                 continue
             decoded, prefilled, reused = counts
+            stream = 0
             copied = num_reused_of_output(task, counts) if reused else 0
             reused -= copied
             if kind is not GenerationTask and kind is not ChatTask and hasattr(task, "end_flag"):
                 # A stream comes back with cumulative counts: count what is new.
-                _, before = self._counted.get(id(task), (task, (0, 0, 0, 0)))
-                self._counted[id(task)] = task, (decoded, prefilled, reused, copied)
+                stream = id(task)
+                _, before = self._counted.get(stream, (task, (0, 0, 0, 0)))
+                self._counted[stream] = task, (decoded, prefilled, reused, copied)
                 decoded, prefilled, reused, copied = (
                     decoded - before[0], prefilled - before[1], reused - before[2], copied - before[3]
                 )  # fmt: skip
@@ -203,9 +217,14 @@ class Meter(Watch):
                 if prefilled or reused:
                     ledger.add(read_for, 0, prefilled, reused)
                 ledger.add(written_for, decoded, 0, copied)
+            if steps is not None:
+                steps.append((began, scope, kind, stream, task.worker_tag, written_for, decoded, prefilled, reused))
         if self.clock is None:
             return
-        took = self.clock() - began
+        now = self.clock()
+        if steps is not None:
+            steps.append(now)
+        took = now - began
         for purpose in waited:
             self._waited[purpose] = self._waited.get(purpose, 0.0) + took
         if told:

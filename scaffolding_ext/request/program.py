@@ -19,6 +19,7 @@ from scaffolding_ext.protocol.notes import Purpose, TokenCounts, notes_of
 from scaffolding_ext.protocol.relay import Visit
 from scaffolding_ext.request.execution_trace import ExecutionRecorder
 from scaffolding_ext.request.figures import Figure, added
+from scaffolding_ext.request.ledger import Asked as AskedTasks
 from scaffolding_ext.request.ledger import Ledger, Meter, Parts
 from scaffolding_ext.request.progress import Progress, Steps
 from scaffolding_ext.request.seeds import derive_seed
@@ -82,6 +83,7 @@ class Program:
         cache_salt: Keeps the KV of its requests apart from programs with another salt; None where all share.
         deadline: When the caller wants it to have ended, by that clock; None where nobody said.
         order: Its place among the programs that wait, by its progress: the lower, the sooner; None where none is kept.
+        trace_parent: The caller's span, as W3C's header `traceparent` says it; None where there is none.
         show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
     """
 
@@ -107,6 +109,7 @@ class Program:
         "sample_id",
         "seed",
         "show",
+        "trace_parent",
     )
 
     def __init__(
@@ -126,6 +129,7 @@ class Program:
         self.show: Callable[[ScaffoldingOutput], object] | None = None
         self.cache_salt: str | None = None
         self.deadline: float | None = None
+        self.trace_parent: str | None = None
         self.order: Callable[[Progress], float] | None = None
         self._trace: list[dict[str, Any]] | None = None
         self._figures: dict[str, dict[str, Any]] | None = None
@@ -205,6 +209,12 @@ class Program:
     def record(self, event: str, **figures: Any) -> None:
         """Append a decision to the trace with the figures it was taken on (JSON-serialisable values)."""
         self.trace.append({"event": event, "branch": list(_branch_path()), "seconds": self.elapsed(), **figures})
+
+    def keep_steps(self) -> AskedTasks:
+        """For hosts, before the request runs: what is asked for will be kept in this list, step by step."""
+        steps: AskedTasks = []
+        self._meter.steps = steps
+        return steps
 
     def publish_figures(self, section: str, **figures: Figure) -> None:
         """Add figures of the request to a section of an evaluation; see the function of this name."""

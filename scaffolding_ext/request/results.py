@@ -117,6 +117,11 @@ class ScaffoldingResult:
         """Why the controller stopped, where it says so."""
         return getattr(self._output, "exit_reason", None)
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The error with which it has ended, if any, for who only looks on: it does not count as asked for."""
+        return self._error
+
     def cancel(self) -> None:
         """Stop the request; whoever waits for it gets a RequestCancelledError. Does nothing once it has ended."""
         raise TypeError("only a host's results can be cancelled")

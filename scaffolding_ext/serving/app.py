@@ -104,7 +104,7 @@ class Front:
             self._budgets.check(holder)
             is_quick = len(content) < _LONG and not body.scaffolding
             asked = stack.asked(body) if is_quick else await asyncio.to_thread(stack.asked, body)
-            asked = asked._replace(cache_salt=self._keys.cache_salt(holder))
+            asked = asked._replace(cache_salt=self._keys.cache_salt(holder), trace_parent=exchange.trace_parent)
             job = Job(stack, body, asked, lambda job: self._ended(job, holder), exchange.id)
             self.jobs.add(job)
             leaving = asyncio.create_task(self._cancel_when_gone(exchange, job))

@@ -28,6 +28,7 @@ class Exchange:
     Attributes:
         id: As given.
         authorization: The header of that name, or None.
+        trace_parent: The header `traceparent`, or None.
         status: Of the answer that was begun; 0 before.
     """
 
@@ -41,6 +42,7 @@ class Exchange:
         self.id = id
         self.status = 0
         self.authorization: str | None = None
+        self.trace_parent: str | None = None
         self._length = 0
         self._receive = receive
         self._send = send
@@ -49,6 +51,8 @@ class Exchange:
                 self.authorization = value.decode("latin-1")
             elif name == b"content-length" and value.isdigit():
                 self._length = int(value[:20])
+            elif name == b"traceparent":
+                self.trace_parent = value.decode("latin-1")
 
     async def body(self, most: int, seconds: float) -> bytes:
         """The request's body.

@@ -47,6 +47,7 @@ class Asked(NamedTuple):
         with_trace: Whether the answer has the trace.
         deadline: Seconds within which the answer is wanted, for the stack's scheduling; None where nobody says.
         cache_salt: Keeps the request's KV apart from requests with another one; None where all share.
+        trace_parent: The client's span, as its header `traceparent` says it, or None.
     """
 
     prompts: list[tuple[str, list[Turn]]]
@@ -59,6 +60,7 @@ class Asked(NamedTuple):
     with_trace: bool
     deadline: float | None = None
     cache_salt: str | None = None
+    trace_parent: str | None = None
 
 
 class ServedStack:
@@ -174,6 +176,7 @@ class ServedStack:
                     most_tokens=self._limits.max_request_tokens,
                     deadline=asked.deadline,
                     cache_salt=asked.cache_salt,
+                    trace_parent=asked.trace_parent,
                     **turns,
                     **asked.kwargs,
                 )

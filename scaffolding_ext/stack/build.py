@@ -41,6 +41,11 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
         MissingDependencyError: A worker needs a package that is not installed.
     """
     controller = check_stack(config, references)
+    telemetry = None
+    if config.opentelemetry:
+        from scaffolding_ext.host.telemetry import Telemetry
+
+        telemetry = Telemetry.from_environment()
     with ExitStack() as undo:
         builder = _Builder(references, config.sampling, undo)
         workers = {tag: builder.component(worker, registry.workers, _at(tag)) for tag, worker in config.workers.items()}
@@ -53,6 +58,7 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
             owns_workers=True,
             scheduling=policy,
             deadline=config.deadline,
+            telemetry=telemetry,
         )
 
 

@@ -208,6 +208,11 @@ class StackConfig(_Section):
         description="Seconds after its arrival within which an answer is wanted, for the policy of `scheduling`; a "
         "request may give its own. A late one goes on.",
     )
+    opentelemetry: bool = Field(
+        default=False,
+        description="Whether requests become spans of OpenTelemetry, which go where its own variables say "
+        "(`OTEL_EXPORTER_OTLP_ENDPOINT`); needs the extra `otel`.",
+    )
     dataset: DatasetConfig | None = Field(default=None, description="What `eval` runs on.")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="How `eval` runs the dataset.")
     sampling: dict[str, Any] = Field(

@@ -14,7 +14,7 @@ from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.evaluation.run.records import Record, each_record, prompt_hash
 
 # Keys on which no output depends: how much is run, where to, and how fast.
-_FREE = ("max_parallel_requests", "deadline", "evaluation")
+_FREE = ("max_parallel_requests", "deadline", "evaluation", "opentelemetry")
 _TAIL_BYTES = 2**16
 _MISSING = object()
 
