@@ -1,8 +1,9 @@
 """Requests as spans of OpenTelemetry: one a request, with a child for each task and for each decision.
 
 The host's loop only keeps what the meter and the trace have at hand anyway. The caller's thread begins the request's
-span, and a thread of its own makes the others when the request has ended. Names and attributes are those of the semantic conventions for generative AI, and
-no span holds a prompt, an answer or the message of an error. OpenTelemetry is imported when a `Telemetry` is made.
+span, and a thread of its own makes the others when the request has ended. Names and attributes are those of the
+semantic conventions for generative AI, and no span holds a prompt, an answer or the message of an error. OpenTelemetry
+is imported when a `Telemetry` is made.
 """
 
 from __future__ import annotations
