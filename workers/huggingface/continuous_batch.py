@@ -158,8 +158,7 @@ class ContinuousBatch:
 
     def _take(self, works: list[Work], drawn: _Drawn) -> None:
         """Note what a pass has computed and drawn, and let go of the requests that end with it."""
-        for work in works:
-            self._advance(work)
+        self._advance(works)
         self._accept(drawn.completed, drawn.sampled)
         for request in [request for request, broken in zip(drawn.completed, drawn.broken, strict=True) if broken]:
             self._index.discard(request.sequence)
@@ -168,7 +167,8 @@ class ContinuousBatch:
                 EngineError("the model's logits are not numbers (NaN): try another dtype, or leave kv_cache_dtype out"),
             )
         read = set(drawn.completed)
-        for request, _ in works:
+        for work in works:
+            request = work.request
             if request.error is not None:
                 continue
             if request.finish_reason is not None:
@@ -205,38 +205,43 @@ class ContinuousBatch:
         return sample(
             logits,
             [request.sampling for request in chosen],
-            [len(request.sequence.token_ids) for request in chosen],
-            max(request.wants.num_logprobs for request in chosen),
+            [request.prompt_len + request.num_decoded for request in chosen],
+            max([request.wants.num_logprobs for request in chosen]),
             forbidden,
         )
 
-    def _advance(self, work: Work) -> None:
-        """Note that a request's tokens are computed."""
-        request, num_tokens = work
-        if self._scheduler.reads(request):
+    def _advance(self, works: list[Work]) -> None:
+        """Note that these tokens are computed."""
+        reading = self._scheduler.reading
+        decoding = [work.request for work in works if work.request not in reading]
+        self._num_decoded += len(decoding)
+        for request in decoding:
+            if request.sequence.num_kv < request.num_known:
+                self._num_recomputed += 1
+        self._index.extend_each([request.sequence for request in decoding])
+        if not reading:
+            return
+        for request, num_tokens, completes in [work for work in works if work.request in reading]:
             request.num_prefilled += num_tokens
             self._num_prefilled += num_tokens
-            if work.completes:
+            self._num_recomputed += max(0, min(request.num_known - request.sequence.num_kv, num_tokens))
+            if completes:
                 self._scheduler.has_read(request)
-        else:
-            self._num_decoded += num_tokens
-        num_kv = request.sequence.num_kv
-        self._num_recomputed += max(0, min(request.num_known - num_kv, num_tokens))
-        if request.exit_layer is None:  # else layers are missing in it
-            self._index.extend(request.sequence, num_tokens)
+            if request.exit_layer is None:  # else layers are missing in it
+                self._index.extend(request.sequence, num_tokens)
 
     def _accept(self, requests: list[EngineRequest], sampled: Sampled | None) -> None:
         """Append the drawn tokens to the requests that generate."""
+        if sampled is None:
+            return
         now = time.monotonic()
-        row = 0
-        for request in requests:
-            if sampled is None or not request.ends.max_tokens:
-                continue
+        generating = [request for request in requests if request.ends.max_tokens]
+        for row, (request, token_id) in enumerate(zip(generating, sampled.token_ids, strict=True)):
             if request.first_token_at is None:
                 request.first_token_at = now
-            logprobs = reported_logprobs(sampled, row, request.wants.num_logprobs)
-            request.accept(sampled.token_ids[row], logprobs, self._tokenizer, self._end_ids)
-            row += 1
+            num_logprobs = request.wants.num_logprobs
+            logprobs = reported_logprobs(sampled, row, num_logprobs) if num_logprobs else None
+            request.accept(token_id, logprobs, self._tokenizer, self._end_ids)
 
     def _release(self, request: EngineRequest, reason: str, error: EngineError | None = None) -> None:
         """Take a request's blocks; they stay as cache if what is in them is worth it."""

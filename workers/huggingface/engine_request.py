@@ -65,6 +65,7 @@ class EngineRequest:
     Attributes:
         awaited: Whether somebody waits for its next tokens, or its end; a stream that nobody waits for runs ahead.
         may_run_to: Generated tokens at which it pauses.
+        num_decoded: Tokens generated so far.
         number: How many came before it.
         num_put_back: How often it had to make room for others.
         num_known: First tokens whose KV was computed before it was put back.
@@ -92,6 +93,7 @@ class EngineRequest:
         self.wanted = ends.max_tokens + 1
         self.awaited = True
         self.may_run_to = NEVER
+        self.num_decoded = 0
         self.number = self.num_put_back = self.num_known = 0
         self.last_step = 0
         self.skipped_since: float | None = None
@@ -113,14 +115,9 @@ class EngineRequest:
         self._lock = threading.Lock()  # a token, its text and the end that it brings appear together
 
     @property
-    def num_decoded(self) -> int:
-        """Tokens generated so far."""
-        return len(self.sequence.token_ids) - self.prompt_len
-
-    @property
     def num_pending(self) -> int:
         """Tokens that are there but not computed."""
-        return len(self.sequence.token_ids) - self.sequence.num_kv
+        return self.prompt_len + self.num_decoded - self.sequence.num_kv
 
     @property
     def paused(self) -> bool:
@@ -165,12 +162,19 @@ class EngineRequest:
         """
         with self._lock:
             self.sequence.token_ids.append(token_id)
+            self.num_decoded += 1
             if logprobs is not None:
                 self.logprobs.append(logprobs)
             if token_id in end_ids and not self.ends.ignore_end:
                 self.finish_reason = "stop"
                 return True
-            part = None if token_id in end_ids else self._decode(tokenizer, token_id)
+            part: str | None = None
+            if token_id not in end_ids:
+                try:
+                    part = self._decoder.step(tokenizer, token_id)
+                except Exception:  # bytes that are no text, so that the decoder has lost its place
+                    self._decoder = DecodeStream(skip_special_tokens=True)
+                    part = self._decoder.step(tokenizer, token_id)
             if part:  # a character split over several tokens appears with its last
                 self.text_parts.append(part)
             if part and self.ends.stop and self._stops.feed(part):
@@ -178,7 +182,7 @@ class EngineRequest:
                 self.finish_reason = "stop"
             elif self.num_decoded >= self.ends.max_tokens:
                 self.finish_reason = "length"
-            return self.ended
+            return self.finish_reason is not None
 
     def end(self, reason: str, error: EngineError | None = None) -> None:
         """Say that nothing more will come; for the engine."""
@@ -186,11 +190,3 @@ class EngineRequest:
             self.error = error
             self.finish_reason = reason
         self.notify(self)
-
-    def _decode(self, tokenizer: Any, token_id: int) -> str | None:
-        try:
-            part: str | None = self._decoder.step(tokenizer, token_id)
-        except Exception:  # bytes that are no text, so that the decoder has lost its place
-            self._decoder = DecodeStream(skip_special_tokens=True)
-            part = self._decoder.step(tokenizer, token_id)
-        return part

@@ -1,9 +1,11 @@
-"""A forward pass that is looked at after each layer: for hidden states, and for verdicts that settle early.
+"""A model whose layers are called one by one.
 
-The layers are called one by one. After each the final norm and the unembedding tell what the next token would be (RKSC,
-equation 5); a request leaves where its rule says that this has settled, and the others go on without it. What one that
-left early did not write in the layers above is nobody's to read: such requests leave nothing in the cache. A request
-without a rule runs through all layers, and its KV is as good as any.
+A plain pass saves what transformers does around the layers: masks that nobody reads, and containers of results. Another
+pass is looked at after each layer, for hidden states, and for verdicts that settle early. There the final norm and the
+unembedding tell what the next token would be (RKSC, equation 5); a request leaves where its rule says that this has
+settled, and the others go on without it. What one that left early did not write in the layers above is nobody's to
+read: such requests leave nothing in the cache. A request without a rule runs through all layers, and its KV is as good
+as any.
 """
 
 from __future__ import annotations
@@ -49,6 +51,25 @@ class LayerLoop:
         self._decoder: Any = model.base_model
         self._unembed: Any = model.get_output_embeddings()
 
+    def logits(self, ids: torch.Tensor, step: Step, wanted: torch.Tensor) -> torch.Tensor:
+        """Run through all layers.
+
+        Args:
+            ids: Token ids, flat, shape (tokens,).
+            step: What attention must know of them.
+            wanted: Which of them are looked at, int64.
+
+        Returns:
+            Logits behind these, shape (wanted, vocabulary).
+        """
+        decoder = self._decoder
+        hidden = decoder.embed_tokens(ids[None])
+        rotations = decoder.rotary_emb(hidden, position_ids=step.positions[None])
+        for layer in decoder.layers:
+            hidden = _through(layer, hidden, step, rotations)
+        logits: torch.Tensor = self._unembed(decoder.norm(hidden[0, wanted]))
+        return logits
+
     def run(self, works: list[Work], prepare: Callable[[list[Work]], tuple[torch.Tensor, Step]]) -> torch.Tensor:
         """Compute all of these requests' pending tokens, each up to the layer after which it leaves.
 
@@ -69,7 +90,7 @@ class LayerLoop:
         ids, step = prepare(left)
         hidden = decoder.embed_tokens(ids[None])
         for number, layer in enumerate(decoder.layers, 1):
-            hidden = _through(layer, hidden, step, decoder.rotary_emb)
+            hidden = _through(layer, hidden, step, decoder.rotary_emb(hidden, position_ids=step.positions[None]))
             is_last = number == len(decoder.layers)
             ends = list(itertools.accumulate(work.num_tokens for work in left))
             last = hidden[0, [end - 1 for end in ends]]
@@ -101,17 +122,12 @@ class LayerLoop:
         return torch.stack([read[work.request] for work in works])
 
 
-def _through(layer: Any, hidden: torch.Tensor, step: Step, rotary: Any) -> torch.Tensor:
-    positions = step.positions[None]
+def _through(
+    layer: Any, hidden: torch.Tensor, step: Step, rotations: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
     token = current_step.set(step)
     try:
-        output = layer(
-            hidden,
-            attention_mask=None,
-            position_ids=positions,
-            position_embeddings=rotary(hidden, position_ids=positions),
-            use_cache=False,
-        )
+        output = layer(hidden, attention_mask=None, position_embeddings=rotations, use_cache=False)
     finally:
         current_step.reset(token)
     states: torch.Tensor = output[0] if isinstance(output, tuple) else output  # a tuple before transformers 4.55

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.flashinfer_attention import FlashInferPlans, Wrappers
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
 from scaffolding_ext.workers.huggingface.layer_loop import LayerLoop, why_not_layer_by_layer
+from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,24 +29,25 @@ _NEEDS_NO_POSITIONS = ("mpt",)  # its attention knows distances
 
 
 class Work(NamedTuple):
-    """What one request computes in a pass: its next pending tokens."""
+    """What one request computes in a pass.
+
+    Attributes:
+        request: The request.
+        num_tokens: So many of its next pending tokens.
+        completes: Whether nothing is pending afterwards, so that the next token can be drawn.
+    """
 
     request: EngineRequest
     num_tokens: int
-
-    @property
-    def completes(self) -> bool:
-        """Whether nothing is pending afterwards, so that the next token can be drawn."""
-        sequence = self.request.sequence
-        return sequence.num_kv + self.num_tokens == len(sequence.token_ids)
+    completes: bool = True
 
 
 class ModelRunner:
     """A model and the keys and values of the requests that it runs on.
 
     Args:
-        model: A causal LM in evaluation mode. Where its attention is `ATTENTION`, a pass is one call of it, with all
-            tokens in one flat sequence; else it is one call a span.
+        model: A causal LM in evaluation mode. Where its attention is `ATTENTION`, a pass is one call of it, or of each
+            of its layers, with all tokens in one flat sequence; else it is one call a span.
         kv: Where keys and values are kept.
 
     Raises:
@@ -55,6 +56,10 @@ class ModelRunner:
 
     def __init__(self, model: PreTrainedModel, kv: KVBlocks) -> None:
         self._model = model
+        self._device, self._dtype = (
+            model.device,
+            model.dtype,
+        )  # the model would look for them among its weights each time
         self._kv = kv
         self._wrappers: Wrappers = {}
         self._is_flat = model.config.get_text_config()._attn_implementation == ATTENTION
@@ -81,7 +86,7 @@ class ModelRunner:
             Logits of the next token of each request that this pass completes, in order: shape (requests,
             vocabulary), float32.
         """
-        works.sort(key=_place)
+        works[:] = [works[row] for row in _order(works)]
         layered = [
             work for work in works if work.completes and (work.request.wants.layer_exit or work.request.wants.states)
         ]
@@ -97,87 +102,72 @@ class ModelRunner:
         wanted: list[int] = []  # flat indices of the tokens whose logits are needed
         scored: list[tuple[Work, int]] = []
         completed: list[int] = []
-        start = 0
+        start = num_wanted = 0
         for work in works:
-            first, last = _scored_range(work)
-            if first < last:
-                scored.append((work, len(wanted)))
-                wanted += range(start + first, start + last)
+            wants = work.request.wants
+            if wants.logits or wants.score_from is not None:
+                first, last = _scored_range(work)
+                if first < last:
+                    scored.append((work, num_wanted))
+                    wanted += range(start + first, start + last)
+                    num_wanted += last - first
             start += work.num_tokens
             if work.completes:
-                completed.append(len(wanted))
-                wanted.append(start - 1)
+                completed += (num_wanted,)
+                wanted += (start - 1,)
+                num_wanted += 1
         run = self._run_flat if self._is_flat else self._run_spans
-        logits = run(ids, step, torch.tensor(wanted or [0], device=ids.device)).float()
+        logits = run(ids, step, torch.tensor(wanted or [0], device=self._device)).float()
         for work, row in scored:
             _read_scores(work, logits[row:])
         if len(completed) == len(logits):
             return logits
-        return logits[torch.tensor(completed, dtype=torch.long, device=logits.device)]
+        return logits[torch.tensor(completed, dtype=torch.long, device=self._device)]
 
     def _prepare(self, works: list[Work], is_rounded: bool = False) -> tuple[torch.Tensor, Step]:
         """The tokens of a pass, flat, with padding last where it is rounded; and what attention must know of them."""
         block_len = self._kv.tokens_per_block
-        num_tokens = sum(work.num_tokens for work in works)
+        sequences = [work.request.sequence for work in works]
+        counts = np.array([work.num_tokens for work in works])
+        num_kv = np.array([sequence.num_kv for sequence in sequences])
+        ends, kv_lens = counts.cumsum(), num_kv + counts
+        num_tokens = int(ends[-1])
         rounding = 1 << max(0, num_tokens.bit_length() - _NUM_BITS)
         flat = np.zeros((6, -(-num_tokens // rounding) * rounding if is_rounded else num_tokens), np.int64)
         flat[3, num_tokens:] = self._kv.padding
-        tables = np.zeros((len(works), max(-(-_kv_len(work) // block_len) for work in works)), np.int64)
-        stretches: list[
-            tuple[int, int, int]
-        ] = []  # first of some works that attend together, one behind the last, tokens of each
-        first_blocks = Counter(work.request.sequence.table[0] for work in works)
-        start = 0
-        previous: tuple[int, int | None] | None = None
-        for row, (request, count) in enumerate(works):
-            sequence = request.sequence
-            stop, num_kv = start + count, sequence.num_kv
-            table, num_blocks = sequence.table, min(len(sequence.table), tables.shape[1])
-            tables[row] = table[0]  # behind its end a table names what may be read, since it is hidden
-            tables[row, :num_blocks] = table[:num_blocks]
-            flat[0, start:stop] = (
-                sequence.token_ids[num_kv : num_kv + count] if count > 1 else sequence.token_ids[num_kv]
-            )
-            flat[1, start:stop] = np.arange(num_kv, num_kv + count) if count > 1 else num_kv
-            flat[2, start:stop] = row
-            siblings = table[0] if first_blocks[table[0]] > 1 else None  # strangers beside them would share nothing
-            kind = (_class_of(num_kv + 1), siblings) if count == 1 else None
-            if kind == previous and kind is not None:
-                stretches[-1] = stretches[-1][0], row + 1, 1
-            else:
-                stretches.append((row, row + 1, count))
-            start, previous = stop, kind
+        tables = _tables_of(sequences)
         places = flat[:, :num_tokens]
+        places[0] = [
+            token_id
+            for sequence, (_, count, _) in zip(sequences, works, strict=True)
+            for token_id in sequence.token_ids[sequence.num_kv : sequence.num_kv + count]
+        ]
+        places[2] = np.arange(len(works)).repeat(counts)
+        places[1] = np.arange(num_tokens) + (kv_lens - ends)[places[2]]
         np.divmod(places[1], block_len, out=(places[3], places[4]))
         places[3] = tables[places[2], places[3]]
         flat[5, : num_tokens - 1] = _shared_with_next(tables, places[2], places[1], block_len)
         shared = flat[5]
-        ids, positions, rows, blocks, offsets, device_shared = torch.from_numpy(flat).to(self._model.device)
-        device_tables = torch.from_numpy(tables).to(self._model.device)
+        ids, positions, rows, blocks, offsets, device_shared = torch.from_numpy(flat).to(self._device)
+        device_tables = torch.from_numpy(tables).to(self._device)
         spans, start = [], 0
-        for first, last, count in stretches:
-            kv_len = -(-max(map(_kv_len, works[first:last])) // block_len) * block_len
-            stop = start + (last - first) * count
+        firsts = _first_of_spans(counts, num_kv, tables[:, 0])
+        for first, last in zip(firsts, [*firsts[1:], len(works)], strict=True):
+            kv_len = -(-int(kv_lens[first:last].max()) // block_len) * block_len
+            stop, count = int(ends[last - 1]), int(counts[first])
             shared_len = int(shared[start : stop - 1].min()) if last - first > 1 else 0
             tables_of = device_tables[first:last, : kv_len // block_len]
-            spans.append(
-                Span(
-                    start,
-                    tables_of,
-                    positions[start:stop].view(last - first, count),
-                    kv_len,
-                    shared_len,
-                    self._model.dtype,
-                )
-            )
+            own = positions[start:stop].view(last - first, count)
+            spans.append(Span(start, tables_of, own, kv_len, shared_len, self._dtype))
             start = stop
-        num_few = sum(work.num_tokens for work in works if work.num_tokens <= _FEW)
-        counts, kv_lens = [work.num_tokens for work in works], [_kv_len(work) for work in works]
-        plans = FlashInferPlans(self._wrappers, counts, kv_lens, device_tables)
+        num_few = int(counts[counts <= _FEW].sum())
+        plans = FlashInferPlans(self._wrappers, counts.tolist(), kv_lens.tolist(), device_tables)
         slots = Slots(blocks, offsets)
         return ids, Step(self._kv, slots, device_tables, rows, positions, device_shared, num_few, spans, plans, set())
 
     def _run_flat(self, ids: torch.Tensor, step: Step, wanted: torch.Tensor) -> torch.Tensor:
+        if self._layers is not None:
+            return self._layers.logits(ids, step, wanted)
         token = current_step.set(step)
         try:
             return self._logits(wanted, input_ids=ids[None], position_ids=step.positions[None], use_cache=False)[0]
@@ -231,15 +221,39 @@ class _SpanCache(Cache):  # type: ignore[misc]
         return self._span.kv_len
 
 
-def _kv_len(work: Work) -> int:
-    """Positions that there are behind a pass."""
-    return work.request.sequence.num_kv + work.num_tokens
+def _order(works: list[Work]) -> list[int]:
+    """How requests stand in a pass: those of like length together, and of these those that begin in one block."""
+    num_kv = np.array([work.request.sequence.num_kv for work in works])
+    first_blocks = np.array([work.request.sequence.table[0] for work in works])
+    counts = np.array([work.num_tokens for work in works])
+    order: list[int] = np.lexsort((num_kv, first_blocks, _classes(num_kv), counts)).tolist()
+    return order
 
 
-def _place(work: Work) -> tuple[int, int, int, int]:
-    """Where a request stands in a pass: those of like length together, and of these those that begin in one block."""
-    sequence = work.request.sequence
-    return work.num_tokens, _class_of(sequence.num_kv + 1), sequence.table[0], sequence.num_kv
+def _tables_of(sequences: list[TokenSequence]) -> Integers:
+    """The blocks of each sequence, shape (sequences, blocks of the one that holds most).
+
+    Behind its end a table names its first block: that may be read, since it is hidden.
+    """
+    tables = np.array([sequence.table[0] for sequence in sequences])[:, None].repeat(
+        max([sequence.num_blocks for sequence in sequences]), 1
+    )
+    for row, sequence in enumerate(sequences):
+        tables[row, : sequence.num_blocks] = sequence.table
+    return tables
+
+
+def _first_of_spans(counts: Integers, num_kv: Integers, first_blocks: Integers) -> list[int]:
+    """Which requests begin a span: torch attends together to those of one token each and of like length.
+
+    Where some begin in one block, strangers beside them are apart: with these, they would share nothing.
+    """
+    _, which, how_often = np.unique(first_blocks, return_inverse=True, return_counts=True)
+    siblings = np.where(how_often[which] > 1, first_blocks, -1)
+    kinds = np.stack([_classes(num_kv), siblings])
+    begins = (kinds[:, 1:] != kinds[:, :-1]).any(0) | (counts[1:] > 1) | (counts[:-1] > 1)
+    firsts: list[int] = [0, *(begins.nonzero()[0] + 1).tolist()]
+    return firsts
 
 
 def _shared_with_next(tables: Integers, rows: Integers, positions: Integers, block_len: int) -> Integers | int:
@@ -263,9 +277,10 @@ def _shared_with_next(tables: Integers, rows: Integers, positions: Integers, blo
     return shared
 
 
-def _class_of(num_tokens: int) -> int:
-    """Requests up to 64 tokens, 128, 256 and so on have a number each; torch attends to those of one together."""
-    return (max(num_tokens - 1, 0) // _SHORTEST).bit_length()
+def _classes(num_kv: Integers) -> Integers:
+    """Requests that compute up to their 64th token, 128th, 256th and so on have a number each."""
+    classes: Integers = np.frexp(num_kv // _SHORTEST)[1]  # how many bits the quotient has
+    return classes
 
 
 def _scored_range(work: Work) -> tuple[int, int]:

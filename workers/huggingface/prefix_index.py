@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from scaffolding_ext.workers.huggingface.block_pool import GRAIN, Block, BlockPool, num_common, prefix_key, salt_keys
@@ -22,16 +23,18 @@ class TokenSequence:
         token_ids: The tokens; there may come more.
         num_kv: Its first tokens whose KV is there.
         blocks: What it holds, in order.
+        num_blocks: How many these are.
         table: Where these lie in the buffers.
     """
 
-    __slots__ = ("_prefix_keys", "blocks", "num_kv", "salt", "table", "token_ids")
+    __slots__ = ("_prefix_keys", "blocks", "num_blocks", "num_kv", "salt", "table", "token_ids")
 
     def __init__(self, token_ids: list[int], salt: str | None = None) -> None:
         self.salt = salt
         self.token_ids = token_ids
         self.num_kv = 0
         self.blocks: list[Block] = []
+        self.num_blocks = 0
         self.table: array[int] = array("q")
         self._prefix_keys: list[int] = []
 
@@ -39,6 +42,13 @@ class TokenSequence:
         """Append a block."""
         self.blocks.append(block)
         self.table.append(block.index)
+        self.num_blocks += 1
+
+    def clear(self) -> None:
+        """Hold nothing, so that nothing is computed."""
+        self.blocks.clear()
+        del self.table[:]
+        self.num_blocks = self.num_kv = 0
 
     def prefix_keys(self, num_tokens: int) -> list[int]:
         """A number for each 16 of the first tokens; it stands for everything up to their end."""
@@ -85,6 +95,7 @@ class PrefixIndex:
         self._kv = kv
         self._pool = pool
         self._block_len = kv.tokens_per_block
+        self._step_len = min(GRAIN, self._block_len)  # tokens; whoever looks finds more of a sequence after as many
         self._least = GRAIN if partial else self._block_len  # tokens that are worth waiting for
         self._promised: dict[int, TokenSequence] = {}
 
@@ -153,9 +164,12 @@ class PrefixIndex:
         while len(sequence.blocks) * self._block_len < len(sequence.token_ids):
             sequence.add(pool.take())
 
-    def lacks_block(self, sequence: TokenSequence) -> bool:
-        """Whether there is no room for a sequence's next token."""
-        return sequence.num_kv == len(sequence.blocks) * self._block_len
+    def lacking(self, sequences: Sequence[TokenSequence]) -> list[int]:
+        """Which of some sequences have no room for their next token."""
+        block_len = self._block_len
+        return [
+            number for number, sequence in enumerate(sequences) if sequence.num_kv == sequence.num_blocks * block_len
+        ]
 
     def grow(self, sequence: TokenSequence) -> None:
         """Give a sequence one more block; there must be one available."""
@@ -181,6 +195,18 @@ class PrefixIndex:
             for key in sequence.prefix_keys(stop)[(stop - num_tokens) // GRAIN :]:
                 self._take_back(key, sequence)
 
+    def extend_each(self, sequences: Sequence[TokenSequence]) -> None:
+        """`extend` each of some sequences by one token: this is done for every token that is generated."""
+        enabled, block_len, step_len = self.enabled, self._block_len, self._step_len
+        for sequence in sequences:
+            start = sequence.num_kv
+            if enabled and (start + 1) % step_len <= 1:
+                self.extend(sequence, 1)
+                continue
+            sequence.num_kv = start + 1
+            if enabled:
+                sequence.blocks[start // block_len].token_ids += sequence.token_ids[start : start + 1]
+
     def let_go(self, sequence: TokenSequence, keep: bool, worth: Worth = all_alike) -> None:
         """Take a sequence's blocks, and its promises.
 
@@ -191,9 +217,7 @@ class PrefixIndex:
         """
         for number in reversed(range(len(sequence.blocks))):
             self._pool.let_go(sequence.blocks[number], keep and self.enabled, worth(number))
-        sequence.blocks.clear()
-        del sequence.table[:]
-        sequence.num_kv = 0
+        sequence.clear()
         if self._promised:
             for key in sequence.prefix_keys(len(sequence.token_ids)):
                 self._take_back(key, sequence)

@@ -32,7 +32,8 @@ class RequestScheduler:
         prefill_chunk: Prompt tokens that a step computes at most.
 
     Attributes:
-        running: The requests that hold blocks.
+        running: The requests that hold blocks, and what each computes in a step once it has read all its tokens.
+        reading: Those that have not read all their tokens, the oldest first.
         num_reused: Prompt tokens taken from cached KV.
         num_reread: Prompt tokens computed anew because their KV had left the cache.
         num_put_back: Requests that had to make room.
@@ -40,7 +41,8 @@ class RequestScheduler:
     """
 
     def __init__(self, pool: BlockPool, index: PrefixIndex, num_places: int, prefill_chunk: int) -> None:
-        self.running: dict[EngineRequest, None]
+        self.running: dict[EngineRequest, Work]
+        self.reading: dict[EngineRequest, None]
         self.num_places = num_places
         self.num_reused = self.num_reread = self.num_put_back = 0
         self.longest_wait_s = 0.0
@@ -53,7 +55,6 @@ class RequestScheduler:
         self._num_come = 0
         self._num_passed = 0  # urgent requests that were let in since a chain was
         self._parked: dict[EngineRequest, None]  # without blocks
-        self._reading: dict[EngineRequest, None]  # those that have not read all their tokens, the oldest first
         self._step = 0
         self.clear()
 
@@ -93,7 +94,7 @@ class RequestScheduler:
         """Let go of every request."""
         self.running = {}
         self._urgent, self._chains = WaitingLine(_PATIENCE), WaitingLine(_PATIENCE)
-        self._parked, self._reading = {}, {}
+        self._parked, self.reading = {}, {}
 
     def leave(self, request: EngineRequest, keep: bool) -> None:
         """Let a request go, and take its blocks.
@@ -103,7 +104,7 @@ class RequestScheduler:
             keep: Whether what it computed stays as cache.
         """
         del self.running[request]
-        self._reading.pop(request, None)
+        self.reading.pop(request, None)
         self._index.let_go(request.sequence, keep, request.kv.worth)
 
     def admit(self) -> None:
@@ -123,40 +124,39 @@ class RequestScheduler:
     def works(self) -> list[Work]:
         """What the next pass computes: one token of each request that decodes, and some of the tokens to be read."""
         room = self._prefill_chunk
-        reads: dict[EngineRequest, int] = {}
-        for request in sorted(self._reading, key=self._rank):
-            reads[request] = min(request.num_pending, room)
-            room -= reads[request]
+        reads: dict[EngineRequest, Work] = {}
+        for request in sorted(self.reading, key=self._rank):
+            num_pending = request.num_pending
+            num_tokens = min(num_pending, room)
+            reads[request] = Work(request, num_tokens, completes=num_tokens == num_pending)
+            room -= num_tokens
         works = [
-            Work(request, num_tokens)
-            for request in self.running
-            if (num_tokens := reads.get(request, 0 if request.paused else 1))
+            reads.get(request, work)
+            for request, work in self.running.items()
+            if (reads[request].num_tokens if request in reads else request.num_decoded < request.may_run_to)
         ]
         if len(works) > self.num_places:
             works.sort(key=lambda work: (self._rank(work.request), work.request.last_step))
             now = time.monotonic()
-            for request, _ in works[self.num_places :]:
-                if request.awaited and request.skipped_since is None:
-                    request.skipped_since = now
+            for skipped in [work.request for work in works[self.num_places :]]:
+                if skipped.awaited and skipped.skipped_since is None:
+                    skipped.skipped_since = now
             works = works[: self.num_places]
-        lacking = [work.request for work in works if self._index.lacks_block(work.request.sequence)]
+        lacking = self._index.lacking([work.request.sequence for work in works])
         if lacking:
-            self._grow(lacking)
+            self._grow([works[row].request for row in lacking])
             works = [work for work in works if work.request in self.running]
-        for request, _ in works:
+        for work in works:
+            request = work.request
             request.last_step = self._step
             if request.skipped_since is not None:
                 self.longest_wait_s = max(self.longest_wait_s, time.monotonic() - request.skipped_since)
                 request.skipped_since = None
         return works
 
-    def reads(self, request: EngineRequest) -> bool:
-        """Whether a request has not read all its tokens yet."""
-        return request in self._reading
-
     def has_read(self, request: EngineRequest) -> None:
         """Note that a request has read all its tokens."""
-        del self._reading[request]
+        del self.reading[request]
 
     def _rank(self, request: EngineRequest) -> int:
         """Who computes first: what others wait for, then chains that somebody waits for, then those that run ahead."""
@@ -190,7 +190,7 @@ class RequestScheduler:
             How many were let in, and whether there are blocks for the next one.
         """
         urgent = line is self._urgent
-        to_read = self._prefill_chunk - sum(read.num_pending for read in self._reading if read.place.urgent is urgent)
+        to_read = self._prefill_chunk - sum(read.num_pending for read in self.reading if read.place.urgent is urgent)
         num_placed = place = 0
         while place < min(len(line), 2 * self.num_places) and to_read > 0 and has_place():
             request = line[place]
@@ -229,7 +229,7 @@ class RequestScheduler:
         is_found = request.ends.max_tokens > 1 or self._pool.max_cached  # else its KV is gone before anyone finds it
         if is_found and request.wants.layer_exit is None:
             self._index.promise(request.sequence)
-        self.running[request] = self._reading[request] = None
+        self.running[request], self.reading[request] = Work(request, 1), None
         request.last_step = self._step
 
     @property
@@ -250,7 +250,7 @@ class RequestScheduler:
         spare = [
             request
             for request in self.running
-            if not (request.awaited or request.place.urgent or request in self._reading)
+            if not (request.awaited or request.place.urgent or request in self.reading)
             and (request.paused or not only_paused)
         ]
         if spare:

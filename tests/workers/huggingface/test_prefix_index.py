@@ -1,5 +1,6 @@
 """Sequences and their blocks against a brute-force model: what is found is there, and every block is accounted for."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,8 +30,8 @@ class Memory:
         assert sequence.num_kv == match.num_tokens
         return sequence
 
-    def compute(self, sequence, num_tokens):
-        """Compute the next tokens, as far as there are any."""
+    def compute(self, sequence, num_tokens, decodes=False):
+        """Compute the next tokens, as far as there are any; `decodes` notes it as a step of a batch does."""
         stop = min(len(sequence.token_ids), sequence.num_kv + num_tokens)
         num_tokens = stop - sequence.num_kv
         if num_tokens:
@@ -41,13 +42,17 @@ class Memory:
             )
             keys = torch.tensor([history(sequence.token_ids, position) for position in range(sequence.num_kv, stop)])
             self.kv.write(0, keys.double()[None, :, None], keys.double()[None, :, None], slots)
-            self.index.extend(sequence, num_tokens)
+            if decodes:
+                self.index.extend_each([sequence])
+            else:
+                self.index.extend(sequence, num_tokens)
 
     def check(self, sequences):
         """Every sequence holds its own tokens' KV, and every block is free, held or cached."""
         held = {}
         for sequence in sequences:
             assert list(sequence.table) == [block.index for block in sequence.blocks]
+            assert sequence.num_blocks == len(sequence.blocks)
             assert len(sequence.blocks) * BLOCK_LEN >= sequence.num_kv
             for block in sequence.blocks:
                 held[block] = held.get(block, 0) + 1
@@ -100,12 +105,12 @@ def test_sequences_hold_their_own_kv_whatever_they_share(steps, num_blocks, max_
                 memory.compute(sequence, how)
             elif action == "decode" and sequence.num_kv == len(sequence.token_ids) < LONGEST:
                 sequence.token_ids.append(how)
-                if memory.index.lacks_block(sequence):
+                if memory.index.lacking([sequence]):
                     if not memory.pool.num_available:
                         sequence.token_ids.pop()
                         continue
                     memory.index.grow(sequence)
-                memory.compute(sequence, 1)
+                memory.compute(sequence, 1, decodes=True)
             elif action == "let go":
                 memory.index.let_go(sequence, how)
                 running.remove(sequence)
@@ -120,6 +125,40 @@ def test_sequences_hold_their_own_kv_whatever_they_share(steps, num_blocks, max_
         memory.pool.take()
     assert memory.pool.num_cached == 0
     assert not memory.pool.root.num_behind
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("partial", [True, False])
+@pytest.mark.parametrize("block_len", [8, 32])
+def test_a_token_of_each_is_found_as_one_token_is(enabled, partial, block_len):
+    """Two indices get the same tokens, one of them many sequences at once; after each step they find the same."""
+    kv, prompts = KVBlocks(64, block_len), [[1] * 3, [1] * 20, [2] * 15, [1] * 30 + [2], [2] * 15]
+    indices = [PrefixIndex(kv, BlockPool(64, 64), enabled, partial) for _ in range(2)]
+    sides = [[TokenSequence(list(prompt)) for prompt in prompts] for _ in indices]
+    for index, sequences in zip(indices, sides, strict=True):
+        for sequence in sequences:
+            index.begin(sequence, NO_MATCH, may_adopt=True)
+            index.promise(sequence)
+            index.extend(sequence, len(sequence.token_ids))
+    for step in range(2 * block_len + 3):
+        for index, sequences in zip(indices, sides, strict=True):
+            for sequence in sequences:
+                sequence.token_ids.append(1 + step % 2)
+            for number in index.lacking(sequences):
+                index.grow(sequences[number])
+        for sequence in sides[0]:
+            indices[0].extend(sequence, 1)
+        indices[1].extend_each(sides[1])
+        states = [
+            (
+                [(s.num_kv, list(s.table), [block.token_ids for block in s.blocks]) for s in sequences],
+                [index.find(TokenSequence([*s.token_ids, 1, 2, 1]), s.num_kv + 2).num_tokens for s in sequences],
+                sorted(index._promised),
+            )
+            for index, sequences in zip(indices, sides, strict=True)
+        ]
+        assert states[0] == states[1]
+    assert (max(states[0][1]) > block_len) is enabled
 
 
 def shared_len(a, b):
