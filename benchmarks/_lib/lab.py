@@ -28,13 +28,20 @@ class Lab:
         models: Name of each model.
         seed: Of what controllers answer.
         store: Folder of what was found before; None keeps nothing.
+        worker: Class of the engines.
         engine: Further arguments of the engines.
     """
 
     def __init__(
-        self, models: Mapping[str, str] = MODELS, *, seed: int = 0, store: Path | None = None, **engine: Any
+        self,
+        models: Mapping[str, str] = MODELS,
+        *,
+        seed: int = 0,
+        store: Path | None = None,
+        worker: type[HuggingFaceWorker] = HuggingFaceWorker,
+        **engine: Any,
     ) -> None:
-        self.workers = {tag: HuggingFaceWorker(model, **engine) for tag, model in models.items()}
+        self.workers = {tag: worker(model, **engine) for tag, model in models.items()}
         self.prompting = Prompting.for_model(list(models.values())[-1])
         self.seed, self.store = seed, store
 

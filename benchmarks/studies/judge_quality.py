@@ -3,16 +3,19 @@
     python -m benchmarks.studies.judge_quality --num_questions 60 --store runs/judge_quality --plot_path runs/judge.png
 
 An exact checker judges the embedded model's steps. Its judgement is blurred to an AUC within a question of 0.5 to 1,
-and every search runs with it. Beside them: a plain vote at as many decoded tokens, best of n and a weighted vote with
-the same judge on whole solutions. An AUC of 0.5 is the same tree with random selection. The tokens that a judge reads
-are counted, too. Cells that the store holds are not run again.
+and every search runs with it. Beside them stand a plain vote, best of n and a weighted vote with the same judge on
+whole solutions. An AUC of 0.5 is the same tree with random selection. Every search is held against the vote twice: at
+as many decoded tokens, and at as many tokens of policy and judge together.
+
+A node's seed derives from its path, so that all searches of a question walk through one tree of steps, and each step is
+written once. Questions run in blocks; blocks that the store holds are not run again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -21,20 +24,56 @@ from benchmarks._lib.command import benchmark, plotted, size, stored, track
 from benchmarks._lib.drawing import drawing
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.report import Report
-from benchmarks._lib.searching import BlurredJudge, Searched, VoteCurve, draw_problems, search_all
+from benchmarks._lib.searching import (
+    BlurredJudge,
+    Curve,
+    RememberingWorker,
+    Searched,
+    draw_problems,
+    sample_curves,
+    search_all,
+    shift_of,
+)
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
+from scaffolding_ext.controllers.tree.strategies.best_first import BestFirst
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
+from scaffolding_ext.controllers.tree.strategies.budget_guided_mcts import BudgetGuidedMCTS
 from scaffolding_ext.controllers.tree.strategies.dvts import DVTS
 from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.particle_filter import ParticleFilter
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
+from scaffolding_ext.stats.intervals import Estimate
 
 AUCS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 STEP_LEN = 48  # tokens
 MAX_TOKENS = 1000  # of a solution
+SOLUTION_LEN = 500  # tokens of a solution, about: the searches that have no end of their own get as many a solution
+CHOICES = {"best": "the best leaf", "elected": "a vote weighed by scores"}
+BASES = {"decoded": "decoded tokens", "all_tokens": "tokens of policy and judge"}
+
+
+class Cell(NamedTuple):
+    """A search with a judge."""
+
+    name: str
+    width: int
+    auc: float
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.width}, AUC {self.auc:g}"
+
+
+class Point(NamedTuple):
+    """What is drawn of a cell."""
+
+    cell: Cell
+    tokens: float
+    accuracy: Estimate
+    gains: Mapping[str, Estimate]
 
 
 def strategies(width: int) -> dict[str, Strategy]:
@@ -44,88 +83,213 @@ def strategies(width: int) -> dict[str, Strategy]:
         "DVTS": DVTS(max(1, width // 4), 4),
         "REBASE": Rebase(width),
         "particle filter": ParticleFilter(width),
-        "MCTS": MCTS(at_once=4),
-        "adaptive branching": AdaptiveBranching("beta"),
+        "best first": BestFirst(),
+        "MCTS": MCTS(rollouts=True),
+        "budget-guided MCTS": BudgetGuidedMCTS(),
+        "adaptive branching": AdaptiveBranching("beta", saturation=1.0, max_depth=2),
     }
 
 
-def run_cells(
-    lab: Lab, problems: Sequence[Any], width: int, num_votes: int, names: Sequence[str], aucs: Sequence[float]
-) -> dict[tuple[str, float], list[Searched]]:
-    """Every strategy with every judge; the whole solutions that votes are made of stand under an AUC of 0."""
-    by_question = {problem.question: problem for problem in problems}
-    cells = [("vote", 0.0), *((name, auc) for auc in aucs for name in names)]
-    found = {}
-    for name, auc in track(cells, "cells"):
-        judge = BlurredJudge(by_question, auc or 1.0, lab.seed)
-        strategy = BestOfN(num_votes) if name == "vote" else strategies(width)[name]
-        controller = SearchController(
-            strategy,
-            judge,
-            steps=STEP_LEN,
-            max_tokens=MAX_TOKENS,
-            budget={"nodes": 12 * width} if name != "vote" else {"nodes": num_votes + 1},
-            sampling_params={"temperature": 0.8},
-        )
-        key = f"{name.replace(' ', '_')}_{auc}_{width if auc else num_votes}_{len(problems)}_{lab.seed}"
-        rows = lab.stored(key, lambda c=controller: [each._asdict() for each in search_all(lab, c, problems)])
-        found[name, auc] = [Searched(**row) for row in rows]
+def controller_of(cell: Cell, judge: BlurredJudge, num_votes: int) -> SearchController:
+    """The search of a cell; an AUC of 0 stands for the whole solutions that votes are made of."""
+    strategy = strategies(cell.width)[cell.name] if cell.auc else BestOfN(num_votes)
+    ends_itself = isinstance(strategy, Beam | DVTS | Rebase | ParticleFilter | BestOfN)
+    return SearchController(
+        strategy,
+        judge,
+        steps=STEP_LEN,
+        max_tokens=MAX_TOKENS,
+        budget={"nodes": 100 * cell.width} if ends_itself else {"tokens": SOLUTION_LEN * cell.width},
+        sampling_params={"temperature": 0.8},
+    )
+
+
+def run_cells(lab: Lab, problems: Sequence[Any], cells: Sequence[Cell], num_votes: int, block: int) -> dict[Cell, Any]:
+    """Every cell, a block of questions after the other."""
+    samples = Cell("vote", num_votes, 0.0)
+    found: dict[Cell, list[Searched]] = {cell: [] for cell in (samples, *cells)}
+    blocks = [problems[at : at + block] for at in range(0, len(problems), block)]
+    for number, own in enumerate(blocks):
+        by_question = {problem.question: problem for problem in own}
+        for cell in track(found, f"block {number + 1} of {len(blocks)}"):
+            controller = controller_of(cell, BlurredJudge(by_question, cell.auc or 1.0, lab.seed), num_votes)
+            key = f"{cell.name.replace(' ', '_')}_{cell.auc}_{cell.width}_{number}_{len(own)}_{lab.seed}"
+            rows = lab.stored(key, lambda c=controller, o=own: [each._asdict() for each in search_all(lab, c, o)])
+            found[cell] += [Searched(**row) for row in rows]
+        for worker in lab.workers.values():
+            worker.forget()  # type: ignore[attr-defined]
     return found
 
 
-def add_cells(report: Report, found: Mapping[tuple[str, float], list[Searched]]) -> dict[str, list[tuple[Any, ...]]]:
-    """Figures of every cell against the vote at as many decoded tokens; returns what is drawn."""
-    samples = found["vote", 0.0]
-    curve = VoteCurve(samples, report.rng)
+def add_samples(report: Report, samples: Sequence[Searched], aucs: Sequence[float]) -> tuple[Curve, list[Any]]:
+    """Figures of votes over whole solutions, and of judges on them."""
     questions = [each.question for each in samples]
-    for number in (1, 4, 8, curve.right.shape[1]):
+    curve = sample_curves(samples, report.rng)["vote"]
+    most = curve.right.shape[1]
+    drawn: list[Any] = [("vote", 0.0, curve)]
+    for number in sorted({1, 4, 8, 16, most} & set(range(1, most + 1))):
         report.difference(f"vote of {number}: accuracy, %", curve.right[:, number - 1], questions=questions, scale=100)
         report.figure(f"vote of {number}: decoded tokens", float(curve.tokens[:, number - 1].mean()))
-    drawn: dict[str, list[tuple[Any, ...]]] = {}
-    for (name, auc), cells in found.items():
-        if not auc:
+    report.difference("any sample right, %", [any(e.is_right) for e in samples], questions=questions, scale=100)
+    for auc in aucs:
+        for name, own in sample_curves(samples, report.rng, shift_of(auc)).items():
+            drawn.append((name, auc, own))
+            for number in sorted({4, 8, most} & set(range(1, most + 1))):
+                label = f"{name} {number}, AUC {auc:g}"
+                right, tokens = own.right[:, number - 1], float(own.tokens[:, number - 1].mean())
+                report.difference(f"{label}: accuracy, %", right, questions=questions, scale=100)
+                report.figure(f"{label}: tokens of policy and judge", tokens)
+                report.difference(
+                    f"{label}: points above a vote of as many tokens of policy and judge",
+                    right,
+                    curve.at(tokens),
+                    questions,
+                    scale=100,
+                )
+    return curve, drawn
+
+
+def add_cells(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: Curve) -> dict[str, list[Point]]:
+    """Figures of every search against the vote at as many tokens; returns what is drawn of each choice."""
+    drawn: dict[str, list[Point]] = {chosen: [] for chosen in CHOICES}
+    for cell, rows in found.items():
+        if not cell.auc:
             continue
-        tokens = float(np.mean([each.decoded for each in cells]))
-        label = f"{name}, AUC {auc}"
-        report.figure(f"{label}: decoded tokens", tokens)
-        report.figure(f"{label}: computed tokens", float(np.mean([each.computed for each in cells])))
+        questions = [each.question for each in rows]
+        means = {base: float(np.mean([getattr(each, base) for each in rows])) for base in BASES}
+        for base, words in BASES.items():
+            report.figure(f"{cell.label}: {words}", means[base])
         report.difference(
-            f"{label}: oracle, %", [float(any(e.is_right)) for e in cells], questions=questions, scale=100
+            f"{cell.label}: any leaf right, %", [any(e.is_right) for e in rows], questions=questions, scale=100
         )
-        report.figure(f"{label}: distinct answers", float(np.mean([len(set(e.answers)) for e in cells])))
-        for chosen in ("best", "elected"):
-            right = [float(each.is_right[getattr(each, chosen)]) for each in cells]
-            accuracy = report.difference(f"{label}, {chosen}: accuracy, %", right, questions=questions, scale=100)
-            gain = report.difference(
-                f"{label}, {chosen}: points above a vote of as many decoded tokens",
-                right,
-                curve.at(tokens),
-                questions,
-                scale=100,
-            )
-            drawn.setdefault(f"{name}, {chosen}", []).append((auc, accuracy, gain))
+        report.figure(f"{cell.label}: distinct answers", float(np.mean([len(set(e.answers)) for e in rows])))
+        report.figure(f"{cell.label}: leaves", float(np.mean([len(e.answers) for e in rows])))
+        for chosen, words in CHOICES.items():
+            right = [float(each.is_right[getattr(each, chosen)]) for each in rows]
+            accuracy = report.difference(f"{cell.label}, {words}: accuracy, %", right, questions=questions, scale=100)
+            gains = {
+                base: report.difference(
+                    f"{cell.label}, {words}: points above a vote of as many {BASES[base]}",
+                    right,
+                    curve.at(means[base]),
+                    questions,
+                    scale=100,
+                )
+                for base in BASES
+            }
+            drawn[chosen].append(Point(cell, means["all_tokens"], accuracy, gains))
     return drawn
 
 
-def plot(drawn: Mapping[str, Sequence[tuple[Any, ...]]], path: Path) -> None:
-    """Draw the points that each search lies above a vote at equal decoded tokens, by the judge's AUC."""
-    with drawing(path, 1, 2, figsize=(12, 4.6), sharey=True) as (_, axes):
-        for axis, chosen in zip(axes, ("best", "elected"), strict=True):
-            for name, points in drawn.items():
-                if name.endswith(chosen):
-                    aucs, _, gains = zip(*points, strict=True)
-                    axis.plot(aucs, [gain.value for gain in gains], "o-", label=name.partition(",")[0])
-                    axis.fill_between(aucs, [gain.low for gain in gains], [gain.high for gain in gains], alpha=0.12)
+def add_least(report: Report, drawn: Mapping[str, Sequence[Point]]) -> None:
+    """The least AUC from which on a search beats the vote with every better judge, its interval above 0; and a sentence."""
+    for base, words in BASES.items():
+        said = []
+        for name, width in dict.fromkeys((p.cell.name, p.cell.width) for p in drawn["best"]):
+            least: dict[str, float] = {}
+            for chosen, points in drawn.items():
+                own = sorted((p for p in points if p.cell[:2] == (name, width)), key=lambda p: -p.cell.auc)
+                passed = 0
+                while passed < len(own) and own[passed].gains[base].low > 0:
+                    passed += 1
+                if passed:
+                    least[chosen] = own[passed - 1].cell.auc
+            lowest = min(least.values(), default=float("nan"))
+            if least:
+                report.figure(f"{name} {width}: least AUC that beats a vote of as many {words}", lowest)
+            said.append(f"{name} {width} {'from ' + format(lowest, 'g') if least else 'never'}")
+        report.closing.append(f"Above a vote of as many {words}, interval above 0: {', '.join(said)}.")
+
+
+def add_questions(report: Report, found: Mapping[Cell, Sequence[Searched]]) -> None:
+    """A row a question and cell: whether the best and the elected leaf are right, decoded and judged tokens, leaves."""
+    report.tables["questions"] = [each.question for each in next(iter(found.values()))]
+    report.tables["num_steps"] = [each.num_steps for each in next(iter(found.values()))]
+    report.tables["columns"] = [
+        "best right",
+        "elected right",
+        "decoded",
+        "judged",
+        "leaves right",
+        "leaves",
+        "distinct",
+    ]
+    report.tables["rows"] = {
+        cell.label: [
+            [
+                int(each.is_right[each.best]),
+                int(each.is_right[each.elected]),
+                each.decoded,
+                each.judged,
+                sum(each.is_right),
+                len(each.answers),
+                len(set(each.answers)),
+            ]
+            for each in rows
+        ]
+        for cell, rows in found.items()
+    }
+
+
+def plot(drawn: Mapping[str, Sequence[Point]], baselines: Sequence[Any], path: Path) -> None:
+    """Points above a vote at equal tokens by the judge's AUC, and accuracy against all tokens, a panel a judge."""
+    points = drawn["elected"]
+    widths = sorted({point.cell.width for point in points})
+    names = list(dict.fromkeys(point.cell.name for point in points))
+    aucs = sorted({point.cell.auc for point in points})
+    colours = {name: f"C{number}" for number, name in enumerate(names)}
+    columns = max(len(widths) * len(BASES), 3)
+    with drawing(path, 3, columns, figsize=(5 * columns, 14), squeeze=False) as (_, axes):
+        for axis in axes.flat:
+            axis.set_visible(False)
+        panels = [(base, width) for base in BASES for width in widths]
+        for axis, (base, width) in zip(axes[0], panels, strict=False):
+            axis.set_visible(True)
+            for name in names:
+                own = sorted((p for p in points if p.cell[:2] == (name, width)), key=lambda p: p.cell.auc)
+                gains = [p.gains[base] for p in own]
+                xs = [p.cell.auc for p in own]
+                axis.plot(xs, [gain.value for gain in gains], "o-", color=colours[name], label=name)
+                axis.fill_between(
+                    xs, [gain.low for gain in gains], [gain.high for gain in gains], alpha=0.08, color=colours[name]
+                )
             axis.axhline(0, color="grey", linewidth=0.8)
-            axis.set(xlabel="AUC of the judge, within a question", title=f"answer: {chosen} leaf")
-            axis.legend(fontsize=8)
-        axes[0].set(ylabel="points above a plain vote of as many decoded tokens")
+            axis.set(
+                xlabel="AUC of the judge, within a question",
+                ylabel="points above a plain vote",
+                title=f"{width} solutions, at equal {BASES[base]}",
+            )
+            axis.legend(fontsize=7)
+        places = [axis for row in axes[1:] for axis in row][: len(aucs)]
+        for axis, auc in zip(places, aucs, strict=False):
+            axis.set_visible(True)
+            for name, own_auc, curve in baselines:
+                if own_auc in (0.0, auc):
+                    style = {"vote": "k-", "best of n": "k:", "weighted vote": "k--"}[name]
+                    axis.plot(curve.tokens.mean(axis=0), 100 * curve.right.mean(axis=0), style, label=name, linewidth=1)
+            for name in names:
+                own = sorted(
+                    (p for p in points if p.cell.name == name and p.cell.auc == auc), key=lambda p: p.cell.width
+                )
+                axis.plot(
+                    [p.tokens for p in own], [p.accuracy.value for p in own], "o-", color=colours[name], label=name
+                )
+            axis.set(
+                xlabel="tokens of policy and judge",
+                ylabel="accuracy, %",
+                title=f"AUC of the judge {auc:g}",
+                ylim=(0, 100),
+            )
+            axis.legend(fontsize=7)
 
 
 @benchmark("studies.judge_quality --num_questions 60 --store runs/judge_quality")
-@size("--num_questions", 60, quick=6, help="Questions.", least=2)
-@size("--width", 8, quick=4, help="Solutions of a search.", least=4)
-@size("--num_votes", 24, quick=8, help="Solutions that votes are made of.", least=2)
+@size("--num_questions", 60, quick=4, help="Questions.", least=2)
+@click.option(
+    "--width", type=click.IntRange(4), multiple=True, help="Solutions of a search; 4 and 8 where none is given."
+)
+@size("--num_votes", 16, quick=8, help="Solutions that votes are made of.", least=2)
+@size("--block", 20, quick=4, help="Questions that run together.")
 @click.option("--least_steps", default=10, show_default=True, help="Fewest operations of a question.")
 @click.option("--model", default="tinylm/target", show_default=True, help="Who writes.")
 @click.option("--only", multiple=True, help="Strategies; all where none is named.")
@@ -135,8 +299,9 @@ def plot(drawn: Mapping[str, Sequence[tuple[Any, ...]]], path: Path) -> None:
 def main(
     report: Report,
     num_questions: int,
-    width: int,
+    width: tuple[int, ...],
     num_votes: int,
+    block: int,
     least_steps: int,
     model: str,
     only: tuple[str, ...],
@@ -146,11 +311,20 @@ def main(
 ) -> None:
     """From which quality of its judge on does a search beat a vote at equal tokens?"""
     problems = draw_problems(num_questions, report.seed, least_steps)
-    with Lab({"generation": model}, seed=report.seed, store=store, max_batch_size=64) as lab:
-        found = run_cells(lab, problems, width, num_votes, only or tuple(strategies(width)), auc or AUCS)
-    drawn = add_cells(report, found)
+    is_quick = bool(report.setting.get("quick"))
+    widths = width or ((4,) if is_quick else (4, 8))
+    names = only or tuple(strategies(4))
+    aucs = auc or ((0.5, 1.0) if is_quick else AUCS)
+    cells = [Cell(name, own, each) for each in aucs for own in widths for name in names]
+    with Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64) as lab:
+        found = run_cells(lab, problems, cells, num_votes, block)
+    samples = found[Cell("vote", num_votes, 0.0)]
+    curve, baselines = add_samples(report, samples, aucs)
+    drawn = add_cells(report, found, curve)
+    add_least(report, drawn)
+    add_questions(report, found)
     if plot_path is not None:
-        plot(drawn, plot_path)
+        plot(drawn, baselines, plot_path)
 
 
 if __name__ == "__main__":
