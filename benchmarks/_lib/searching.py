@@ -23,7 +23,7 @@ from scaffolding_ext.protocol.branching import BranchTask
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts
 from scaffolding_ext.request.program import count, current_program
 from scaffolding_ext.request.seeds import derive_seed
-from scaffolding_ext.tinylm.grammar import Problem, sample_problem
+from scaffolding_ext.tinylm.grammar import MAX_NUM_STEPS, Problem, sample_problem
 from scaffolding_ext.tinylm.steps import check_steps
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -31,12 +31,12 @@ QUESTION_LEN = 12  # tokens of the question that a judge of a step reads beside 
 NUM_ORDERS = 20  # of the samples of a vote
 
 
-def draw_problems(num_problems: int, seed: int, least_steps: int = 0) -> list[Problem]:
-    """Different held-out problems."""
+def draw_problems(num_problems: int, seed: int, least_steps: int = 0, most_steps: int = MAX_NUM_STEPS) -> list[Problem]:
+    """Different held-out problems of so many operations."""
     rng, found = random.Random(seed), {}
     while len(found) < num_problems:
         problem = sample_problem(rng, "held_out")
-        if problem.num_steps >= least_steps:
+        if least_steps <= problem.num_steps <= most_steps:
             found[problem.question] = problem
     return list(found.values())
 
@@ -125,8 +125,10 @@ class RememberingWorker(HuggingFaceWorker):
             own.seeds = [seeds[number] for number in missing]
             own.branch_scores = None
             await self._branch(own)
-            assert own.outputs is not None and own.output_tokens is not None
-            assert own.confidences is not None and own.finish_reasons is not None
+            assert own.outputs is not None
+            assert own.output_tokens is not None
+            assert own.confidences is not None
+            assert own.finish_reasons is not None
             for at, number in enumerate(missing):
                 wrote = Written(
                     own.outputs[at],
@@ -234,6 +236,7 @@ class Searched(NamedTuple):
         num_nodes: Of the tree.
         most_held: Most distinct tokens that a round held.
         seconds: On this machine.
+        rounds: After each round, tokens that its steps decoded since the beginning, and leaves that had ended.
     """
 
     question: str
@@ -249,6 +252,7 @@ class Searched(NamedTuple):
     num_nodes: int
     most_held: int
     seconds: float
+    rounds: list[list[int]]
 
     @property
     def all_tokens(self) -> int:
@@ -270,12 +274,19 @@ def searched(problem: Problem, result: Any) -> Searched:
     """What a search came to, from its trace."""
     events = {event["event"]: event for event in result.program.trace}
     answer, tree, ledger = events["answer"], events["tree"], result.program.ledger
-    lengths = {
-        tuple(path): num
-        for event in result.program.trace
-        if event["event"] == "branches"
-        for path, num in zip(event["paths"], event["num_tokens"], strict=True)
-    }
+    lengths: dict[tuple[int, ...], int] = {}
+    rounds: list[list[int]] = []
+    leaves_at = {tuple(path) for path in answer["paths"]}
+    num_tokens = num_ended = 0
+    for event in result.program.trace:
+        if event["event"] == "branches":
+            for path, num, reason in zip(
+                map(tuple, event["paths"]), event["num_tokens"], event["finish_reasons"], strict=True
+            ):
+                lengths[path] = num
+                num_tokens += num - lengths.get(path[:-1], 0)
+                num_ended += path in leaves_at and reason is not None
+            rounds.append([num_tokens, num_ended])
     values, classes = answer["values"], answer["classes"]
     leaves = range(len(values))
     winner = vote(classes, [max(0.0, value) for value in values])
@@ -293,6 +304,7 @@ def searched(problem: Problem, result: Any) -> Searched:
         tree["num_nodes"],
         tree["most_tokens_held"],
         result.program.elapsed(),
+        rounds,
     )
 
 

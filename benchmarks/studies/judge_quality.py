@@ -182,7 +182,7 @@ def add_cells(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: C
 
 
 def add_least(report: Report, drawn: Mapping[str, Sequence[Point]]) -> None:
-    """The least AUC from which on a search beats the vote with every better judge, its interval above 0; and a sentence."""
+    """The least AUC from which on a search beats the vote with every better judge, interval above 0; a sentence."""
     for base, words in BASES.items():
         said = []
         for name, width in dict.fromkeys((p.cell.name, p.cell.width) for p in drawn["best"]):

@@ -1,19 +1,23 @@
 """What searches cost of their own, what the scores that users have are worth, and what stops save.
 
-    python -m benchmarks.studies.search --num_questions 40 --store runs/search
+    python -m benchmarks.studies.search --num_questions 40 --store runs/search --json
 
-Three parts, of which `--part` runs some:
+Parts, of which `--part` runs some:
 
 - `cost`: microseconds a node of each strategy, without any model, up to 10,000 nodes, and their growth;
-- `scores`: the scores that come for nothing or for a verdict, each in the same two trees, with the AUC that it has
-  within a question, so that it has its place on the picture of `studies.judge_quality`;
-- `stops`: certaindex, agreement and an unchanged leader on REBASE and MCTS, against the same search to its end.
+- `scores`: the scores that come for nothing, for a verdict or for a written check, with the AUC that each has within a
+  question, so that it has its place on the picture of `studies.judge_quality`;
+- `stops`: certaindex, agreement and an unchanged leader on REBASE and MCTS, against a fixed number of leaves and a stop
+  at random, each of as many tokens. Stops cut a search off, so that they are replayed on searches that ran to their
+  end;
+- `difficulty`: questions of few and of many operations: chosen answer, any right leaf, distinct answers;
+- `programs`: wall-clock at 1 and 16 programs, blocks held with and without sharing, and whether trees are the same.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +27,22 @@ import numpy as np
 from benchmarks._lib.command import benchmark, size, stored, track
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.report import Report
-from benchmarks._lib.searching import Searched, VoteCurve, Watched, draw_problems, search_all, within_question_auc
+from benchmarks._lib.searching import (
+    BlurredJudge,
+    Curve,
+    RememberingWorker,
+    Searched,
+    Watched,
+    draw_problems,
+    sample_curves,
+    search_all,
+    within_question_auc,
+)
+from benchmarks._lib.stopping_searches import Stopped, cut_at_leaves, cut_at_random, stopped
+from benchmarks._lib.tree_programs import add_programs
+from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.node import Node
-from scaffolding_ext.controllers.tree.score import EntropyScorer, LogprobScorer, RandomScorer, Scorer, VerdictScorer
+from scaffolding_ext.controllers.tree.score import LogprobScorer, RandomScorer, VerdictScorer, scorer_from
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.stops import Agreement, Certaindex, Stop, Unchanged
 from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
@@ -39,26 +56,29 @@ from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.particle_filter import ParticleFilter
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 
-PARTS = ("cost", "scores", "stops")
+PARTS = ("cost", "scores", "stops", "difficulty", "programs")
 STEP_LEN = 48  # tokens
 NUM_VOTES = 16
+LEVELS = 25
+MAX_TOKENS = 1000  # of a solution
+SOLUTION_LEN = 500  # about
 
 
 def strategies(num_nodes: int) -> dict[str, Strategy]:
-    """Each strategy, wide or deep enough for so many nodes."""
-    deep = num_nodes // 16 + 2
+    """Each strategy, as wide as so many nodes need: solutions of 25 steps, as in REBASE."""
+    wide = max(8, num_nodes // (4 * LEVELS) * 4)
     return {
         "best of n": BestOfN(num_nodes),
-        "beam": Beam(16, 4, max_depth=deep),
-        "DVTS": DVTS(4, 4, max_depth=deep),
-        "REBASE": Rebase(16, max_depth=deep),
-        "particle filter": ParticleFilter(16, max_depth=deep),
-        "best first": BestFirst(),
-        "MCTS": MCTS(),
-        "budget-guided MCTS": BudgetGuidedMCTS(),
-        "adaptive branching, Gaussian": AdaptiveBranching(saturation=1.0),
-        "adaptive branching, Beta": AdaptiveBranching("beta", saturation=1.0),
-        "adaptive branching, widening": AdaptiveBranching("widening", saturation=1.0),
+        "beam": Beam(wide, wide // 4, max_depth=LEVELS),
+        "DVTS": DVTS(wide // 4, 4, max_depth=LEVELS),
+        "REBASE": Rebase(wide, max_depth=LEVELS),
+        "particle filter": ParticleFilter(wide, max_depth=LEVELS),
+        "best first": BestFirst(max_depth=LEVELS),
+        "MCTS": MCTS(max_depth=LEVELS),
+        "budget-guided MCTS": BudgetGuidedMCTS(max_depth=LEVELS),
+        "adaptive branching, Gaussian": AdaptiveBranching(saturation=1.0, max_depth=LEVELS),
+        "adaptive branching, Beta": AdaptiveBranching("beta", saturation=1.0, max_depth=LEVELS),
+        "adaptive branching, widening": AdaptiveBranching("widening", saturation=1.0, max_depth=LEVELS),
     }
 
 
@@ -74,6 +94,8 @@ def own_seconds(strategy: Strategy, num_nodes: int, seed: int) -> tuple[float, i
         if not nodes:
             break
         for node in nodes:
+            if node.to_end:
+                node.end()
             search.tell(node, scores[num])
             num += 1
     return time.process_time() - began, num
@@ -103,7 +125,7 @@ def run_cell(lab: Lab, problems: Sequence[Any], name: str, **parts: Any) -> tupl
     def run() -> dict[str, Any]:
         watched = Watched(parts.pop("scorer"), {problem.question: problem for problem in problems})
         controller = SearchController(
-            scorer=watched, steps=STEP_LEN, max_tokens=1000, sampling_params={"temperature": 0.8}, **parts
+            scorer=watched, steps=STEP_LEN, max_tokens=MAX_TOKENS, sampling_params={"temperature": 0.8}, **parts
         )
         rows = [each._asdict() for each in search_all(lab, controller, problems)]
         return {"rows": rows, "auc": within_question_auc(watched.seen)}
@@ -112,59 +134,139 @@ def run_cell(lab: Lab, problems: Sequence[Any], name: str, **parts: Any) -> tupl
     return [Searched(**row) for row in found["rows"]], found["auc"]
 
 
+def run_votes(lab: Lab, problems: Sequence[Any], name: str = "vote") -> list[Searched]:
+    """Whole solutions, which votes are made of."""
+    parts = {"strategy": BestOfN(NUM_VOTES), "budget": NUM_VOTES + 1}
+    return run_cell(lab, problems, name, scorer=LogprobScorer(), **parts)[0]
+
+
 def add_scores(report: Report, lab: Lab, problems: Sequence[Any], width: int) -> None:
-    """The scores that users have, in a beam and in REBASE, against a vote of as many decoded tokens."""
-    samples, _ = run_cell(
-        lab, problems, f"vote of {NUM_VOTES}", scorer=LogprobScorer(), strategy=BestOfN(NUM_VOTES), budget=NUM_VOTES + 1
-    )
-    curve, questions = VoteCurve(samples, report.rng), [each.question for each in samples]
-    scorers: dict[str, Scorer] = {
+    """The scores that users have, on whole solutions and in two trees, against a vote of as many decoded tokens."""
+    samples = run_votes(lab, problems)
+    curve = sample_curves(samples, report.rng)["vote"]
+    check = RewardController(worker_tag="generation", checks=True, max_check_tokens=400)
+    of_steps: dict[str, Any] = {
         "random": RandomScorer(),
         "log-probability of the chain": LogprobScorer(),
         "log-probability of the step": LogprobScorer("step"),
-        "entropy of the step": EntropyScorer(top_k=5),
         "verdict on the step": VerdictScorer(is_about_steps=True),
     }
-    for search, strategy in {"beam": Beam(width, max(1, width // 4)), "REBASE": Rebase(width)}.items():
+    of_answers: dict[str, Any] = {
+        "random": RandomScorer(),
+        "log-probability of the chain": LogprobScorer(),
+        "verdict on the answer": VerdictScorer(),
+        "written check": scorer_from(check),
+    }
+    searches: dict[str, tuple[Strategy, dict[str, Any]]] = {
+        "best of n": (BestOfN(2 * width), of_answers),
+        "beam": (Beam(width, max(1, width // 4)), of_steps),
+        "REBASE": (Rebase(width), of_steps),
+    }
+    for search, (strategy, scorers) in searches.items():
         for name, scorer in track(scorers.items(), search):
             label = f"{search}, {name}"
-            cells, auc = run_cell(lab, problems, label, scorer=scorer, strategy=strategy, budget=12 * width)
-            tokens = float(np.mean([each.decoded for each in cells]))
+            cells, auc = run_cell(lab, problems, label, scorer=scorer, strategy=strategy, budget=100 * width)
             report.figure(f"{label}: AUC within a question", auc)
-            report.figure(f"{label}: decoded tokens", tokens)
-            report.figure(f"{label}: computed tokens", float(np.mean([each.computed for each in cells])))
-            for chosen in ("best", "elected"):
-                right = [float(each.is_right[getattr(each, chosen)]) for each in cells]
-                gain = f"{label}, {chosen}: points above a vote of as many decoded tokens"
-                report.difference(f"{label}, {chosen}: accuracy, %", right, questions=questions, scale=100)
-                report.difference(gain, right, curve.at(tokens), questions, scale=100)
+            add_choices(report, label, cells, curve)
+
+
+def add_choices(report: Report, label: str, cells: Sequence[Searched], curve: Curve) -> None:
+    """Accuracy of the best and the elected leaf, and how far it is above a vote of as many decoded tokens."""
+    questions = [each.question for each in cells]
+    tokens = float(np.mean([each.decoded for each in cells]))
+    report.figure(f"{label}: decoded tokens", tokens)
+    for chosen, words in (("best", "the best leaf"), ("elected", "a vote weighed by scores")):
+        right = [float(each.is_right[getattr(each, chosen)]) for each in cells]
+        gain = f"{label}, {words}: points above a vote of as many decoded tokens"
+        report.difference(f"{label}, {words}: accuracy, %", right, questions=questions, scale=100)
+        report.difference(gain, right, curve.at(tokens), questions, scale=100)
 
 
 def add_stops(report: Report, lab: Lab, problems: Sequence[Any], width: int) -> None:
-    """Tokens that stops save, and points that they lose, against the same search to its end."""
-    entropy = {"measure": "entropy", "at_least": 0.75}
+    """Tokens that stops save, and points that they lose, against the same search to its end and against plain cuts."""
     stops: dict[str, Stop] = {
-        "certaindex": Certaindex([entropy], every=max(2, width // 4)),
-        "agreement": Agreement(),
-        "unchanged": Unchanged(2, 0.6),
+        f"certaindex, entropy {least:g}": Certaindex([{"measure": "entropy", "at_least": least}], every=3)
+        for least in (0.5, 0.75, 0.9)
     }
-    for search, strategy in {"REBASE": Rebase(2 * width), "MCTS": MCTS(rollouts=True)}.items():
-        parts = {"strategy": strategy, "budget": {"nodes": 16 * width}}
-        full, _ = run_cell(lab, problems, f"{search} to its end", scorer=LogprobScorer(), **parts)
+    stops["certaindex, entropy 0.75 and mean reward 0.4"] = Certaindex(
+        [{"measure": "entropy", "at_least": 0.75}, {"measure": "mean_reward", "at_least": 0.4}], every=3
+    )
+    stops |= {"agreement": Agreement(), "unchanged": Unchanged(2, 0.6)}
+    searches: dict[str, tuple[Strategy, dict[str, int]]] = {
+        "REBASE": (Rebase(2 * width), {"nodes": 200 * width}),
+        "MCTS": (MCTS(rollouts=True, at_once=2), {"tokens": 2 * width * SOLUTION_LEN}),
+    }
+    for search, (strategy, budget) in searches.items():
+        label = f"{search} to its end"
+        full, _ = run_cell(lab, problems, label, scorer=LogprobScorer(), strategy=strategy, budget=budget)
         questions = [each.question for each in full]
-        right = [float(each.is_right[each.elected]) for each in full]
-        report.difference(f"{search} to its end: accuracy, %", right, questions=questions, scale=100)
-        for name, stop in track(stops.items(), search):
-            cells, _ = run_cell(lab, problems, f"{search}, {name}", scorer=LogprobScorer(), stop=stop, **parts)
-            own = [float(each.is_right[each.elected]) for each in cells]
-            report.saved(f"{search}, {name}: tokens saved", [e.decoded for e in cells], [e.decoded for e in full])
-            report.difference(f"{search}, {name}: points", own, right, questions, scale=100)
+        whole = [stopped(each, None) for each in full]
+        report.difference(f"{label}: accuracy, %", [e.is_right for e in whole], questions=questions, scale=100)
+        report.figure(f"{label}: decoded tokens", float(np.mean([e.tokens for e in whole])))
+        report.figure(f"{label}: leaves", float(np.mean([len(e.answers) for e in full])))
+        for name, stop in stops.items():
+            cut = [stopped(each, stop, strategy.most_leaves) for each in full]
+            add_cut(report, f"{search}, {name}", cut, whole, questions)
+            tokens = float(np.mean([each.tokens for each in cut]))
+            for way, other in (
+                ("a fixed number of leaves", cut_at_leaves(full, tokens)),
+                ("a stop at random", cut_at_random(full, cut, report.rng)),
+            ):
+                report.difference(
+                    f"{search}, {name}: points above {way}, of as many tokens",
+                    [each.is_right for each in cut],
+                    other,
+                    questions,
+                    scale=100,
+                )
+
+
+def add_cut(report: Report, label: str, cut: Sequence[Stopped], whole: Sequence[Stopped], questions: Any) -> None:
+    """What a stop saves and loses; the bar of the first certaindex that meets both."""
+    saved = report.saved(f"{label}: tokens saved, share", [e.tokens for e in cut], [e.tokens for e in whole])
+    points = report.difference(
+        f"{label}: points", [e.is_right for e in cut], [e.is_right for e in whole], questions, scale=100
+    )
+    report.share(f"{label}: stopped early", sum(e.is_early for e in cut), len(cut))
+    if "certaindex" in label:
+        report.bar(f"{label}: tokens saved", saved.value, ">=", 0.2)
+        report.bar(f"{label}: lower end of the points", points.low, ">=", -2.0)
+
+
+def add_difficulty(report: Report, lab: Lab, num: int, width: int) -> None:
+    """Questions of few and of many operations: a vote, and two trees with a score for nothing and with a judge."""
+    for name, least, most in (("few operations (2 to 6)", 2, 6), ("many operations (14 to 24)", 14, 24)):
+        problems = draw_problems(num, report.seed, least, most)
+        by_question: Mapping[str, Any] = {problem.question: problem for problem in problems}
+        samples = run_votes(lab, problems, f"vote {least}")
+        curve = sample_curves(samples, report.rng)["vote"]
+        report.difference(f"{name}, one sample: accuracy, %", curve.right[:, 0], scale=100)
+        add_answers(report, f"{name}, vote of {NUM_VOTES}", samples, curve.right[:, -1])
+        for search, strategy in {"REBASE": Rebase(width), "beam": Beam(width, max(1, width // 4))}.items():
+            for judge, scorer in {
+                "log-probability": LogprobScorer(),
+                "a judge of AUC 0.8": BlurredJudge(by_question, 0.8, lab.seed),
+            }.items():
+                label = f"{name}, {search}, {judge}"
+                cells, _ = run_cell(lab, problems, label, scorer=scorer, strategy=strategy, budget=100 * width)
+                add_choices(report, label, cells, curve)
+                add_answers(report, label, cells)
+
+
+def add_answers(report: Report, label: str, cells: Sequence[Searched], right: Any = None) -> None:
+    """Whether any leaf is right, and how many answers differ."""
+    questions = [each.question for each in cells]
+    if right is not None:
+        report.difference(f"{label}: accuracy, %", right, questions=questions, scale=100)
+    report.difference(f"{label}: any leaf right, %", [any(e.is_right) for e in cells], questions=questions, scale=100)
+    report.figure(f"{label}: distinct answers", float(np.mean([len(set(e.answers)) for e in cells])))
 
 
 @benchmark("studies.search --num_questions 40 --store runs/search")
 @size("--num_questions", 40, quick=4, help="Questions.", least=2)
-@size("--width", 8, quick=4, help="Solutions of a search.", least=4)
+@size("--width", 6, quick=4, help="Solutions of a search; a search that may stop has twice as many.", least=4)
 @size("--num_nodes", 10_000, quick=1_000, help="Nodes of which the cost is taken.", least=100)
+@size("--num_same", 100, quick=4, help="Questions whose trees are compared, alone and among 16.", least=2)
 @click.option("--part", multiple=True, type=click.Choice(PARTS), help="What is run; all where none is named.")
 @click.option("--least_steps", default=10, show_default=True, help="Fewest operations of a question.")
 @click.option("--model", default="tinylm/target", show_default=True, help="Who writes.")
@@ -174,6 +276,7 @@ def main(
     num_questions: int,
     width: int,
     num_nodes: int,
+    num_same: int,
     part: tuple[str, ...],
     least_steps: int,
     model: str,
@@ -183,14 +286,18 @@ def main(
     wanted = part or PARTS
     if "cost" in wanted:
         add_costs(report, num_nodes)
-    if not {"scores", "stops"} & set(wanted):
-        return
-    problems = draw_problems(num_questions, report.seed, least_steps)
-    with Lab({"generation": model}, seed=report.seed, store=store, max_batch_size=64) as lab:
-        if "scores" in wanted:
-            add_scores(report, lab, problems, width)
-        if "stops" in wanted:
-            add_stops(report, lab, problems, width)
+    if {"scores", "stops", "difficulty"} & set(wanted):
+        problems = draw_problems(num_questions, report.seed, least_steps)
+        lab = Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64)
+        with lab:
+            if "scores" in wanted:
+                add_scores(report, lab, problems, width)
+            if "stops" in wanted:
+                add_stops(report, lab, problems, width)
+            if "difficulty" in wanted:
+                add_difficulty(report, lab, num_questions, width)
+    if "programs" in wanted:
+        add_programs(report, model, draw_problems(num_same, report.seed, least_steps), width, store)
 
 
 if __name__ == "__main__":

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter
 from typing import Literal, get_args
+
+import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.tree.node import Node
+from scaffolding_ext.controllers.tree.strategies.arms import Floats, Known, arm, draws
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
 
 Model = Literal["gaussian", "beta", "widening"]
-M, KAPPA, NU, TAU2 = 0.0, 1.0, 1.0, 0.1  # priors of the Gaussian arms
-A, B = 0.5, 0.5  # of the Beta arms
-
-
-class Arm:
-    """The scores of one choice: their number, sum and sum of squares."""
-
-    __slots__ = ("num", "squares", "total")
-
-    def __init__(self) -> None:
-        self.num, self.total, self.squares = 0, 0.0, 0.0
-
-    def add(self, score: float) -> None:
-        self.num, self.total, self.squares = self.num + 1, self.total + score, self.squares + score * score
 
 
 class AdaptiveBranching(Strategy):
@@ -72,31 +61,25 @@ class AdaptiveBranching(Strategy):
         return require.number("score", score, least=0, most=1)
 
     def _start(self) -> None:
-        self._gen: dict[tuple[int, ...], Arm] = {}  # scores of a node's own children
-        self._cont: dict[tuple[int, ...], Arm] = {}  # scores that came through its children
-        self._arm: dict[tuple[int, ...], Arm] = {}  # a child's own score and those below it
-        self._values: dict[tuple[int, ...], Counter[float]] = {}  # scores in a subtree, for its saturation
-        self._most_alike: dict[tuple[int, ...], int] = {}  # the most frequent score's count
+        self._known: dict[tuple[int, ...], Known] = {(): Known()}
 
     def _learn(self, node: Node, score: float) -> None:
-        self._arm.setdefault(node.path, Arm()).add(score)
-        self._saw(node, score)
-        below = node
-        for each in node.ancestors():
+        self._known[node.path], own = Known(), arm(score)
+        line = [node, *node.ancestors()]
+        for below, each in itertools.pairwise(line):  # each below its parent
+            known, child = self._known[each.path], self._known[below.path]
             if below is node:
-                self._gen.setdefault(each.path, Arm()).add(score)
+                known.gen += own
             else:
-                self._cont.setdefault(each.path, Arm()).add(score)
-            if each.depth:
-                self._arm.setdefault(each.path, Arm()).add(score)
-                self._saw(each, score)
-            below = each
-
-    def _saw(self, node: Node, score: float) -> None:
-        """Count a score of a node's subtree."""
-        values = self._values.setdefault(node.path, Counter())
-        values[score] += 1
-        self._most_alike[node.path] = max(self._most_alike.get(node.path, 0), values[score])
+                known.cont += own
+            child.saw(score)
+            whole = arm(self.score[below.path]) + child.gen + child.cont
+            if below.has_ended or (
+                self.saturation < 1 and whole[0] >= 4 and child.most_alike >= self.saturation * whole[0]
+            ):
+                known.children.drop(below.path[-1])  # nothing is written below it, or nothing new
+            else:
+                known.children.put(below.path[-1], *whole)
 
     def _choose(self, most: int | None) -> list[Node]:
         return [self._grow(self._selected()) for _ in range(self._wanted(most))]
@@ -104,48 +87,22 @@ class AdaptiveBranching(Strategy):
     def _selected(self) -> Node:
         node = self.root
         while True:
-            live = [child for child in node.children if child.path in self.score and not self._is_left(child)]
-            if not live or self._widens(node):
+            known = self._known.get(node.path)
+            if known is None or not known.children.numbers or self._widens(node, known):
                 return node
-            if self.model == "widening":
-                log_visits = math.log(self._arm_of(node).num + 1)
-                node = max(live, key=lambda child: self._bound(child, log_visits))
-            else:
-                node = max(live, key=lambda child: self._draw(self._arm[child.path]))
+            node = node.children[known.children.numbers[int(self._worths(known).argmax())]]
 
-    def _arm_of(self, node: Node) -> Arm:
-        """All scores below a node, its own left out."""
-        whole = Arm()
-        for part in (self._gen.get(node.path), self._cont.get(node.path)):
-            if part is not None:
-                whole.num, whole.total = whole.num + part.num, whole.total + part.total
-        return whole
-
-    def _widens(self, node: Node) -> bool:
+    def _widens(self, node: Node, known: Known) -> bool:
         if self.model == "widening":
             k, alpha = self.widening
-            return bool(len(node.children) < k * max(1, self._arm_of(node).num) ** alpha)
-        return self._draw(self._gen.get(node.path, Arm())) >= self._draw(self._cont.get(node.path, Arm()))
+            return bool(len(node.children) < k * max(1, known.gen[0] + known.cont[0]) ** alpha)
+        gen, cont = draws(self.model, np.stack([known.gen, known.cont], axis=1), self.rng)
+        return bool(gen >= cont)
 
-    def _bound(self, child: Node, log_visits: float) -> float:
-        arm = self._arm[child.path]
-        return arm.total / arm.num + self.exploration * math.sqrt(log_visits / arm.num)
-
-    def _is_left(self, node: Node) -> bool:
-        """Whether nothing is written below a node: it has ended, or its subtree says nothing new."""
-        if node.has_ended or self.saturation == 1:
-            return node.has_ended
-        num = self._arm[node.path].num
-        return num >= 4 and self._most_alike[node.path] >= self.saturation * num
-
-    def _draw(self, arm: Arm) -> float:
-        """A draw from an arm's posterior."""
-        num = arm.num
-        if self.model == "beta":
-            return float(self.rng.beta(A + arm.total, B + num - arm.total))
-        mean = arm.total / num if num else 0.0
-        kappa, nu = KAPPA + num, NU + num
-        spread = max(0.0, arm.squares - num * mean * mean)
-        scale = NU * TAU2 + spread + num * KAPPA / kappa * (M - mean) ** 2
-        variance = scale / self.rng.chisquare(nu)
-        return float(self.rng.normal((KAPPA * M + num * mean) / kappa, math.sqrt(variance / kappa)))
+    def _worths(self, known: Known) -> Floats:
+        """What each child is worth: a draw from its posterior, or its upper confidence bound."""
+        children = known.children.columns
+        if self.model != "widening":
+            return draws(self.model, children, self.rng)
+        log_visits = math.log(known.gen[0] + known.cont[0] + 1)
+        return children[1] / children[0] + self.exploration * np.sqrt(log_visits / children[0])

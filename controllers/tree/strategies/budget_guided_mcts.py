@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean, pvariance
+from collections import Counter
+
+import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.tree.node import Node
-from scaffolding_ext.controllers.tree.strategies.base import softmax
-from scaffolding_ext.controllers.tree.strategies.mcts import VisitedTree
+from scaffolding_ext.controllers.tree.strategies.base import Strategy
+from scaffolding_ext.controllers.tree.strategies.siblings import Siblings
 
 
-class BudgetGuidedMCTS(VisitedTree):
+class BudgetGuidedMCTS(Strategy):
     """Budget-guided search: rho, the share of the budget that is left, weighs exploration and widening.
 
     A node's value is the mean over its subtree of score + kappa (1 - rho) depth / d, where d is the mean depth of the
@@ -39,8 +41,6 @@ class BudgetGuidedMCTS(VisitedTree):
         A solution that has ended is not asked to go on.
     """
 
-    branching = 2**31  # nothing but widening bounds a node's children
-
     def __init__(
         self,
         completion: float = 1.0,
@@ -59,19 +59,26 @@ class BudgetGuidedMCTS(VisitedTree):
         self.at_once = require.whole("at_once", at_once)
         self.max_depth = require.whole("max_depth", max_depth)
 
+    def visits(self, node: Node) -> float:
+        return float(self._visits[node.path])
+
     def _start(self) -> None:
-        super()._start()
-        self._depths: dict[tuple[int, ...], int] = {}  # sum of the depths of what is open in a subtree
-        self._num_answers, self._answer_depths = 0, 0  # how many answers there are, and the sum of their depths
-        self._deepest = 1
+        self._visits: Counter[tuple[int, ...]] = Counter()
+        # Of told children: score, visits; of their subtrees: how many were told, sums of scores and of open depths;
+        # and what closes an ended one.
+        self._children: dict[tuple[int, ...], Siblings] = {(): Siblings(6)}
+        self._num_answers, self._answer_depths, self._deepest = 0, 0, 1
 
     def _learn(self, node: Node, score: float) -> None:
-        self._back_up(node, score)
         self._deepest = max(self._deepest, node.depth)
         if node.has_ended:
             self._num_answers, self._answer_depths = self._num_answers + 1, self._answer_depths + node.depth
-        for each in (node, *node.ancestors()):
-            self._depths[each.path] = self._depths.get(each.path, 0) + (0 if node.has_ended else node.depth)
+        depth, closes = (0, -math.inf) if node.has_ended else (node.depth, 0.0)
+        line = [node, *node.ancestors()]
+        self._children[node.path] = Siblings(6)
+        self._children[node.path[:-1]].put(node.path[-1], score, self._visits[node.path], 1, score, depth, closes)
+        for each in line[1:-1]:
+            self._children[each.path[:-1]].change(each.path[-1], 0, 0, 1, score, depth, 0)
 
     def _choose(self, most: int | None) -> list[Node]:
         chosen: list[Node] = []
@@ -84,29 +91,28 @@ class BudgetGuidedMCTS(VisitedTree):
             chosen += [self._expand(node) for _ in range(count)]
         return chosen
 
+    def _expand(self, node: Node) -> Node:
+        child = self._grow(node)
+        for each in (child, *child.ancestors()):
+            self._visits[each.path] += 1
+            if each.depth:
+                self._children[each.path[:-1]].change(each.path[-1], 0, 1, 0, 0, 0, 0)
+        return child
+
     def _selected(self) -> Node | None:
         node, rho = self.root, 1 - self.used
         while node.children:
-            told = [child for child in node.children if child.path in self.score]
-            if not told:
+            told = self._children[node.path]
+            if not told.numbers:
                 return None  # its first children are being written
-            scores = [self.score[child.path] for child in told]
-            priors = softmax(scores)
-            num_parent = self.known[node.path].num_visits if node.depth or self.root_visits else 1
-            bounds = {
-                child.path: self._bound(child, prior, rho, num_parent)
-                for child, prior in zip(told, priors, strict=True)
-                if not self.known[child.path].is_exhausted
-            }
-            best = max(bounds, key=bounds.__getitem__, default=None)
-            if best is None or fmean(scores) + self.widening * rho * pvariance(scores) >= bounds[best]:
+            scores, visits, nums, totals, depths, closes = told.columns
+            weights = np.exp(scores - scores.max())
+            log_visits = math.log(self._visits[node.path] if node.depth or self.root_visits else 1)
+            d = self._answer_depths / self._num_answers if self._num_answers else self._deepest
+            values = (totals + self.completion * (1 - rho) / d * depths) / nums + closes
+            bounds = values + rho * self.exploration * weights / weights.sum() * np.sqrt(log_visits / visits)
+            best = int(bounds.argmax())
+            if scores.mean() + self.widening * rho * scores.var() >= bounds[best]:
                 return node
-            node = node.children[best[-1]]
+            node = node.children[told.numbers[best]]
         return node
-
-    def _bound(self, child: Node, prior: float, rho: float, num_parent: int) -> float:
-        known = self.known[child.path]
-        depth = self._answer_depths / self._num_answers if self._num_answers else self._deepest
-        progress = self._depths[child.path] / known.num_told / depth
-        value = known.mean + self.completion * (1 - rho) * progress
-        return value + rho * self.exploration * prior * math.sqrt(math.log(num_parent) / known.num_visits)

@@ -6,58 +6,7 @@ import math
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.tree.node import Node
-from scaffolding_ext.controllers.tree.strategies.base import Strategy
-
-
-class Visits:
-    """What a search knows of a node: how often it came by, also on the way to nodes that are open, and its values."""
-
-    __slots__ = ("is_exhausted", "num_told", "num_visits", "total")
-
-    def __init__(self) -> None:
-        self.num_visits = 0
-        self.num_told = 0
-        self.total = 0.0
-        self.is_exhausted = False
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.num_told if self.num_told else 0.0
-
-
-class VisitedTree(Strategy):
-    """A strategy that walks down from the root to where it expands, and writes values back up to the root."""
-
-    branching: int
-
-    def _start(self) -> None:
-        self.known: dict[tuple[int, ...], Visits] = {(): Visits()}
-
-    def visits(self, node: Node) -> float:
-        return float(self.known[node.path].num_visits)
-
-    def _expand(self, node: Node) -> Node:
-        child = self._grow(node)
-        self.known[child.path] = Visits()
-        for each in (child, *child.ancestors()):
-            self.known[each.path].num_visits += 1
-        return child
-
-    def _back_up(self, node: Node, value: float) -> None:
-        for each in (node, *node.ancestors()):
-            known = self.known[each.path]
-            known.num_told += 1
-            known.total += value
-            if each.has_ended or (self._num_steps(each) >= self.branching and not self._live(each)):
-                known.is_exhausted = True
-
-    def _num_steps(self, node: Node) -> int:
-        """Children that are steps, not rollouts."""
-        return sum(not child.to_end or child.depth >= self.max_depth for child in node.children)
-
-    def _live(self, node: Node) -> list[Node]:
-        """Children below which something is left to write."""
-        return [child for child in node.children if not self.known[child.path].is_exhausted]
+from scaffolding_ext.controllers.tree.strategies.visited_tree import VisitedTree, Visits
 
 
 class MCTS(VisitedTree):

@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
-import numpy as np
-
 from scaffolding_ext import require
 from scaffolding_ext.controllers.tree.node import Node
-from scaffolding_ext.controllers.tree.strategies.base import LevelStrategy, open_ones, softmax
+from scaffolding_ext.controllers.tree.strategies.base import LevelStrategy, open_ones
+from scaffolding_ext.controllers.tree.strategies.resampling import Resampling, resampled, tempered
 
-Resampling = Literal["systematic", "multinomial"]
 Weighting = Literal["last", "product"]
 EndedParticles = Literal["stay", "resampled"]
 _CLIP = 1e-7  # a score of 0 or 1 has infinite odds
@@ -87,7 +85,7 @@ class ParticleFilter(LevelStrategy):
         if not self._sweeps_left:
             return []
         self._sweeps_left -= 1
-        winner = particles[int(self._draw(self._weights(particles), 1)[0])]
+        winner = particles[int(self._drawn(particles, 1)[0])]
         self._kept = [*reversed([node for node in winner.ancestors() if node.depth]), winner]
         self._ended, self._num_steps = [], 0
         return [self.root] * (self.num_particles - 1)
@@ -97,19 +95,15 @@ class ParticleFilter(LevelStrategy):
         if self.ended == "stay":
             self._ended = [node for node in particles if node.has_ended and node not in self._kept]
             particles, num_free = open_ones(particles), num_free - len(self._ended)
-        drawn = [particles[number] for number in self._draw(self._weights(particles), num_free)]
+        drawn = [particles[number] for number in self._drawn(particles, num_free)]
         if self.ended == "resampled":
             self._ended = [node for node in drawn if node.has_ended]
         return open_ones(drawn)
 
-    def _weights(self, particles: Sequence[Node]) -> list[float]:
+    def _drawn(self, particles: Sequence[Node], count: int) -> list[int]:
         logs = [self._log_weight(node) for node in particles]
-        weights = softmax(logs)
-        share = 1 / math.fsum(weight * weight for weight in weights) / len(weights)  # ESS / N
-        progress = self._num_steps / self.max_depth
-        if share < self.temper_below and progress < 0.5:
-            return softmax(logs, max(1.0, (1 - progress) / share))
-        return weights
+        weights = tempered(logs, self.temper_below, self._num_steps / self.max_depth)
+        return resampled(weights, count, self.resampling, self.rng)
 
     def _log_weight(self, node: Node) -> float:
         if self.weighting == "last":
@@ -117,11 +111,3 @@ class ParticleFilter(LevelStrategy):
             return math.log(score / (1 - score))
         line = [node, *(ancestor for ancestor in node.ancestors() if ancestor.depth)]
         return math.fsum(math.log(max(_CLIP, self.score[each.path])) for each in line)
-
-    def _draw(self, weights: Sequence[float], count: int) -> list[int]:
-        if self.resampling == "multinomial":
-            return sorted(self.rng.choice(len(weights), size=count, p=weights).tolist())
-        positions = (self.rng.random() + np.arange(count)) / max(1, count)
-        edges = np.cumsum(weights)
-        drawn: list[int] = np.minimum(np.searchsorted(edges, positions, side="right"), len(weights) - 1).tolist()
-        return drawn

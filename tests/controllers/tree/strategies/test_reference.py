@@ -1,6 +1,7 @@
 """Each strategy expands what a plain reference of it expands, on random trees, in any order of `tell`."""
 
 import math
+import sys
 from collections import Counter
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from scaffolding_ext.controllers.tree.node import Node
 from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
+from scaffolding_ext.controllers.tree.strategies.arms import arm, draws
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.tree.strategies.best_first import BestFirst
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
@@ -389,26 +391,173 @@ def test_bandits_spend_their_nodes_on_the_better_arm(name):
 
 def test_posteriors_are_the_textbooks():
     """The draw's mean over many draws, against closed forms; five standard errors."""
-    for model in ("gaussian", "beta"):
-        search = AdaptiveBranching(model).begin(Node(), np.random.default_rng(0))
-        nodes = search.ask(3)
-        for node, score in zip(nodes, [0.9, 0.7, 0.8], strict=True):
-            search.tell(node, score)
-        search.ask(1)
-        arm = search._gen[()]
-        draws = np.array([search._draw(arm) for _ in range(20_000)])
-        mean = 2.4 / 4 if model == "gaussian" else (0.5 + 2.4) / (0.5 + 0.5 + 3)
-        assert draws.mean() == pytest.approx(mean, abs=5 * draws.std() / math.sqrt(len(draws)))
+    told = np.repeat(arm(0.9, 0.7, 0.8)[:, None], 40_000, axis=1)
+    for model, mean in (("gaussian", 2.4 / 4), ("beta", (0.5 + 2.4) / (0.5 + 0.5 + 3))):
+        drawn = draws(model, told, np.random.default_rng(0))
+        assert drawn.mean() == pytest.approx(mean, abs=5 * drawn.std() / math.sqrt(len(drawn)))
     kappa, nu = 4, 4  # after three scores
     scale = 0.1 + sum((x - 0.8) ** 2 for x in (0.9, 0.7, 0.8)) + 3 * 1 / 4 * 0.8**2
-    search = AdaptiveBranching().begin(Node(), np.random.default_rng(1))
-    for node, score in zip(search.ask(3), [0.9, 0.7, 0.8], strict=True):
-        search.tell(node, score)
-    search.ask(1)
-    draws = np.array([search._draw(search._gen[()]) for _ in range(40_000)])
+    drawn = draws("gaussian", told, np.random.default_rng(1))
     spread = math.sqrt(scale / nu / kappa)  # the marginal is Student's t with nu degrees of freedom
-    quartiles = np.quantile(draws, [0.25, 0.75]) - 0.6
+    quartiles = np.quantile(drawn, [0.25, 0.75]) - 0.6
     assert quartiles == pytest.approx([-0.7407 * spread, 0.7407 * spread], rel=0.05)  # t_4's upper quartile is 0.7407
+
+
+def plain_adaptive(world, model, saturation, most, k=1.0, alpha=0.5, c=math.sqrt(2)):
+    """One node at a time; every draw is one call."""
+    rng, tree, scores, order = np.random.default_rng(world.seed), Plain(world), {}, []
+
+    def beta(values):
+        return rng.beta(0.5 + sum(values), 0.5 + len(values) - sum(values))
+
+    def gaussians(groups):
+        means = [sum(values) / max(1, len(values)) for values in groups]
+        scales = [
+            0.1 + sum((x - mean) ** 2 for x in values) + len(values) / (1 + len(values)) * mean**2
+            for values, mean in zip(groups, means, strict=True)
+        ]
+        variances = [scale / rng.chisquare(1 + len(v)) for scale, v in zip(scales, groups, strict=True)]
+        return [
+            rng.normal(sum(v) / (1 + len(v)), math.sqrt(variance / (1 + len(v))))
+            for v, variance in zip(groups, variances, strict=True)
+        ]
+
+    def draw(groups):
+        return [beta(values) for values in groups] if model == "beta" else gaussians(groups)
+
+    def below(path):
+        return [scores[p] for p in order if p[: len(path)] == path]
+
+    def is_left(path):
+        values = below(path)
+        alike = max(Counter(values).values())
+        return tree.ended(path) or (saturation < 1 and len(values) >= 4 and alike >= saturation * len(values))
+
+    while len(order) < most:
+        path = ()
+        while True:
+            own = [p for p in order if p[:-1] == path]
+            live = sorted(p for p in own if not is_left(p))
+            if not live:
+                break
+            deeper = [scores[p] for p in order if p[: len(path)] == path and len(p) > len(path) + 1]
+            if model == "widening":
+                if len(own) < k * max(1, len(own) + len(deeper)) ** alpha:
+                    break
+                log_visits = math.log(len(own) + len(deeper) + 1)
+                worths = [sum(v) / len(v) + c * math.sqrt(log_visits / len(v)) for v in map(below, live)]
+            else:
+                gen, cont = draw([[scores[p] for p in own], deeper])
+                if gen >= cont:
+                    break
+                worths = draw([below(p) for p in live])
+            path = live[worths.index(max(worths))]
+        new = tree.grow(path)
+        order.append(new)
+        scores[new] = world.score(new)
+    return [[path] for path in order]
+
+
+@pytest.mark.parametrize("model", ["gaussian", "beta", "widening"])
+def test_adaptive_branching_walks_as_the_reference_does(model):
+    for seed in range(8):
+        for levels, saturation in ((None, 1.0), (2, 0.75)):  # scores of 0, 0.5 and 1 saturate subtrees
+            world = World(seed, levels=levels)
+            strategy = AdaptiveBranching(model, saturation=saturation, at_once=1)
+            assert searched(strategy, world, 70) == plain_adaptive(world, model, saturation, 70)
+
+
+def plain_particles(world, num, weighting, ended_rule, resampling, temper_below, max_depth):
+    """One sweep, with particles as paths."""
+    rng, tree, ended = np.random.default_rng(world.seed), Plain(world), []
+    rounds = [[tree.grow(()) for _ in range(num)]]
+
+    def weights(paths, step):
+        if weighting == "last":
+            raw = [world.score(p) / (1 - world.score(p)) for p in paths]
+        else:
+            raw = [math.prod(world.score(p[:depth]) for depth in range(1, len(p) + 1)) for p in paths]
+        share = sum(raw) ** 2 / sum(w * w for w in raw) / len(raw)
+        progress = step / max_depth
+        if share < temper_below and progress < 0.5:
+            raw = [w ** min(1.0, share / (1 - progress)) for w in raw]
+        return [w / sum(raw) for w in raw]
+
+    while True:
+        particles = ended + sorted(rounds[-1])
+        if all(tree.ended(p, max_depth) for p in particles):
+            return rounds
+        count = num
+        if ended_rule == "stay":
+            ended = [p for p in particles if tree.ended(p, max_depth)]
+            particles, count = [p for p in particles if not tree.ended(p, max_depth)], num - len(ended)
+        own = weights(particles, len(rounds))
+        if resampling == "multinomial":
+            drawn = sorted(rng.choice(len(own), size=count, p=own))
+        else:
+            offset, drawn = rng.random(), []
+            for number in range(count):
+                edge, at = 0.0, -1
+                while at < len(own) - 1 and edge <= (offset + number) / count:
+                    at += 1
+                    edge += own[at]
+                drawn.append(at)
+        chosen = [particles[at] for at in drawn]
+        if ended_rule == "resampled":
+            ended = [p for p in chosen if tree.ended(p, max_depth)]
+        going = [p for p in chosen if not tree.ended(p, max_depth)]
+        if not going:
+            return rounds
+        rounds.append([tree.grow(p) for p in going])
+
+
+@pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
+@pytest.mark.parametrize(("weighting", "ended"), [("last", "stay"), ("product", "resampled"), ("last", "resampled")])
+def test_particles_walk_as_the_reference_does(resampling, weighting, ended):
+    for seed in range(12):
+        for temper_below in (0.0, 0.6):
+            strategy = ParticleFilter(6, resampling, weighting, ended, temper_below, max_depth=12)
+            expected = plain_particles(World(seed), 6, weighting, ended, resampling, temper_below, 12)
+            assert searched(strategy, World(seed), 10**6) == expected
+
+
+def num_calls(strategy, num_nodes):
+    """Calls of functions, Python's and C's, that a strategy makes for so many nodes with random scores."""
+    rng, num, calls = np.random.default_rng(0), 0, 0
+    search = strategy.begin(Node(), rng)
+    scores = rng.random(num_nodes + 64).tolist()
+
+    def watch(frame, event, _):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(watch)
+    try:
+        while num < num_nodes and (nodes := search.ask(num_nodes - num)):
+            for node in nodes:
+                if node.to_end:
+                    node.end()
+                search.tell(node, scores[num])
+                num += 1
+            search.used = num / num_nodes
+    finally:
+        sys.setprofile(None)
+    assert num == num_nodes
+    return calls
+
+
+@pytest.mark.parametrize(
+    "name", ["adaptive_beta", "adaptive_gaussian", "adaptive_widening", "best_first", "budget_guided", "mcts"]
+)
+def test_the_own_work_of_a_strategy_grows_like_n_log_n(name):
+    """Within 10 %; a walk over all children would make four times the nodes cost up to 16 times as much."""
+
+    def calls(num):
+        strategy = STRATEGIES[name]()
+        strategy.max_depth = 11  # a deeper tree costs more a node, however many there are
+        return num_calls(strategy, num)
+
+    assert calls(1200) <= 1.1 * 4 * math.log(1200) / math.log(300) * calls(300)
 
 
 def test_a_saturated_subtree_is_left_alone():
