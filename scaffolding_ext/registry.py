@@ -231,6 +231,8 @@ controllers = Registry(
         "BestOfNController": "scaffolding_ext.controllers.best_of_n:BestOfNController",
         "SearchController": "scaffolding_ext.controllers.tree.search:SearchController",
         "KVShareBranchingController": "scaffolding_ext.controllers.tree.kv_share_branching:KVShareBranchingController",
+        "TreeInferenceController": "scaffolding_ext.controllers.tree.tree_inference:TreeInferenceController",
+        "ResultRewardController": "scaffolding_ext.controllers.tree.tree_inference:ResultRewardController",
         "RecordChainController": "scaffolding_ext.controllers.chain.record_chain:RecordChainController",
         "RewardController": "scaffolding_ext.controllers.reward:RewardController",
         "ProcessRewardController": "scaffolding_ext.controllers.process_reward:ProcessRewardController",

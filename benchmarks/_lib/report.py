@@ -37,7 +37,6 @@ class Report:
     Attributes:
         columns: What the intervals are computed from.
         closing: Lines for the end of what is printed.
-        tables: What stands beside the figures in the JSON, as rows by question.
     """
 
     def __init__(self, name: str, setting: dict[str, Any], seed: int = 0) -> None:
@@ -47,7 +46,6 @@ class Report:
         self.columns = Columns()
         self.bars: list[Bar] = []
         self.closing: list[str] = []
-        self.tables: dict[str, Any] = {}
 
     def figure(self, name: str, value: float, low: float | None = None, high: float | None = None) -> None:
         """Add a figure with its interval; where values a question are at hand, take one of the methods below."""
@@ -90,8 +88,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The document that `--json` prints."""
         bars = [{"name": b.name, "value": b.value, "bar": b.bar, "holds": b.holds} for b in self.bars]
-        document = {"setting": self.setting, "figures": self.figures, "bars": bars, "columns": self.columns.kept}
-        return document | self.tables
+        return {"setting": self.setting, "figures": self.figures, "bars": bars, "columns": self.columns.kept}
 
     def show(self) -> None:
         """Print tables."""

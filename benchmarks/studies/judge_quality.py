@@ -158,7 +158,7 @@ def add_cells(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: C
         questions = [each.question for each in rows]
         means = {base: float(np.mean([getattr(each, base) for each in rows])) for base in BASES}
         for base, words in BASES.items():
-            report.figure(f"{cell.label}: {words}", means[base])
+            report.difference(f"{cell.label}: {words}", [getattr(each, base) for each in rows], questions=questions)
         report.difference(
             f"{cell.label}: any leaf right, %", [any(e.is_right) for e in rows], questions=questions, scale=100
         )
@@ -199,36 +199,6 @@ def add_least(report: Report, drawn: Mapping[str, Sequence[Point]]) -> None:
                 report.figure(f"{name} {width}: least AUC that beats a vote of as many {words}", lowest)
             said.append(f"{name} {width} {'from ' + format(lowest, 'g') if least else 'never'}")
         report.closing.append(f"Above a vote of as many {words}, interval above 0: {', '.join(said)}.")
-
-
-def add_questions(report: Report, found: Mapping[Cell, Sequence[Searched]]) -> None:
-    """A row a question and cell: whether the best and the elected leaf are right, decoded and judged tokens, leaves."""
-    report.tables["questions"] = [each.question for each in next(iter(found.values()))]
-    report.tables["num_steps"] = [each.num_steps for each in next(iter(found.values()))]
-    report.tables["columns"] = [
-        "best right",
-        "elected right",
-        "decoded",
-        "judged",
-        "leaves right",
-        "leaves",
-        "distinct",
-    ]
-    report.tables["rows"] = {
-        cell.label: [
-            [
-                int(each.is_right[each.best]),
-                int(each.is_right[each.elected]),
-                each.decoded,
-                each.judged,
-                sum(each.is_right),
-                len(each.answers),
-                len(set(each.answers)),
-            ]
-            for each in rows
-        ]
-        for cell, rows in found.items()
-    }
 
 
 def plot(drawn: Mapping[str, Sequence[Point]], baselines: Sequence[Any], path: Path) -> None:
@@ -322,7 +292,6 @@ def main(
     curve, baselines = add_samples(report, samples, aucs)
     drawn = add_cells(report, found, curve)
     add_least(report, drawn)
-    add_questions(report, found)
     if plot_path is not None:
         plot(drawn, baselines, plot_path)
 

@@ -24,6 +24,7 @@ PLOTTED = tuple(
         "data_set_budget",
         "demo",
         "dynasor",
+        "judge_quality",
         "phrasings",
         "queueing",
         "stopping",

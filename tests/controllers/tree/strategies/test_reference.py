@@ -403,9 +403,10 @@ def test_posteriors_are_the_textbooks():
     assert quartiles == pytest.approx([-0.7407 * spread, 0.7407 * spread], rel=0.05)  # t_4's upper quartile is 0.7407
 
 
-def plain_adaptive(world, model, saturation, most, k=1.0, alpha=0.5, c=math.sqrt(2)):
+def plain_adaptive(world, model, saturation, most):
     """One node at a time; every draw is one call."""
     rng, tree, scores, order = np.random.default_rng(world.seed), Plain(world), {}, []
+    k, alpha, c = 1.0, 0.5, math.sqrt(2)
 
     def beta(values):
         return rng.beta(0.5 + sum(values), 0.5 + len(values) - sum(values))

@@ -1,0 +1,96 @@
+"""TensorRT-LLM's own tree searches (`scaffolding.contrib.TreeInference`), run as they are under newer tasks.
+
+`MCTSController` and `TOTController` hand over their answer as `task.result`, and a reward controller's tasks as a
+`GenerationResult`. Newer `GenerationTask`s have no such field: these two controllers stand around and below them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.errors import ConfigError, NoOutputError
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess
+from scaffolding_ext.protocol.relay import relay
+
+# What the answer's task tells of its answer.
+_OUTPUT = ("output_str", "output_tokens", "finish_reason", "logprobs", "context_logits")
+
+
+class TreeInferenceController(BaseController):
+    """Runs a controller that leaves its answer in `task.result`, and writes that answer into the task.
+
+    Every task that it yields gets a `result` that is the task itself, so that the controller finds one on its last.
+
+    Args:
+        controller: TensorRT-LLM's `MCTSController` or `TOTController`, or any that ends with
+            `tasks[0].result = last_task.result`.
+
+    Raises:
+        ConfigError: It is no controller.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
+        if not isinstance(controller, Controller):
+            raise ConfigError(f"is a {type(controller).__name__}; give MCTSController or TOTController", "controller")
+        self.controller = controller
+
+    def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
+        """Run the controller on each task alone, as it asks for.
+
+        Raises:
+            NoOutputError: It left no answer in a task.
+        """
+        if len(tasks) == 1:
+            yield from self._answered(tasks[0], kwargs)
+            return
+        process = ParallelProcess([], [], [])
+        process.sub_gens = [self._answered(task, kwargs, self.controller.clone()) for task in tasks]
+        yield process
+
+    def _answered(self, task: Any, kwargs: dict[str, Any], controller: Controller | None = None) -> ControllerGenerator:
+        yield from relay((controller or self.controller).process([task], **kwargs), _give_results)
+        answer = getattr(task, "result", None)
+        if answer is None:
+            raise NoOutputError(f"{type(self.controller).__name__} left no answer in task.result")
+        if answer is not task and isinstance(answer, GenerationTask):
+            for name in _OUTPUT:
+                if hasattr(answer, name):
+                    setattr(task, name, getattr(answer, name))
+
+
+class ResultRewardController(BaseController):
+    """Has a reward controller score tasks whose text is in `task.result`, as TensorRT-LLM's trees ask for it.
+
+    Args:
+        controller: Any reward controller.
+
+    Attributes:
+        scores: Of the last tasks.
+
+    Raises:
+        ConfigError: It is no controller.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
+        if not isinstance(controller, Controller):
+            raise ConfigError(f"is a {type(controller).__name__}; give a reward controller", "controller")
+        self.controller = controller
+        self.scores: list[float] | None = None
+
+    def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
+        """Score the texts of tasks."""
+        for task in tasks:
+            outputs = getattr(getattr(task, "result", None), "_outputs", None)
+            if task.output_str is None and outputs:
+                task.output_str = outputs[0].text
+        yield from self.controller.process(tasks, **kwargs)
+        self.scores = self.controller.scores  # type: ignore[attr-defined]
+
+
+def _give_results(tasks: Any) -> None:
+    for task in tasks:
+        if isinstance(task, GenerationTask) and getattr(task, "result", None) is None:
+            task.result = task  # type: ignore[attr-defined]
