@@ -93,4 +93,4 @@ class ResultRewardController(BaseController):
 def _give_results(tasks: Any) -> None:
     for task in tasks:
         if isinstance(task, GenerationTask) and getattr(task, "result", None) is None:
-            task.result = task  # type: ignore[attr-defined]
+            task.result = task  # type: ignore[misc]

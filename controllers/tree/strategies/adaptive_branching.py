@@ -105,4 +105,4 @@ class AdaptiveBranching(Strategy):
         if self.model != "widening":
             return draws(self.model, children, self.rng)
         log_visits = math.log(known.gen[0] + known.cont[0] + 1)
-        return children[1] / children[0] + self.exploration * np.sqrt(log_visits / children[0])
+        return np.asarray(children[1] / children[0] + self.exploration * np.sqrt(log_visits / children[0]))

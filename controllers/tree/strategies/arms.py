@@ -49,7 +49,7 @@ def draws(model: Posterior, arms: Floats, rng: np.random.Generator) -> Floats:
     """
     num, total, squares = arms
     if model == "beta":
-        return rng.beta(A + total, B + num - total)
+        return np.asarray(rng.beta(A + total, B + num - total))
     mean = total / np.maximum(num, 1)
     kappa, nu = KAPPA + num, NU + num
     spread = np.maximum(0.0, squares - num * mean * mean)
