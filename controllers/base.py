@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import scaffolding_ext.protocol.worker_tags
 from scaffolding_ext.controllers.capabilities import UNBOUND, Capabilities, Requests, check_worker, joined
@@ -33,6 +33,9 @@ from scaffolding_ext.registry import Registry
 from scaffolding_ext.request.completion import Completion
 from scaffolding_ext.request.opened_program import in_program
 from scaffolding_ext.request.program import Asked, Program, current_program, record
+
+if TYPE_CHECKING:
+    from scaffolding_ext.controllers.chain.repetition import Loops
 
 # What only a request of one generation can have: a vote's samples share none of it.
 ONE_GENERATION = frozenset({"n", "best_of", "num_logprobs", "stop", "seed", "echo"})
@@ -71,6 +74,8 @@ class BaseController(Controller):
         continues_answers: Whether it has workers go on with an unfinished answer, which not every chat server can.
         prompting: Of the outermost controller of a stack: applied to the prompt when a request starts. Where it was
             never set, our host takes the prompting of the generation worker's model; None sends prompts as they are.
+        loops: Of the outermost controller of a stack: what counts as a chain that repeats itself. Such a chain is
+            ended, and asked for its answer, whichever controller grows it. None watches for none.
     """
 
     WorkerTag: TypeAlias = scaffolding_ext.protocol.worker_tags.WorkerTag
@@ -82,6 +87,7 @@ class BaseController(Controller):
     calibration_cost: TokenCounts | None = None
     continues_answers: bool = False
     prompting: Prompting | None = None
+    loops: Loops | None = None
 
     def honours(self) -> frozenset[str]:
         """The keywords of `process` that this controller obeys: sampling fields, and `thinking_budget`."""
@@ -170,6 +176,10 @@ class BaseController(Controller):
         """What is known of the thinking budget of the worker's server; None where the server cannot keep a budget."""
         return self._capabilities.get(tag.value, UNBOUND).server_budget
 
+    def context_len(self, tag: WorkerTag) -> int | None:
+        """Prompt and generated tokens that one task of the worker of that tag may have; None where it does not say."""
+        return self._capabilities.get(tag.value, UNBOUND).context_len
+
     def bind_as(self, other: BaseController) -> None:
         """Give the controller the capabilities that another controller was bound with."""
         self._capabilities = other._capabilities
@@ -186,7 +196,7 @@ class BaseController(Controller):
         Raises:
             ConfigError: The prompt leaves no room at all.
         """
-        context_len = self._capabilities.get(tag.value, UNBOUND).context_len
+        context_len = self.context_len(tag)
         if context_len is None or task.input_tokens is None:
             return budget
         room = context_len - len(task.input_tokens) - reserved
@@ -228,6 +238,7 @@ class BaseController(Controller):
         history, raw, streaming = how
         task = GenerationTask.create_from_prompt(prompt)
         task.streaming_output_flag = streaming
+        program.loops = self.loops
         if self.prompting is not None:
             program.prompting, program.asked = self.prompting, Asked(prompt, history, raw)
             self.prompting.apply(task, history, raw)

@@ -5,24 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.base import BaseController, finish, show
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
+from scaffolding_ext.controllers.chain import Chain, StreamChain, conclude
+from scaffolding_ext.controllers.chain.chain import LOOP
+from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.prompts.sampling_params import (
     SAMPLING_FIELDS,
     apply_sampling_params,
     checked_sampling_params,
     set_sampling_params,
 )
-from scaffolding_ext.protocol import ControllerGenerator
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, ParallelProcess, StreamGenerationTask
+from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.program import Program, current_program
 
 _ANSWER_TOKENS = 1024  # behind thinking that has a budget, where nobody says how long the whole may be
-_FORCED_TOKENS = 64  # of an answer for which the whole left no room
+_FORCED_TOKENS = 64  # of an answer for which the whole left no room, or of a chain that repeats itself
+_SHOWN_TOKENS = 8  # of a text that its caller reads while it is watched: it is handed on in pieces of so many
 
 
 class NativeGenerationController(BaseController):
     """Sends its tasks to the generation worker as they are.
+
+    Where the stack watches for loops (`loops`), a task is generated as a stream that is read on the way. It is ended
+    where its thinking repeats itself, and asked for its answer. Chunks of a chain are not streamed: whoever puts them
+    together watches. A worker that cannot stream, or whose context is not known while the task has no `max_tokens`, is
+    not watched either, nor are tasks of several texts (`n`, `best_of`).
 
     Args:
         sampling_params: Values for the sampling fields of GenerationTask. A field that a task sets itself (to anything
@@ -63,11 +74,58 @@ class NativeGenerationController(BaseController):
             task.worker_tag = WorkerTag.GENERATION
             task.streaming_output_flag |= self.streaming
             apply_sampling_params(task, self.sampling_params)
-        yield tasks
+        program = current_program()
+        if program is not None and program.loops is not None:
+            watched = [task for task in tasks if self._is_watched(task, program)]
+            if watched:
+                yield from self._all_watched(watched)
+                tasks = [task for task in tasks if not any(task is each for each in watched)]
+        if tasks:
+            yield tasks
         for task in tasks:
             text = output_of(task)
             task.customized_result_fields["answer"] = extract(text)
             task.customized_result_fields["exit_reason"] = "length" if finish_reason_of(task) == "length" else "end"
+
+    def _is_watched(self, task: GenerationTask, program: Program) -> bool:
+        """Whether the task can be read while it is generated, and ended where it loops."""
+        if notes_of(task).is_chunk:
+            return False
+        is_shown = task.streaming_output_flag and program.show is None  # the host hands on what a worker streams, alone
+        is_one = type(task) is GenerationTask and (task.n or 1) == 1 and (task.best_of or 1) == 1
+        is_bounded = task.max_tokens is not None or self._room(task) is not None
+        return is_one and is_bounded and not is_shown and self.can_serve(WorkerTag.GENERATION, StreamGenerationTask)
+
+    def _room(self, task: GenerationTask) -> int | None:
+        """Tokens that fit behind the task's prompt; None where nobody knows."""
+        context_len = self.context_len(WorkerTag.GENERATION)
+        return None if context_len is None or task.input_tokens is None else context_len - len(task.input_tokens)
+
+    def _all_watched(self, tasks: list[GenerationTask]) -> ControllerGenerator:
+        if len(tasks) == 1:
+            yield from self._watched(tasks[0])
+        else:
+            process = ParallelProcess([], [], [])
+            process.sub_gens = [self._watched(task) for task in tasks]
+            yield process
+
+    def _watched(self, task: GenerationTask) -> ControllerGenerator:
+        family, room = prompt_family(), self._room(task)
+        wanted = task.max_tokens or room or 1
+        chain: Chain = StreamChain(task, wanted if room is None else min(wanted, room), {}, max_lead=wanted)
+        while not chain.ended:
+            step = _SHOWN_TOKENS if task.streaming_output_flag else chain.max_tokens
+            yield from chain.grow(chain.num_tokens + step)
+            if not chain.ended:
+                show(task, chain.text, chain.prefix.token_ids)
+        if chain.finish_reason == LOOP:
+            params = {"temperature": 0.0, "max_tokens": _FORCED_TOKENS}
+            yield from conclude(task, chain, family, params, takes_any=True)
+            return
+        prefix = chain.prefix
+        reason = "length" if chain.finish_reason == "length" else "end"
+        finish(task, prefix.text, prefix.token_ids, extract(prefix.text), reason)
+        task.logprobs = prefix.logprobs
 
     def _within(self, thinking_budget: int) -> BudgetForcingController:
         params = {name: value for name, value in self.sampling_params.items() if name != "max_tokens"}

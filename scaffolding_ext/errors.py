@@ -17,6 +17,7 @@ ScaffoldingExtError
     ├── InvalidYieldError       a controller yielded something that is neither tasks nor a ParallelProcess
     ├── CloneError              the controller could not be cloned for the request
     ├── NoOutputError           a controller ended without an output, or a task without a result
+    │   └── NoAnswerError       a model thought, said nothing, and said nothing when it was asked
     ├── RequestTimeoutError     the request's time-out passed (also a TimeoutError)
     ├── RequestCancelledError   the request was cancelled
     ├── TokenLimitError         the request decoded more tokens than it may
@@ -161,6 +162,10 @@ class CloneError(RequestError):
 
 class NoOutputError(RequestError):
     """A controller ended without an output, or a task without a result."""
+
+
+class NoAnswerError(NoOutputError):
+    """A model thought and said nothing, and said nothing when it was asked for its answer, or could not be asked."""
 
 
 class RequestTimeoutError(RequestError, TimeoutError):

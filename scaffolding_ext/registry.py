@@ -265,6 +265,7 @@ stopping_rules = Registry(
         "entropy": "scaffolding_ext.controllers.chain.stopping:EntropyAfterThinking",
         "confidence": "scaffolding_ext.controllers.chain.stopping:AnswerConfidence",
         "certainty": "scaffolding_ext.controllers.chain.stopping:ChainCertainty",
+        "loop": "scaffolding_ext.controllers.chain.stopping:LoopStop",
         "give_up": "scaffolding_ext.controllers.chain.stopping:GiveUp",
         "any": "scaffolding_ext.controllers.chain.stopping:AnyOf",
         "all": "scaffolding_ext.controllers.chain.stopping:AllOf",

@@ -6,13 +6,14 @@ from typing import Any, Literal
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, show
-from scaffolding_ext.controllers.chain import ChunkChain, ControlledChain, conclude
+from scaffolding_ext.controllers.chain import Chain, ChunkChain, ControlledChain, StreamChain, conclude
 from scaffolding_ext.controllers.chain.thinking import grow_exactly, grow_within, record_thinking
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
-from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, StreamGenerationTask
+from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.program import record
 
@@ -102,9 +103,12 @@ class BudgetForcingController(BaseController):
         wanted = min(limit for limit in limits if limit is not None)
         budget = self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
         chain = self._chain(task, budget + self.max_answer_tokens)
+        cause = "budget"
         if self.kept_by == "server":
-            yield from grow_within(chain, budget, family, self.server_budget(WorkerTag.GENERATION))
+            overran = yield from grow_within(chain, budget, family, self.server_budget(WorkerTag.GENERATION))
+            cause = "budget_ignored" if overran else cause
         elif self.exact:
+            assert isinstance(chain, ChunkChain)
             num_waits = yield from grow_exactly(chain, budget, family, self.wait)
             if num_waits is None:
                 record("lowered", what="exact thinking", reason="token ids, or the tokenizer, are not known")
@@ -115,12 +119,30 @@ class BudgetForcingController(BaseController):
         show(task, chain.text, None)
         if not chain.ended and chain.contains(family.think_close):
             yield from chain.grow(chain.max_tokens)
-        insists = self.insist_on_answer
+        insists, was_cut = self.insist_on_answer, not (chain.ended or chain.contains(family.think_close))
         yield from conclude(
-            task, chain, family, self.answer_sampling_params, insist_on_answer=insists, takes_any=insists
+            task,
+            chain,
+            family,
+            self.answer_sampling_params,
+            insist_on_answer=insists,
+            takes_any=insists,
+            cause=cause if was_cut else None,
         )
 
-    def _chain(self, task: GenerationTask, max_tokens: int) -> ChunkChain:
-        if self.generation_controller is None:
-            return ChunkChain(task, max_tokens, self.sampling_params)
-        return ControlledChain(task, max_tokens, self.generation_controller)
+    def _chain(self, task: GenerationTask, max_tokens: int) -> Chain:
+        if self.generation_controller is not None:
+            return ControlledChain(task, max_tokens, self.generation_controller)
+        chain = ChunkChain(task, max_tokens, self.sampling_params)
+        if self.exact:
+            chain.loops = None  # it thinks for so long, whatever it thinks
+        if chain.loops is None or notes_of(task).is_chunk or self._asks_server():
+            return chain
+        if not self.can_serve(WorkerTag.GENERATION, StreamGenerationTask):
+            return chain
+        return StreamChain(task, max_tokens, self.sampling_params, max_lead=1)  # read on the way, to see a loop in time
+
+    def _asks_server(self) -> bool:
+        """Whether the worker's server keeps the budget, for all that is known."""
+        server = self.server_budget(WorkerTag.GENERATION)
+        return self.kept_by == "server" and server is not None and server.reason is None

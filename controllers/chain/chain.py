@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.controllers.chain.chunk_text import ChunkText
+from scaffolding_ext.controllers.chain.repetition import Loops
+from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.protocol.notes import Purpose
-from scaffolding_ext.request.program import discard
+from scaffolding_ext.request.program import current_program, discard, record
+
+LOOP = "loop"  # finish reason of a chain that repeats itself
+LOOP_STEP = 64  # tokens from one look for loops to the next
 
 
 class Prefix(NamedTuple):
@@ -54,7 +59,8 @@ class Chain(ABC):
     Attributes:
         runs_on: Whether the worker goes on with the chain while nothing of it is yielded.
         ended: Whether the chain has ended, by itself or at its budget.
-        finish_reason: Once it has ended: `"length"` where the budget ended it, else what the worker says.
+        finish_reason: Once it has ended: `"length"` where the budget ended it, `"loop"` where it repeats itself and the
+            stack's `loops` are watched for, else what the worker says.
 
     Args:
         prompt: The task whose `input_str` (and `input_tokens`, where it has them) the chain answers.
@@ -72,6 +78,9 @@ class Chain(ABC):
         self._sampling_params = sampling_params
         self._num_tokens = 0
         self._text = ChunkText()
+        program = current_program()
+        self.loops: Loops | None = None if program is None else program.loops
+        self._next_look = LOOP_STEP
 
     @property
     @abstractmethod
@@ -138,6 +147,23 @@ class Chain(ABC):
             yield tasks
             self.absorb()
         discard(Purpose.CHAIN, max(0, self.num_generated - kept))
+
+    def _look_for_loops(self) -> None:
+        """End the chain where it repeats itself; thinking that has been closed is not looked at any more."""
+        if self.loops is None or self._num_tokens < (1 if self.ended else self._next_look):
+            return
+        self._next_look = (self._num_tokens // LOOP_STEP + 1) * LOOP_STEP
+        if (self.ended and self.finish_reason != "length") or self.contains(prompt_family().think_close):
+            return
+        found = self.loops.find(self.text, self._last_ids(self.loops.reach))
+        if found is not None:
+            record("loop", position=self._num_tokens, **found._asdict())
+            self.ended, self.finish_reason = True, LOOP
+
+    def _last_ids(self, num_tokens: int) -> list[int] | None:
+        """The ids of the last so many tokens, or of all, where there are fewer; None where they are not known."""
+        ids = self.prefix.token_ids
+        return None if ids is None else ids[-num_tokens:]
 
     def _configure(self, piece: GenerationTask, position: int = 0) -> None:
         """Set the sampling fields of a task that generates a piece of the chain, from a position on."""

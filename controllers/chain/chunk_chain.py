@@ -116,7 +116,8 @@ class ChunkChain(Chain):
         return task
 
     def keep(self, chunk: Chunk, stop: str | list[str] | None) -> None:
-        """Make a chunk part of the chain, and see whether that ends it: by itself, by a stop string, at its budget."""
+        """Make a chunk part of the chain, and see whether that ends it: by itself, by a stop string, at its budget, or
+        since it repeats itself."""
         self._num_generated += chunk.num_generated
         self._num_tokens += chunk.num_tokens
         if chunk.token_ids is None:
@@ -129,6 +130,10 @@ class ChunkChain(Chain):
             reason = "stop"
         self.ended = reason != "length" or self._num_tokens >= self.max_tokens
         self.finish_reason = reason if self.ended else None
+        self._look_for_loops()
+
+    def _last_ids(self, num_tokens: int) -> list[int] | None:
+        return None if self._ids is None else self._ids[-num_tokens:]
 
     def as_chunk(self) -> Chunk:
         """All that was written so far, as the beginning of another chain."""
@@ -143,6 +148,7 @@ class ChunkChain(Chain):
         text.add(decode(kept) or "", kept, None)
         self._ids = None if self._ids is None else kept
         self._text, self._logprobs, self._num_tokens = text, self._logprobs[:num_tokens], num_tokens
+        self._next_look = 0
         self.ended, self.finish_reason = False, None
 
     def put(self, token_ids: list[int]) -> None:

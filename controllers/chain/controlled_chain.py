@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from scaffolding_ext.controllers.chain.chain import LOOP
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Task
 from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes
@@ -55,8 +56,9 @@ def written_chunk(work: Iterable[object], task: GenerationTask) -> ControllerGen
     spent = Ledger()
     yield from Meter(spent).watch(work)
     ids, reason = task.output_tokens, finish_reason_of(task) or "length"
-    if reason == "length" and task.customized_result_fields.get("exit_reason") not in _STOPPED_BY_MODEL:
-        reason = "stop"
+    exit_reason = task.customized_result_fields.get("exit_reason")
+    if reason == "length" and exit_reason not in _STOPPED_BY_MODEL:
+        reason = LOOP if exit_reason == LOOP else "stop"
     decoded = spent.by_purpose.get(Purpose.CHAIN)
     num_tokens = (task.max_tokens or 0) if ids is None else len(ids)
     return Chunk(output_of(task), ids, num_tokens, 0 if decoded is None else decoded.decoded, reason)

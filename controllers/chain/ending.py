@@ -7,14 +7,14 @@ from typing import Any
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import finish
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking
-from scaffolding_ext.controllers.chain.chain import Chain, Prefix
+from scaffolding_ext.controllers.chain.chain import LOOP, Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.task_results import output_of
-from scaffolding_ext.request.program import record
+from scaffolding_ext.request.program import count_forced, record
 
 
 def conclude(
@@ -27,6 +27,7 @@ def conclude(
     insist_on_answer: bool = True,
     at: Prefix | None = None,
     takes_any: bool = False,
+    cause: str | None = None,
 ) -> ControllerGenerator:
     """Work to `yield from` that ends the request with the chain as it stands; a chain that goes on is left.
 
@@ -39,39 +40,43 @@ def conclude(
         chain: Has ended by itself, at its budget, or goes on.
         family: How thinking is closed.
         sampling_params: Sampling fields of an answer that is asked for, `max_tokens` among them.
-        exit_reason: Why a chain that goes on is left. One that ended by itself exits with `"end"`, and one that its
-            budget ended with `"length"`.
+        exit_reason: Why a chain that goes on is left. One that ended by itself exits with `"end"`, one that its budget
+            ended with `"length"`, and one that was ended since it repeats itself with `"loop"`.
         insist_on_answer: Whether a chain that ended by itself without an answer is asked for one, too.
         at: Where the chain is left, if it has grown since the decision; None leaves it as it stands.
         takes_any: Whether an answer counts whose box is not closed: it ends with its line. Where there is none, the
             last answer that the chain names counts.
+        cause: Why an answer had to be asked for, as it is counted (`request.program.count_forced`); None: as the chain
+            ended.
     """
     ended = chain.ended and at is None
-    ended_by_itself = ended and chain.finish_reason != "length"
-    reason = "end" if ended_by_itself else "length" if ended else exit_reason
+    ended_by_itself = ended and chain.finish_reason not in ("length", LOOP)
+    reason = "end" if ended_by_itself else str(chain.finish_reason) if ended else exit_reason
     prefix = at or chain.prefix
     closed = family.think_close in prefix.text
     answer = extract(prefix.text.rpartition(family.think_close)[2])
     record("end", position=prefix.num_tokens, finish_reason=chain.finish_reason if ended else None, answer=answer)
     if not ended_by_itself:
         yield from chain.leave(prefix)
-    if ended and not ended_by_itself and notes_of(task).is_chunk:
+    if ended and reason == "length" and notes_of(task).is_chunk:
         finish(task, prefix.text, prefix.token_ids, None, reason)
         return
     is_answered = answer is not None and (ended_by_itself or closed)
     if is_answered or (ended_by_itself and not insist_on_answer):
         finish(task, prefix.text, prefix.token_ids, answer, reason)
         return
-    kept = _without_end(prefix) if ended_by_itself else prefix
+    kept = without_end(prefix) if ended_by_itself else prefix
     forced, close = forcing(task, kept, family, sampling_params)
     yield [forced]
     answer = asked_answer(forced)
     if answer is None and takes_any:
         answer = output_of(forced).strip(" }\n").partition("\n")[0] or extract(prefix.text)
-    record("force", position=kept.num_tokens, answer=answer)
+    cause = cause or (_silence(prefix.text, closed) if ended_by_itself else reason)
+    record("force", position=kept.num_tokens, answer=answer, cause=cause)
     if answer is None:
         finish(task, prefix.text, prefix.token_ids, None, reason)
         return
+    count_forced(cause)
     if ended_by_itself:
         yield from chain.leave(kept)
     close_with(task, kept, close, answer, family, reason)
@@ -95,7 +100,12 @@ def close_with(
     finish(task, prefix.text + family.as_shown(ending), ids, answer, exit_reason)
 
 
-def _without_end(prefix: Prefix) -> Prefix:
+def _silence(text: str, closed: bool) -> str:
+    """How a chain that ended by itself left its answer out."""
+    return "no_answer" if closed else "open_thinking" if text.strip() else "empty"
+
+
+def without_end(prefix: Prefix) -> Prefix:
     """An ended chain as one that can go on: without its end token, and as text where a token was cut."""
     ids = prefix.token_ids
     if not ids:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.asking import continuation
-from scaffolding_ext.controllers.chain.chain import Chain, Prefix
+from scaffolding_ext.controllers.chain.chain import LOOP_STEP, Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_text import is_text_of
-from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, StreamGenerationTask, Task
 from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, PAUSED, let_run_to, set_purpose
 from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of, output_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag
@@ -60,6 +61,7 @@ class StreamChain(Chain):
         self._num_generated_before = 0
         self._num_late = 0
         self._target = 0
+        self._goal = 0  # behind the target, where the chain grows in steps
         self._may_run_to = max_tokens
         self._can_cut = False
         self._started = False
@@ -78,11 +80,29 @@ class StreamChain(Chain):
         cost = cost_of(self._task)
         return self._num_generated_before + (cost.written.decoded + cost.written.reused if cost else 0)
 
+    def grow(self, num_tokens: int, beside: Sequence[Task] = ()) -> ControllerGenerator:
+        """As every chain's; where loops are watched for, it is read in steps, but runs ahead as if it were not."""
+        goal = min(num_tokens, self.max_tokens)
+        if self.loops is None or self.ended or goal <= self._num_tokens:
+            yield from super().grow(num_tokens, beside)
+            return
+        self._run_to(goal)
+        while not self.ended and self._num_tokens < goal:
+            step = (self._num_tokens // LOOP_STEP + 1) * LOOP_STEP
+            yield from super().grow(min(step, goal), beside)
+            beside = ()
+
+    def _run_to(self, goal: int) -> None:
+        """Let the stream run one lead beyond a goal, or `max_lead`."""
+        if goal != self._goal:
+            self._goal = goal
+            self._may_run_to = min(goal + (self._max_lead or max(1, goal - self._num_tokens)), self.max_tokens)
+
     def advance(self, num_tokens: int) -> list[Task]:
         target = min(num_tokens, self.max_tokens)
-        if target != self._target:
-            lead = self._max_lead or max(1, target - self._num_tokens)
-            self._target, self._may_run_to = target, min(target + lead, self.max_tokens)
+        if target > self._goal:
+            self._run_to(target)
+        self._target = target
         is_there = self._num_tokens >= self._target and self._num_tokens < self.max_tokens  # at its budget it must end
         if self.ended or is_there or self._read():
             return []
@@ -95,7 +115,7 @@ class StreamChain(Chain):
 
     def absorb(self) -> None:
         if self._task.cancel_flag:
-            self.ended, self.finish_reason = True, "cancelled"
+            self.ended, self.finish_reason = True, self.finish_reason or "cancelled"
             return
         text, ids = output_of(self._task), self._task.output_tokens
         if not self._started and (ids or text or self._task.end_flag):
@@ -150,8 +170,21 @@ class StreamChain(Chain):
         """Tokens that must have arrived before the chain can be read at its target, where it does not end before."""
         return self._target + (self._can_cut or self._target == self.max_tokens)
 
+    def _last_ids(self, num_tokens: int) -> list[int] | None:
+        ids, num_before = self._task.output_tokens, self._before.num_tokens
+        if ids is None or self._num_tokens - num_before < num_tokens:
+            return super()._last_ids(num_tokens)
+        end = self._num_tokens - num_before
+        return ids[end - num_tokens : end]
+
     def _read(self) -> bool:
         """Move on to the target with what has arrived; whether that was enough."""
+        has_moved = self._move_on()
+        if has_moved:
+            self._look_for_loops()
+        return has_moved
+
+    def _move_on(self) -> bool:
         if not self._started:
             return False
         task, arrived = self._task, self._arrived

@@ -6,9 +6,9 @@ Where thinking must be exact, thinking that ends before its budget is extended.
 from __future__ import annotations
 
 import bisect
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.controllers.prompting import decode, encode
@@ -49,22 +49,24 @@ def thought_of(prefix: Prefix, close: str) -> Thought | None:
     return Thought(max(0, end - len(encode(close) or ())), len(ids) - end)
 
 
-def grow_within(
-    chain: ChunkChain, budget: int, family: PromptFamily, server: ServerBudget | None
-) -> ControllerGenerator:
+def grow_within(chain: Chain, budget: int, family: PromptFamily, server: ServerBudget | None) -> ControllerGenerator:
     """Work to `yield from`: afterwards the chain has thought for at most `budget` tokens, and may have ended.
 
     Args:
-        chain: Has not begun.
+        chain: Has not begun; in chunks, where the server is asked.
         budget: Tokens of thinking.
         family: How thinking is closed.
         server: What is known of the worker's server, which may keep the budget; None where there is none.
+
+    Returns:
+        Whether the server was asked, and let too much through.
     """
     reason = "the worker has no server that could" if server is None else server.reason
     if server is None or reason is not None:
         yield from chain.grow(budget)
         record_thinking(chain, budget, family, reason=reason)
-        return
+        return False
+    assert isinstance(chain, ChunkChain), "a stream cannot be cut"
     (task,) = chain.advance(chain.max_tokens)
     is_open = (chain.prompt.input_str or "").rstrip().endswith(family.think_open)
     asked = ThinkingBudget(budget, family.think_open, family.think_close, is_open)
@@ -75,14 +77,16 @@ def grow_within(
     if found is not None and found.num_thinking <= budget + _SLACK:
         by = "server" if server.reason is None else "controller"
         record_thinking(chain, budget, family, by=by, **_told(server.reason))
-        return
+        return False
     server.reason = server.reason or (
         "its tokens cannot be counted here"
         if found is None
         else f"asked for {budget} tokens of thinking, it let {found.num_thinking} through"
     )
     chain.cut(budget)
-    record_thinking(chain, budget, family, reason=server.reason)
+    overran: dict[str, Any] = {} if found is None else {"overran_by": found.num_thinking - budget}
+    record_thinking(chain, budget, family, reason=server.reason, **overran)
+    return bool(overran)
 
 
 def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str) -> ControllerGenerator:
@@ -116,9 +120,7 @@ def grow_exactly(chain: ChunkChain, budget: int, family: PromptFamily, wait: str
     return num_waits
 
 
-def record_thinking(
-    chain: ChunkChain, budget: int, family: PromptFamily, by: str = "controller", **figures: object
-) -> None:
+def record_thinking(chain: Chain, budget: int, family: PromptFamily, by: str = "controller", **figures: object) -> None:
     """Record the budget, who kept it, how much was thought where that is known, and further figures."""
     found = thought_of(chain.prefix, family.think_close)
     counts = {} if found is None else found._asdict()

@@ -7,6 +7,7 @@ from typing import Any
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain import asked_answer
+from scaffolding_ext.controllers.chain.chain import LOOP
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
 from scaffolding_ext.controllers.chain.controlled_chain import written_chunk
 from scaffolding_ext.controllers.chain.ending import forcing
@@ -20,7 +21,7 @@ from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes, set_pri
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
-from scaffolding_ext.request.program import discard, elapsed, record
+from scaffolding_ext.request.program import count_forced, discard, elapsed, record
 
 _BOX = re.compile(r"\\boxed\s*\{")
 
@@ -178,6 +179,7 @@ class DraftTargetChain:
             self.answer = asked_answer(forced)
             if self.answer is not None:
                 self._closing = family.as_shown(close + self.answer + family.answer_end)
+                count_forced(str(self.exit_reason))
         record("end", chain=self.index, turns=self.turn, reason=self.exit_reason, answer=self.answer)
 
     def _write(self, writer: OnWorker, max_tokens: int) -> ControllerGenerator:
@@ -210,7 +212,9 @@ class DraftTargetChain:
     def _keep(self, chunk: Chunk) -> None:
         """Make a chunk part of the chain, and see whether that ends it."""
         self._written.keep(chunk, self._prompt.stop)
-        if self._written.ended and self._written.finish_reason != "length":
+        if self._written.finish_reason == LOOP:
+            self.exit_reason = LOOP
+        elif self._written.ended and self._written.finish_reason != "length":
             self.exit_reason = "end"
         elif _BOX.search(self.text) and extract(self.text) is not None:
             self.exit_reason = "answer"

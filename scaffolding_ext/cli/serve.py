@@ -51,6 +51,13 @@ if TYPE_CHECKING:
     help="Most tokens decoded for a choice.",
 )
 @click.option(
+    "--answer_tokens",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Most tokens of an answer that a thinking model is asked for where it gave none.",
+)
+@click.option(
     "--max_seconds",
     type=Finite(0, min_open=True),
     default=600,
@@ -90,6 +97,7 @@ def serve(
     max_prompt_tokens: int,
     max_samples: int,
     max_request_tokens: int,
+    answer_tokens: int,
     max_seconds: float,
     keep_alive_seconds: float,
     drain_seconds: float,
@@ -120,6 +128,7 @@ def serve(
         max_prompt_tokens=max_prompt_tokens,
         max_samples=max_samples,
         max_request_tokens=max_request_tokens,
+        answer_tokens=answer_tokens,
         max_seconds=max_seconds,
         max_queue=max_queue,
         keep_alive_seconds=keep_alive_seconds,

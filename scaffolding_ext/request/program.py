@@ -25,6 +25,7 @@ from scaffolding_ext.request.progress import Progress, Steps
 from scaffolding_ext.request.seeds import derive_seed
 
 if TYPE_CHECKING:
+    from scaffolding_ext.controllers.chain.repetition import Loops
     from scaffolding_ext.prompts.prompting import Prompting
 
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
@@ -84,6 +85,8 @@ class Program:
         deadline: When the caller wants it to have ended, by that clock; None where nobody said.
         order: Its place among the programs that wait, by its progress: the lower, the sooner; None where none is kept.
         trace_parent: The caller's span, as W3C's header `traceparent` says it; None where there is none.
+        forced: How often a chain was made to answer, by the cause; None where none was.
+        loops: Ends chains that repeat themselves; None where nobody watches for them.
         show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
     """
 
@@ -102,8 +105,10 @@ class Program:
         "deadline",
         "epoch",
         "execution",
+        "forced",
         "id",
         "ledger",
+        "loops",
         "order",
         "prompting",
         "sample_id",
@@ -128,6 +133,8 @@ class Program:
         self.at_end: list[Callable[[], object]] = []
         self.show: Callable[[ScaffoldingOutput], object] | None = None
         self.cache_salt: str | None = None
+        self.loops: Loops | None = None
+        self.forced: dict[str, int] | None = None
         self.deadline: float | None = None
         self.trace_parent: str | None = None
         self.order: Callable[[Progress], float] | None = None
@@ -292,6 +299,20 @@ def cache_salt_of(task: Task) -> str | None:
     """For workers: who may share the task's KV: `cache_salt` in its `custom_input_params`, else its program's."""
     own, program = (getattr(task, "custom_input_params", None) or {}).get("cache_salt"), _program.get()
     return program.cache_salt if program is not None and own is None else own
+
+
+def count_forced(cause: str) -> None:
+    """Count an answer that a chain was made to give, in the current program.
+
+    Args:
+        cause: `"empty"`: it wrote nothing; `"open_thinking"`: it ended within its thinking; `"no_answer"`: it ended
+            without an answer; `"length"`, `"budget"`, `"loop"`, or a stopping rule's reason: it was ended there;
+            `"budget_ignored"`: its server let it think beyond its budget.
+    """
+    program = _program.get()
+    if program is not None:
+        program.forced = program.forced or {}
+        program.forced[cause] = program.forced.get(cause, 0) + 1
 
 
 def elapsed() -> float:

@@ -100,7 +100,8 @@ class Body(BaseModel):
     seed: _Int64 | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    thinking_token_budget: _Count | None = None
+    thinking_budget: _Count | None = None
+    thinking_token_budget: _Count | None = None  # as vLLM has it
     scaffolding: dict[str, Any] | None = None
 
     @property

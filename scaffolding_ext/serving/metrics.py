@@ -29,6 +29,9 @@ class Metrics:
             "tokens", "Tokens by purpose, and by how they were had.", ["model", "purpose", "how"], **own
         )
         self._exits = Counter("exits", "Why controllers stopped.", ["model", "reason"], **own)
+        self._forced = Counter(
+            "forced_answers", "Answers that chains were made to give, by the cause.", ["model", "cause"], **own
+        )
         self._seconds = Histogram("request_seconds", "Time to an answer's end.", ["model"], buckets=_SECONDS, **own)
         self._first = Histogram(
             "first_text_seconds", "Time to a stream's first text.", ["model"], buckets=_SECONDS, **own
@@ -53,6 +56,8 @@ class Metrics:
     def ended(self, model: str, program: Program, reason: str) -> None:
         """A program has ended, well or not: its ledger is counted."""
         self._of(self._exits, model, reason).inc()
+        for cause, number in (program.forced or {}).items():
+            self._of(self._forced, model, cause).inc(number)
         for purpose, counts in program.ledger.by_purpose.items():
             for how, number in zip(counts._fields, counts, strict=True):
                 if number:

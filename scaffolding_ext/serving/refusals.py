@@ -12,6 +12,7 @@ from scaffolding_ext.errors import (
     ConfigError,
     EngineError,
     InvalidTaskError,
+    NoAnswerError,
     RequestCancelledError,
     RequestTimeoutError,
     ShutdownError,
@@ -87,6 +88,8 @@ def of_failure(error: BaseException) -> ApiError:
             return ApiError(400, f"the stack's worker refuses the request: {cause}", "unsupported_value")
     if isinstance(error, RequestTimeoutError):
         return ApiError(504, f"{error}; ask for less, or allow more seconds", "timeout", headers=dict(_NO_RETRY))
+    if isinstance(error, NoAnswerError):
+        return ApiError(502, str(error), "no_answer")
     if isinstance(error, TokenLimitError):
         return ApiError(400, str(error), "token_limit_exceeded", "max_tokens")
     if isinstance(error, ShutdownError):

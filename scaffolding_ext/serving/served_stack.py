@@ -8,15 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.base import BaseController, honoured_by
+from scaffolding_ext.controllers.chain.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import UNTHINKING_FAMILY, Prompting, Turn, family_named
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.notes import CONTINUED_TURNS
 from scaffolding_ext.protocol.stop_strings import StopStrings
+from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import derive_seed
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody
+from scaffolding_ext.serving.closing import Closing
 from scaffolding_ext.serving.refusals import ApiError, unsupported, wait_and_retry
 from scaffolding_ext.serving.settings import Knob, Limits
 from scaffolding_ext.serving.texts import Reading
@@ -27,7 +31,7 @@ from scaffolding_ext.stack.config import StackConfig
 _FIELDS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty")},
     "num_logprobs": "logprobs",
-    "thinking_budget": "thinking_token_budget",
+    "thinking_budget": "thinking_budget",
 }
 _SEED_BITS = 53  # what every JSON reader keeps whole
 _MOST_SECONDS = 1e9
@@ -43,6 +47,7 @@ class Asked(NamedTuple):
         kwargs: For its `generate`.
         seed: Of the request; None where the stack has none.
         reading: How its texts are read.
+        closing: Asks for an answer where the controller leaves none; None where the model does not think.
         num_prompt_tokens: Of all prompts; None where nobody can count them.
         with_trace: Whether the answer has the trace.
         deadline: Seconds within which the answer is wanted, for the stack's scheduling; None where nobody says.
@@ -56,6 +61,7 @@ class Asked(NamedTuple):
     kwargs: dict[str, Any]
     seed: int | None
     reading: Reading
+    closing: Closing | None
     num_prompt_tokens: int | None
     with_trace: bool
     deadline: float | None = None
@@ -94,6 +100,10 @@ class ServedStack:
         self.llm = llm
         self.variants = Variants(llm, config, knobs, references)
         self._limits = limits
+        own = self.variants.own
+        is_unsaid = isinstance(own, BaseController) and own.loops is None and (config is None or config.loops is None)
+        if is_unsaid and self.thinks:
+            own.loops = Loops()
         self._numbers = itertools.count()  # of requests without a seed; threads may share it
         served = served_model(self.llm.workers)
         self.context_len: int | None = None if served is None else getattr(served.worker, "max_seq_len", None)
@@ -103,6 +113,11 @@ class ServedStack:
         """How its prompts are rendered."""
         prompting: Prompting | None = getattr(self.variants.own, "prompting", None)
         return prompting
+
+    @property
+    def thinks(self) -> bool:
+        """Whether its model thinks before it answers, as far as its prompting says."""
+        return self.prompting is not None and self.prompting.family != family_named(UNTHINKING_FAMILY)
 
     def document(self) -> dict[str, Any]:
         """Its entry in `/v1/models`."""
@@ -143,7 +158,8 @@ class ServedStack:
         num_prompt_tokens = self._count(prompts, is_raw)
         seed = body.seed if body.seed is not None else self._next_seed()
         return Asked(
-            *(prompts, body.num_samples, controller, kwargs, seed, reading, num_prompt_tokens, bool(with_trace)),
+            *(prompts, body.num_samples, controller, kwargs, seed, reading, self._closing(reading, kwargs)),
+            *(num_prompt_tokens, bool(with_trace)),
             deadline=deadline,
         )
 
@@ -174,6 +190,7 @@ class ServedStack:
                     timeout=self._limits.max_seconds,
                     controller=asked.controller,
                     most_tokens=self._limits.max_request_tokens,
+                    closing=asked.closing,
                     deadline=asked.deadline,
                     cache_salt=asked.cache_salt,
                     trace_parent=asked.trace_parent,
@@ -214,11 +231,19 @@ class ServedStack:
         return text
 
     def _reading(self, body: Body, is_raw: bool) -> Reading:
-        family = None if self.prompting is None or is_raw else self.prompting.family
         stops = StopStrings(tuple(body.stops))
-        if family is None or family == family_named(UNTHINKING_FAMILY):
+        if self.prompting is None or is_raw or not self.thinks:
             return Reading(None, stops)
-        return Reading(family.think_close, stops, family.think_open)
+        return Reading(self.prompting.family.think_close, stops, self.prompting.family.think_open)
+
+    def _closing(self, reading: Reading, kwargs: Mapping[str, Any]) -> Closing | None:
+        tags = (WorkerTag.GENERATION, WorkerTag.TARGET, WorkerTag.DRAFT)
+        tag = next((tag for tag in tags if worker_for(self.llm.workers, tag) is not None), None)
+        if self.prompting is None or tag is None or not self.thinks:
+            return None
+        cannot = getattr(worker_for(self.llm.workers, tag), "refused", {}).get(CONTINUED_TURNS)
+        budget = kwargs.get("thinking_budget")
+        return Closing(reading, self.prompting.family, tag, self._limits.answer_tokens, budget, cannot)
 
     def _kwargs(self, body: Body, controller: Any, reading: Reading) -> dict[str, Any]:
         """Keyword arguments of the controller for what the body asks."""
@@ -255,10 +280,13 @@ class ServedStack:
 
     def _thinking_budget(self, body: Body) -> int | None:
         effort = body.reasoning_effort if isinstance(body, ChatBody) else None
+        if body.thinking_budget is not None and body.thinking_token_budget is not None:
+            raise unsupported("thinking_token_budget", "is another name of thinking_budget; give one of the two")
+        budget = body.thinking_token_budget if body.thinking_budget is None else body.thinking_budget
         if effort is None:
-            return body.thinking_token_budget
-        if body.thinking_token_budget is not None:
-            raise unsupported("reasoning_effort", "sets thinking_token_budget; give one of the two")
+            return budget
+        if budget is not None:
+            raise unsupported("reasoning_effort", "sets thinking_budget; give one of the two")
         if effort not in self._limits.efforts:
             known = ", ".join(self._limits.efforts) or "none"
             raise unsupported("reasoning_effort", f"is none that this server knows; it knows: {known}")

@@ -21,6 +21,7 @@ class Limits:
         max_prompt_tokens: Of a prompt, turns before it included; where no tokenizer is known, its bytes.
         max_samples: Choices of a request, all its prompts together.
         max_request_tokens: Decoded tokens of a choice, probes and discarded ones included; looked at after each step.
+        answer_tokens: Of an answer that a thinking model is asked for where it has given none, beside its own tokens.
         max_seconds: Of a request, waiting included.
         max_queue: Choices that wait beside those that run; of each stack.
         head_seconds: Until a request's headers have arrived; then the connection is closed.
@@ -38,6 +39,7 @@ class Limits:
     max_prompt_tokens: int = 32768
     max_samples: int = 16
     max_request_tokens: int = 65536
+    answer_tokens: int = 512
     max_seconds: float = 600.0
     max_queue: int = 256
     head_seconds: float = 15.0
@@ -48,7 +50,7 @@ class Limits:
     shows_content: bool = False
 
     def __post_init__(self) -> None:
-        for key in ("max_body_bytes", "max_prompt_tokens", "max_samples", "max_request_tokens"):
+        for key in ("max_body_bytes", "max_prompt_tokens", "max_samples", "max_request_tokens", "answer_tokens"):
             require.whole(key, getattr(self, key))
         require.whole("max_queue", self.max_queue, 0)
         for key in ("max_seconds", "head_seconds", "body_seconds", "keep_alive_seconds", "drain_seconds"):

@@ -20,7 +20,7 @@ def finish_reason(result: ScaffoldingResult, shown: Shown) -> str:
 
 
 def extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> dict[str, Any]:
-    """The field `scaffolding` of a choice: answer, exit reason, ledger, seed, and on request the trace."""
+    """The field `scaffolding` of a choice: answer, exit reason, ledger, seed, what was forced, perhaps the trace."""
     program = result.program
     bounds = [event for event in program.trace if event["event"] == "thinking_budget"] if program.has_trace else []
     return {
@@ -30,6 +30,7 @@ def extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> dic
         "ledger": program.ledger.to_json(),
         "seed": seed,
         **({"thinking_budget": bounds} if bounds else {}),
+        **({"forced_answers": program.forced} if program.forced else {}),
         **({"trace": program.trace} if with_trace else {}),
     }
 

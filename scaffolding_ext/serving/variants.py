@@ -14,6 +14,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, ControllerGenerator
 from scaffolding_ext.protocol.relay import Watch, relay
 from scaffolding_ext.request.program import current_program
+from scaffolding_ext.serving.closing import Closing
 from scaffolding_ext.serving.refusals import ApiError, unsupported
 from scaffolding_ext.serving.settings import Knob
 from scaffolding_ext.stack.build import build_controller
@@ -33,11 +34,16 @@ class Switch(Controller):
     def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
         """Run a clone of `controller` until it has decoded more than `most_tokens`; the other arguments are its own.
 
+        `closing` sees to it that the outcome says something; None leaves it as it is.
+
         Raises:
             TokenLimitError: It has.
+            NoAnswerError: The outcome says nothing.
         """
         controller, most_tokens = kwargs.pop("controller"), kwargs.pop("most_tokens")
+        closing: Closing | None = kwargs.pop("closing", None)
         work = controller.clone().generate(prompt, **kwargs)
+        work = work if closing is None else closing.close(work)
         return (yield from relay(work, watch=_TokenLimit(most_tokens)))
 
 
@@ -124,7 +130,7 @@ class Variants:
             raise ApiError(
                 400, f"scaffolding.{path}: {error.message}", "invalid_value", f"scaffolding.{path}"
             ) from error
-        controller.prompting = self.own.prompting
+        controller.prompting, controller.loops = self.own.prompting, self.own.loops
         return controller
 
 

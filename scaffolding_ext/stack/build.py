@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext import registry, require
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.chain.repetition import Loops
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, family_named
@@ -121,6 +122,16 @@ def _checked_controller(config: StackConfig, builder: _Builder) -> Any:
     controller = builder.component(config.controller, registry.controllers, "controller")
     if isinstance(controller, BaseController):
         controller.check_roles(config.workers)
+    if config.loops:
+        rule = ComponentConfig(type="loop") if config.loops is True else config.loops
+        loops = getattr(builder.component(rule, registry.stopping_rules, "loops"), "loops", None)
+        if not isinstance(loops, Loops):
+            raise ConfigError(f"is {rule.type!r}; name the rule 'loop', or one with such an attribute", "loops.type")
+        if not isinstance(controller, BaseController):
+            raise ConfigError(
+                f"{type(controller).__name__} is no BaseController, so nothing watches its chains", "loops"
+            )
+        controller.loops = loops
     return controller
 
 

@@ -213,6 +213,12 @@ class StackConfig(_Section):
         description="Whether requests become spans of OpenTelemetry, which go where its own variables say "
         "(`OTEL_EXPORTER_OTLP_ENDPOINT`); needs the extra `otel`.",
     )
+    loops: bool | ComponentConfig | None = Field(
+        default=None,
+        description="Whether chains that repeat themselves are ended, and asked for their answer, whichever controller "
+        "grows them: true, false, or `{type: loop, args: ...}` with the arguments of that stopping rule. Null is true "
+        "for thinking models behind `serve`, and false elsewhere.",
+    )
     dataset: DatasetConfig | None = Field(default=None, description="What `eval` runs on.")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="How `eval` runs the dataset.")
     sampling: dict[str, Any] = Field(

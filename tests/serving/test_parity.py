@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.engines.serve_parity import CONTROLLERS
+from scaffolding_ext.serving.bodies import ChatBody, Message
 from scaffolding_ext.serving.texts import Reading
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -25,7 +26,8 @@ def draft() -> Iterator[HuggingFaceWorker]:
 @pytest.mark.parametrize("name", sorted(CONTROLLERS))
 def test_answers_over_http_are_those_in_process(serve: Any, draft: HuggingFaceWorker, name: str) -> None:
     served = serve(controller=CONTROLLERS[name](48), model_worker=draft)
-    options = {"controller": served.stack.variants.own, "most_tokens": 1 << 20}
+    closing = served.stack.asked(ChatBody(model="model", messages=[Message(role="user", content="?")])).closing
+    options = {"controller": served.stack.variants.own, "most_tokens": 1 << 20, "closing": closing}
     told = [served.stack.llm.generate(prompt, seed=number, **options) for number, prompt in enumerate(QUESTIONS)]
     assert len({result.outputs[0].text for result in told}) == len(QUESTIONS)
     assert name != "dynasor" or all(result.answer is not None for result in told)  # the others are cut off before it
@@ -37,6 +39,7 @@ def test_answers_over_http_are_those_in_process(serve: Any, draft: HuggingFaceWo
             assert message.scaffolding["answer"] == told[number].answer
             assert chunks[-1].choices[0].scaffolding["answer"] == told[number].answer
             reading = Reading("</think>").whole(told[number].outputs[0].text)
+            assert reading.content.strip()
             assert (message.message.reasoning_content, message.message.content) == reading[:2]
             deltas = [chunk.choices[0].delta for chunk in chunks]
             streamed = ["".join(getattr(delta, field, None) or "" for delta in deltas) for field in FIELDS]

@@ -2,8 +2,8 @@
 
 Rules over the answers that a chain gives (`agreement`), over one token behind closed thinking (`entropy`), over how
 sure the model is (`confidence`), over its text (`pattern`), one for chains that will not converge (`giving_up`),
-several as one (`several`), and that of a calibration's file (`calibrated`); `make_rule` makes one of what a controller
-is given.
+one for chains that repeat themselves (`loop`), several as one (`several`), and that of a calibration's file
+(`calibrated`); `make_rule` makes one of what a controller is given.
 """
 
 from scaffolding_ext.controllers.chain.looking import Needs
@@ -20,6 +20,7 @@ from scaffolding_ext.controllers.chain.stopping.base import (
 from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence, ChainCertainty
 from scaffolding_ext.controllers.chain.stopping.entropy import EntropyAfterThinking
 from scaffolding_ext.controllers.chain.stopping.giving_up import GiveUp
+from scaffolding_ext.controllers.chain.stopping.loop import LoopStop
 from scaffolding_ext.controllers.chain.stopping.pattern import PatternStop
 from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
 
@@ -31,6 +32,7 @@ __all__ = [
     "Consecutive",
     "EntropyAfterThinking",
     "GiveUp",
+    "LoopStop",
     "Needs",
     "PatternStop",
     "Rule",

@@ -1,0 +1,145 @@
+"""Answers of thinking models that would say nothing: their thinking is closed, and the answer is asked for, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from scaffolding_ext.answers import extract, up_to_brace
+from scaffolding_ext.controllers.chain import Prefix, continuation
+from scaffolding_ext.controllers.chain.ending import without_end
+from scaffolding_ext.controllers.prompting import encode
+from scaffolding_ext.errors import NoAnswerError
+from scaffolding_ext.prompts.prompting import PromptFamily
+from scaffolding_ext.prompts.sampling_params import apply_sampling_params
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol.notes import PROBE, set_purpose
+from scaffolding_ext.protocol.task_results import output_of
+from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.request.completion import Completion
+from scaffolding_ext.request.program import Program, count_forced, current_program, record
+from scaffolding_ext.serving.texts import Reading
+
+
+class Closing(NamedTuple):
+    """How a choice gets an answer whose controller left it without one.
+
+    Attributes:
+        reading: What of a text the client reads as said; of a raw prompt, all of it.
+        family: Of the model, which thinks.
+        tag: The worker that is asked.
+        max_tokens: Of an answer that is asked for.
+        budget: Tokens of thinking that the request allows; what came back is counted against it.
+        cannot: Why the worker cannot be asked; None where it can.
+    """
+
+    reading: Reading
+    family: PromptFamily
+    tag: WorkerTag
+    max_tokens: int
+    budget: int | None = None
+    cannot: str | None = None
+
+    def close(self, work: ControllerGenerator) -> ControllerGenerator:
+        """Pass a request's work through; where the outcome says nothing, ask for an answer.
+
+        Returns:
+            What the work returns, with an answer.
+
+        Raises:
+            NoAnswerError: The answer that was asked for says nothing either, or nobody can be asked.
+        """
+        completion, program = (yield from work), current_program()
+        if not isinstance(completion, Completion) or program is None or program.prompting is None:
+            return completion
+        shown = self.reading.whole(completion.text or "")
+        if not shown.content.strip() and not shown.is_stopped:
+            completion = yield from self._forced(completion, program)
+        self._verify(completion.text or "")
+        return completion
+
+    def _forced(self, completion: Completion, program: Program) -> ControllerGenerator:
+        text, cause = completion.text or "", self._cause(completion, program)
+        if self.cannot is not None:
+            raise NoAnswerError(f"the model thought and said nothing ({cause}), and it cannot be asked: {self.cannot}")
+        prompt = GenerationTask(input_str=program.asked.prompt)
+        assert program.prompting is not None
+        program.prompting.apply(prompt, program.asked.history, program.asked.raw)
+        ids = completion.token_ids
+        prefix = without_end(Prefix(len(ids or ()), text, None if ids is None else list(ids)))
+        for suffix, end in self._ways(prompt.input_str or "", text):
+            task = continuation(prompt, prefix, self.max_tokens, suffix)
+            task.worker_tag = self.tag
+            apply_sampling_params(task, {"temperature": 0.0})
+            set_purpose(task, PROBE)
+            yield [task]
+            written = output_of(task)
+            said = written.rpartition(self.family.think_close)[2] if end is None else _boxed(written)
+            record("force", position=prefix.num_tokens, answer=said.strip() or None, cause=cause)
+            if said.strip():
+                break
+        else:
+            raise NoAnswerError(
+                f"the model thought and said nothing ({cause}), and said nothing when it was asked for its answer: "
+                "ask again, or allow more tokens"
+            )
+        count_forced(cause)
+        suffix_ids, together = encode(suffix), None
+        if said == written and end is None and None not in (prefix.token_ids, suffix_ids, task.output_tokens):
+            together = [*(prefix.token_ids or ()), *(suffix_ids or ()), *(task.output_tokens or ())]
+        answer = completion.answer
+        if answer is None:
+            answer = extract(said) if end is None else said
+        ended = completion.exit_reason, completion.program, completion.logprobs
+        whole = prefix.text + self.family.as_shown(suffix) + said + (end or "")
+        return Completion(whole, together, answer, *ended)
+
+    def _ways(self, prompt: str, text: str) -> Iterator[tuple[str, str | None]]:
+        """How the model is asked, one way after the other, until it says something: with which text, and its end.
+
+        Its thinking is closed, and it goes on as it likes (no end). Where it says nothing then, or has closed its
+        thinking itself, the answer is begun for it.
+        """
+        family = self.family
+        if family.think_close in text:
+            yield family.close_closed, family.answer_end
+            return
+        is_open = text.strip() or family.hidden or family.as_shown(prompt).rstrip().endswith(family.think_open)
+        opening = "" if is_open else family.think_open
+        yield opening + closing_of(family), None
+        yield opening + family.close, family.answer_end
+
+    def _cause(self, completion: Completion, program: Program) -> str:
+        events: list[dict[str, Any]] = program.trace if program.has_trace else []
+        if any(event["event"] == "thinking_budget" and event.get("overran_by") for event in events):
+            return "budget_ignored"
+        if not (completion.text or "").strip():
+            return "empty"
+        if completion.exit_reason == "length":
+            return "length"
+        return "no_answer" if self.family.think_close in (completion.text or "") else "open_thinking"
+
+    def _verify(self, text: str) -> None:
+        """Count the thinking that came back, where it has a budget."""
+        thinking = None if self.budget is None else encode(self.reading.whole(text).reasoning)
+        if self.budget is not None and thinking is not None:
+            over = max(0, len(thinking) - self.budget)
+            record("thinking_budget", asked=self.budget, by="serve", num_thinking=len(thinking), overran_by=over)
+
+
+def closing_of(family: PromptFamily) -> str:
+    """What closes thinking that is open, and asks for nothing: the beginning of the family's `close`."""
+    close = family.close
+    ends = (end for end in range(len(close) + 1) if family.as_shown(close[:end]).endswith(family.think_close))
+    end = next(ends, None)
+    if end is None:
+        return f"\n\n{family.think_close}"
+    while token := next((token for token in family.hidden if close.startswith(token, end)), None):
+        end += len(token)
+    return close[:end]
+
+
+def _boxed(written: str) -> str:
+    """What stands in the box that was opened; where it was not closed, its first line."""
+    found = up_to_brace(written)
+    return found or written.strip(" }\n").partition("\n")[0]
