@@ -31,8 +31,8 @@ def results() -> list[str]:
     return [path.stem for path in sorted(RESULTS.glob("*.json")) if path.stem not in INPUTS]
 
 
-def faults_of_result(name: str, quoted: set[str]) -> Iterator[Fault]:
-    """What is wrong with a file."""
+def faults_of_result(name: str, quoted: set[str], every: int = 1) -> Iterator[Fault]:
+    """What is wrong with a file; of every so many of its intervals, one is computed again."""
     place, document = f"benchmarks/results/{name}.json", result(name)
     commit = str(document.get("setting", {}).get("commit") or "")
     if not commit or commit.endswith("-dirty"):
@@ -40,18 +40,18 @@ def faults_of_result(name: str, quoted: set[str]) -> Iterator[Fault]:
     size = (RESULTS / f"{name}.json").stat().st_size
     if size > MOST_BYTES:
         yield Fault(place, f"it has {size:,} bytes, at most {MOST_BYTES:,} are kept")
-    for figure in mismatches(document):
+    for figure in mismatches(document, every):
         yield Fault(place, f"its columns give another figure for {figure!r}: run the study again")
     if name not in quoted:
         yield Fault(place, "no page quotes it: write what it shows, or delete it")
 
 
-def faults(root: Path = ROOT) -> list[Fault]:
-    """What is wrong anywhere."""
+def faults(root: Path = ROOT, every: int = 1) -> list[Fault]:
+    """What is wrong anywhere; of every so many of a file's intervals, one is computed again."""
     texts = {str(page.relative_to(root)): page.read_text(encoding="utf-8") for page in pages(root)}
     quoted = {match["file"] for text in texts.values() for match in COMMIT.finditer(text)}
     found = [fault for place, text in texts.items() for fault in faults_of(place, text)]
-    return found + [fault for name in results() for fault in faults_of_result(name, quoted)]
+    return found + [fault for name in results() for fault in faults_of_result(name, quoted, every)]
 
 
 def changed_since(document: dict[str, Any]) -> list[str]:

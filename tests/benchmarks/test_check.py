@@ -96,5 +96,7 @@ def test_a_result_is_asked_for_what_it_must_hold(results: Path) -> None:
 
 
 def test_no_figure_on_a_page_differs_from_its_file() -> None:
-    found = [fault for fault in check.faults() if "no marker" not in fault.words and "results/" not in fault.place]
-    assert found == []
+    """The command computes every interval again; here it is one of a hundred."""
+    found = check.faults(every=100)
+    assert [fault for fault in found if "no marker" not in fault.words and "results/" not in fault.place] == []
+    assert [fault for fault in found if "another figure" in fault.words] == []
