@@ -1,0 +1,57 @@
+"""Hooks of the site: links to files of the repository outside docs/ lead to the repository; its plots come along."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+HOME = re.findall(r'^HOME = "(.+?)"', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)[0]
+PLOTS = "benchmarks/results"
+LINK = re.compile(r"(!?\[[^]]*]\()((?:\.\./)+[^)#\s]+)(#[^)\s]+)?\)")
+
+
+def on_config(config: Any) -> Any:
+    """The address of the repository, which setup.py alone knows; `repo_url` would have every reader ask it for stars."""
+    config.copyright = f'<a href="{HOME}">Source</a>, licence Apache-2.0'
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Take along the plots of the repository."""
+    for plot in sorted((ROOT / PLOTS).glob("*.png")):
+        files.append(File.generated(config, f"{PLOTS}/{plot.name}", abs_src_path=str(plot)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Make links that leave docs/ lead to the repository, or to the plots that came along."""
+    folder = PurePosixPath(page.file.src_uri).parent
+
+    def mended(found: re.Match[str]) -> str:
+        before, target, anchor = found[1], found[2], found[3] or ""
+        inside = _within("docs" / folder / target)
+        if inside.is_relative_to("docs"):
+            return found[0]
+        if not (ROOT / inside).exists():
+            raise PluginError(f"{page.file.src_uri}: {target} is not in the repository")
+        if files.get_file_from_path(str(inside)) is not None:
+            return f"{before}{'../' * len(folder.parts)}{inside}{anchor})"
+        return f"{before}{HOME}/blob/main/{inside}{anchor})"
+
+    return LINK.sub(mended, markdown)
+
+
+def _within(path: PurePosixPath) -> PurePosixPath:
+    """The path without its `..`."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return PurePosixPath(*parts)
