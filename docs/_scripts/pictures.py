@@ -1,4 +1,4 @@
-"""Draws the picture of each algorithm into docs/_assets: `make pages`. Time goes from left to right; lengths are examples."""
+"""Draws the picture of each algorithm into docs/_assets (`make pages`). Time goes from left to right."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def drawn(lanes: Lanes, described: str) -> str:
 def tree(described: str) -> str:
     """An SVG of a tree of steps with scores."""
     nodes = {
-        "": (90, 105, "question", "prompt"),
-        "a": (260, 45, "0.8", "chain"),
-        "b": (260, 165, "0.4", "chain"),
-        "aa": (430, 30, "0.9", "chain"),
-        "ab": (430, 90, "0.5", "chain"),
-        "ba": (430, 165, "0.2", "spared"),
-        "aaa": (600, 30, "12", "answer"),
-        "aba": (600, 90, "17", "answer"),
+        "": (66, 105, "question", "prompt"),
+        "a": (208, 45, "0.8", "chain"),
+        "b": (208, 165, "0.4", "chain"),
+        "aa": (350, 30, "0.9", "chain"),
+        "ab": (350, 90, "0.5", "chain"),
+        "ba": (350, 165, "0.2", "spared"),
+        "aaa": (492, 30, "12", "answer"),
+        "aba": (492, 90, "17", "answer"),
     }
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 210" role="img" font-family="sans-serif" '
@@ -88,12 +88,12 @@ def tree(described: str) -> str:
         if name:
             from_x, from_y, _, _ = nodes[name[:-1]]
             parts.append(
-                f'<line x1="{from_x + 55}" y1="{from_y}" x2="{x - 55}" y2="{y}" stroke="#90a4ae" stroke-width="2"/>'
+                f'<line x1="{from_x + 50}" y1="{from_y}" x2="{x - 50}" y2="{y}" stroke="#90a4ae" stroke-width="2"/>'
             )
     for x, y, text, kind in nodes.values():
         fill, ink = COLOURS[kind]
         dashed = ' stroke="#90a4ae" stroke-dasharray="5 4"' if kind == "spared" else ""
-        parts.append(f'<rect x="{x - 55}" y="{y - 15}" width="110" height="30" rx="4" fill="{fill}"{dashed}/>')
+        parts.append(f'<rect x="{x - 50}" y="{y - 15}" width="100" height="30" rx="4" fill="{fill}"{dashed}/>')
         parts.append(f'<text x="{x}" y="{y + 6}" fill="{ink}" text-anchor="middle">{text}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
@@ -119,8 +119,10 @@ PICTURES: dict[str, tuple[Lanes, str]] = {
             ("chain", [Bar(0, 10, "prompt"), Bar(11, 62, "chain", "thinking"), Bar(63, 100, "spared", "not written")]),
             (
                 "probes",
-                [Bar(19, 25, "probe", "17"), Bar(32, 38, "probe", "12"), Bar(44, 50, "probe", "12")]
-                + [Bar(56, 62, "probe", "12")],
+                [
+                    Bar(end - 6, end, "probe", answer)
+                    for end, answer in ((25, "17"), (38, "12"), (50, "12"), (62, "12"))
+                ],
             ),
             ("answer", [Bar(64, 74, "answer", "12")]),
         ],
@@ -159,8 +161,12 @@ PICTURES: dict[str, tuple[Lanes, str]] = {
         [
             (
                 "draft",
-                [Bar(0, 10, "prompt"), Bar(11, 29, "chain", "chunk 1"), Bar(31, 49, "spared", "rejected")]
-                + [Bar(71, 89, "chain", "chunk 3")],
+                [
+                    Bar(0, 10, "prompt"),
+                    Bar(11, 29, "chain", "chunk 1"),
+                    Bar(31, 49, "spared", "rejected"),
+                    Bar(71, 89, "chain", "chunk 3"),
+                ],
             ),
             ("p-value", [Bar(22, 29, "probe", "0.62"), Bar(42, 49, "probe", "0.08"), Bar(82, 89, "probe", "0.45")]),
             ("target", [Bar(51, 69, "target", "chunk 2")]),

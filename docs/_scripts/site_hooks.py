@@ -13,10 +13,11 @@ ROOT = Path(__file__).parents[2]
 HOME = re.findall(r'^HOME = "(.+?)"', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)[0]
 PLOTS = "benchmarks/results"
 LINK = re.compile(r"(!?\[[^]]*]\()((?:\.\./)+[^)#\s]+)(#[^)\s]+)?\)")
+FIGURES = re.compile(r"^Figures?: .*not run since<!--.*$", re.MULTILINE)  # as benchmarks.check reads it
 
 
 def on_config(config: Any) -> Any:
-    """The address of the repository, which setup.py alone knows; `repo_url` would have every reader ask it for stars."""
+    """Say where the source is, in the footer: with `repo_url` every reader would ask that server for its stars."""
     config.copyright = f'<a href="{HOME}">Source</a>, licence Apache-2.0'
     return config
 
@@ -43,7 +44,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return f"{before}{'../' * len(folder.parts)}{inside}{anchor})"
         return f"{before}{HOME}/blob/main/{inside}{anchor})"
 
-    return LINK.sub(mended, markdown)
+    return FIGURES.sub(
+        r'??? info "Files and commits of the figures on this page"\n\n    \g<0>', LINK.sub(mended, markdown)
+    )
 
 
 def _within(path: PurePosixPath) -> PurePosixPath:

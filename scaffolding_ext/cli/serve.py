@@ -153,8 +153,7 @@ def serve(
         if unknown:
             raise ConfigError(f"{', '.join(unknown)} is an argument of none of the stacks' controllers", "allow")
         front = Front(served, limits, keys, tokens_per_minute)
-        click.echo(f"serving {', '.join(configs)} on http://{host}:{port}/v1")
-        run_front(front, host, port)
+        run_front(front, host, port, lambda at: click.echo(f"serving {', '.join(configs)} on http://{host}:{at}/v1"))
     finally:
         for stack in served:
             stack.llm.shutdown()

@@ -6,6 +6,7 @@ import asyncio
 import math
 import socket
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -68,14 +69,21 @@ def _protocol(head_seconds: float) -> type[asyncio.Protocol]:
     return Protocol
 
 
-def run_front(front: Front, host: str, port: int) -> None:
+def run_front(front: Front, host: str, port: int, listening: Callable[[int], None]) -> None:
     """Serve until SIGTERM or SIGINT; what is under way then has `drain_seconds` to end.
+
+    Args:
+        front: What is served.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        listening: Called with the port, once it is taken.
 
     Raises:
         ConfigError: Nobody can listen there.
     """
     listener = _listener(host, port)
     with listener:
+        listening(listener.getsockname()[1])
         uvicorn.Server(_config(front, host, port)).run(sockets=[listener])
 
 
