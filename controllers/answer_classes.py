@@ -43,7 +43,10 @@ def classify(
     try:
         pairs = next(steps)
         while True:
-            if can_compare:
+            if not pairs:
+                yield []  # others have their turn
+                verdicts = []
+            elif can_compare:
                 verdicts = yield from _compared(answers, pairs)
             else:
                 verdicts = [Verdict.UNDETERMINED] * len(pairs)

@@ -46,6 +46,7 @@ from scaffolding_ext.request.program import record
 
 # Sampling fields that a BranchTask has no place for.
 _NO_FIELD = SAMPLING_FIELDS - {"temperature", "top_p", "top_k", "seed", "max_tokens", "stop"}
+_POSITIONS = 512  # of a piece that are looked at until others have their turn
 
 
 class Expander(BaseController):
@@ -172,7 +173,7 @@ class WorkerExpander(Expander):
                 ask_logprobs([piece for _, piece in asked])
             yield [piece for _, piece in asked]
             for branch, piece in asked:
-                saw(branch, piece)
+                yield from saw(branch, piece)
         for branch, piece in asked:
             if steps is not None and not branch.to_end:
                 steps.close(piece, own_stops)
@@ -256,7 +257,7 @@ class ControllerExpander(Expander):
         for branch, piece in zip(branches, pieces, strict=True):
             text, ids, fields = output_of(piece), piece.output_tokens, piece.customized_result_fields
             reason = "length" if fields.get("exit_reason") == "length" else "stop"
-            saw(branch, piece)
+            yield from saw(branch, piece)
             branch.chain.keep(Chunk(text, ids, len(ids or ()), 0, reason), None)
             if branch.to_end or reason != "length" or not (ids or text):
                 branch.end()
@@ -292,16 +293,22 @@ def ask_logprobs(pieces: Sequence[GenerationTask]) -> None:
         piece.num_logprobs = max(piece.num_logprobs or 0, 1)
 
 
-def saw(branch: Branch, piece: GenerationTask) -> None:
-    """Tell a branch how sure its worker was of a piece of it."""
+def saw(branch: Branch, piece: GenerationTask) -> ControllerGenerator:
+    """Work to `yield from`: tell a branch how sure its worker was of a piece of it."""
     steps, ids = piece.logprobs, piece.output_tokens
     if ids == []:
         branch.saw([], 0.0)
     elif not steps or ids is None or len(steps) < len(ids):
         branch.saw(None, None)
     else:
-        top = [math.exp(max(entry.logprob for entry in step.values())) for step in steps]
-        branch.saw(sampled_logprobs(ids, steps), generation_confidence(top))
+        top: list[float] = []
+        logprobs: list[float] = []
+        for begin in range(0, len(ids), _POSITIONS):
+            told = steps[begin : begin + _POSITIONS]
+            top += [math.exp(max([entry.logprob for entry in step.values()])) for step in told]
+            logprobs += sampled_logprobs(ids[begin : begin + _POSITIONS], told)
+            yield []  # others have their turn
+        branch.saw(logprobs, generation_confidence(top))
 
 
 def _branch_task(group: Sequence[tuple[Branch, GenerationTask]], least_similarity: float | None) -> BranchTask:

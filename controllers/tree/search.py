@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from scaffolding_ext import require
+from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking
@@ -222,6 +223,7 @@ class _Search:
         self._leaves: list[Branch] = []  # that have ended
         self._judged: list[Branch] = []  # in the last round
         self._leaders: list[tuple[int, float]] = []
+        self._known = AnswerClasses()
         self._reason = "unfinished"
         self._most_held = 0
         self._closings: dict[tuple[int, ...], tuple[Prefix, str]] = {}
@@ -275,7 +277,7 @@ class _Search:
                 best = min(missing, key=lambda node: (-_value(node), node.path), default=None)
                 missing = [best] if best is not None and len(missing) == len(candidates) else []
             yield from self._close(missing)
-        classes = yield from classify(parts, [node.answer for node in candidates])
+        classes = yield from classify(parts, [node.answer for node in candidates], self._known)
         leaves = self._seen(candidates, classes)
         self._winner = candidates[parts.selector.choose(leaves)]
         self._record_selected(self._judged, [self._winner])
@@ -426,7 +428,7 @@ class _Search:
 
     def _is_enough(self) -> ControllerGenerator:
         """Whether a stop has seen enough."""
-        classes = yield from classify(self._parts, [leaf.answer for leaf in self._leaves])
+        classes = yield from classify(self._parts, [leaf.answer for leaf in self._leaves], self._known)
         leaves = self._seen(self._leaves, classes)
         self._leaders.append(leader_of(leaves))
         look = Look(leaves, self._leaders, self._leaves_left())

@@ -8,6 +8,7 @@ then. Consensus is tested between rounds of traces, so that the vote repeats at 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from scaffolding_ext import require
@@ -31,6 +32,7 @@ from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Share
 from scaffolding_ext.request.program import publish_figures, record
 
+_POSITIONS = 256  # that are looked at until others have their turn
 _CONFIDENCE = "lowest_group_confidence"  # key of a trace's customized_result_fields
 
 
@@ -191,10 +193,13 @@ class _TraceController(BaseController):
         confidence = math.inf
         while not chain.ended and confidence >= self.threshold:
             yield from chain.grow(chain.num_tokens + self.check_every)
-            for position in self._positions(chain, group.num_tokens):
-                confidence = group.add(position)
-                if confidence < self.threshold:
-                    break
+            logprobs = self._logprobs(chain)
+            while group.num_tokens < len(logprobs) and confidence >= self.threshold:
+                for step in logprobs[group.num_tokens : group.num_tokens + _POSITIONS]:
+                    confidence = group.add(token_confidence(step, self.top_k))
+                    if confidence < self.threshold:
+                        break
+                yield []  # others have their turn
         if confidence < self.threshold:
             record("unsure", position=group.num_tokens, confidence=confidence, threshold=self.threshold)
             yield from chain.leave()
@@ -204,15 +209,15 @@ class _TraceController(BaseController):
             yield from conclude(task, chain, family, {"temperature": 0.0, "max_tokens": self.answer_tokens})
         task.customized_result_fields[_CONFIDENCE] = group.lowest
 
-    def _positions(self, chain: Chain, start: int) -> list[float]:
-        """The confidence of each token of the chain from a position on."""
+    def _logprobs(self, chain: Chain) -> Sequence[Mapping[int, Any]]:
+        """What the worker told of each token of the chain."""
         prefix = chain.prefix
         if prefix.logprobs is None and prefix.num_tokens:
             raise NoOutputError(
                 f"the worker brought no log-probabilities, though num_logprobs is {self.top_k}; DeepConfController "
                 "needs them: take another worker"
             )
-        return [token_confidence(step, self.top_k) for step in (prefix.logprobs or [])[start:]]
+        return prefix.logprobs or []
 
 
 def _confidence(sample: Sample) -> float:

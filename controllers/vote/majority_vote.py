@@ -141,7 +141,7 @@ class MajorityVoteController(BaseController):
                 scores = yield from score(self.reward_controller, [sample.task for sample in new])
                 for sample, value in zip(new, scores, strict=True):
                     sample.reward = value
-            weights += self.weight.of_all(new)
+            weights += yield from self.weight.weigh(new)
             answers += [sample.answer for sample in new]
             classes = yield from classify(self, answers, known)
             num_more = self._num_more(sampler.samples, classes, weights, max_samples)

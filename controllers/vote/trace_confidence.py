@@ -37,11 +37,50 @@ def trace_confidence(
 ) -> float:
     """Confidence of one trace from the log-probabilities of each position's k likeliest tokens.
 
-    A position's confidence is the negative mean of its k log-probabilities: the more the model favours one token, the
-    less likely the others, and the higher it is. A group is a sliding window of positions.
+    Args:
+        top_logprobs: As for `position_confidences`.
+        aggregate: As for `confidence_of_positions`.
+        group_size: As there.
+
+    Returns:
+        The confidence in nats, at least 0.
+
+    Raises:
+        ValueError: The shape is another, there is no token, or a setting is unknown.
+    """
+    return confidence_of_positions(position_confidences(top_logprobs), aggregate, group_size)
+
+
+def position_confidences(top_logprobs: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The confidence of each position of a trace: the negative mean of the log-probabilities of its k likeliest tokens.
+
+    The more the model favours one token, the less likely the others, and the higher it is.
 
     Args:
         top_logprobs: Natural logs, at most 0, shape [num_tokens, k], at least one token.
+
+    Returns:
+        Confidences in nats, at least 0, shape [num_tokens].
+
+    Raises:
+        ValueError: The shape is another, or there is no token.
+
+    Reference:
+        DeepConf, section 3.
+    """
+    values = np.asarray(top_logprobs, dtype=float)
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"top_logprobs has shape {values.shape}; it must be [num_tokens, k] with at least one token")
+    return -values.mean(axis=1)  # type: ignore[no-any-return]
+
+
+def confidence_of_positions(
+    positions: npt.NDArray[np.float64], aggregate: Aggregate = "lowest_group", group_size: int = 2048
+) -> float:
+    """Confidence of one trace from the confidence of each position. A group is a sliding window of positions.
+
+    Args:
+        positions: Confidences in nats, shape [num_tokens], at least one.
         aggregate: `"mean"` over all positions, `"tail"` over the last `group_size`, `"lowest_group"` of all groups, or
             `"bottom_10"`, the mean of the lowest tenth of them.
         group_size: Positions in a group; a shorter trace is one group.
@@ -50,16 +89,12 @@ def trace_confidence(
         The confidence in nats, at least 0.
 
     Raises:
-        ValueError: The shape is another, there is no token, or a setting is unknown.
+        ValueError: A setting is unknown.
 
     Reference:
         DeepConf, section 3.
     """
-    values = np.asarray(top_logprobs, dtype=float)
-    if values.ndim != 2 or not values.size:
-        raise ValueError(f"top_logprobs has shape {values.shape}; it must be [num_tokens, k] with at least one token")
     require.whole("group_size", group_size)
-    positions = -values.mean(axis=1)
     if aggregate == "mean":
         return float(positions.mean())
     if aggregate == "tail":

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
+
+import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.samples import Sample
-from scaffolding_ext.controllers.vote.trace_confidence import Aggregate, trace_confidence
+from scaffolding_ext.controllers.vote.trace_confidence import (
+    Aggregate,
+    confidence_of_positions,
+    position_confidences,
+    trace_confidence,
+)
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.task_results import mean_token_probability, reported_logprobs, sampled_logprobs
+
+_POSITIONS = 256  # that are looked at until others have their turn
 
 
 class Weight(ABC):
@@ -31,9 +40,13 @@ class Weight(ABC):
     def __call__(self, sample: Sample) -> float:
         """The weight of a finished sample, finite and at least 0."""
 
-    def of_all(self, samples: Sequence[Sample]) -> list[float]:
-        """The weight of each of several samples."""
-        return [self(sample) for sample in samples]
+    def weigh(self, samples: Sequence[Sample]) -> ControllerGenerator:
+        """Work to `yield from`, which returns the weight of each sample; between samples others have their turn."""
+        weights = []
+        for sample in samples:
+            weights.append(self(sample))
+            yield []
+        return weights
 
 
 class FunctionWeight(Weight):
@@ -54,8 +67,9 @@ class UniformWeight(Weight):
     def __call__(self, sample: Sample) -> float:
         return 1.0
 
-    def of_all(self, samples: Sequence[Sample]) -> list[float]:
+    def weigh(self, samples: Sequence[Sample]) -> ControllerGenerator:
         return [1.0] * len(samples)
+        yield  # a generator that has nothing to do
 
 
 class MeanLogprobWeight(Weight):
@@ -99,6 +113,20 @@ class ConfidenceWeight(Weight):
         top = top_logprobs(sample.task, self.top_k)
         return trace_confidence(top, self.aggregate, self.group_size) if top else 0.0
 
+    def weigh(self, samples: Sequence[Sample]) -> ControllerGenerator:
+        weights = []
+        for sample in samples:
+            reported = reported_logprobs(sample.task)
+            width = _width(reported, self.top_k)
+            pieces = []
+            for begin in range(0, len(reported) if width else 0, _POSITIONS):
+                pieces.append(position_confidences(_highest(reported[begin : begin + _POSITIONS], width)))
+                yield []
+            positions = np.concatenate(pieces) if pieces else None
+            weight = 0.0 if positions is None else confidence_of_positions(positions, self.aggregate, self.group_size)
+            weights.append(weight)
+        return weights
+
 
 class RewardWeight(Weight):
     """The score that the vote's reward controller gave."""
@@ -139,6 +167,15 @@ def top_logprobs(task: GenerationTask, top_k: int) -> list[list[float]]:
     Raises:
         NoOutputError: The sample brought none.
     """
-    positions = [sorted((entry.logprob for entry in step.values()), reverse=True) for step in reported_logprobs(task)]
-    width = min(top_k, min(map(len, positions), default=0))
-    return [position[:width] for position in positions] if width else []
+    reported = reported_logprobs(task)
+    width = _width(reported, top_k)
+    return _highest(reported, width) if width else []
+
+
+def _width(reported: Sequence[Mapping[int, Any]], top_k: int) -> int:
+    """How many log-probabilities every position has, at most k."""
+    return min(top_k, min(map(len, reported), default=0))
+
+
+def _highest(reported: Sequence[Mapping[int, Any]], width: int) -> list[list[float]]:
+    return [sorted([entry.logprob for entry in step.values()], reverse=True)[:width] for step in reported]

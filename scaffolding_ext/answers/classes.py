@@ -12,6 +12,7 @@ from scaffolding_ext.answers.forms import Read, read
 from scaffolding_ext.answers.verdict import Verdict
 
 Pair = tuple[str, str]
+_LONGEST_TURN = 500  # steps of comparing or reading, of a few microseconds each
 _Place = tuple[int, str]  # of a distinct answer: shorter ones come first
 
 
@@ -46,7 +47,10 @@ class AnswerClasses:
 
     def __init__(self, units_implied: bool = False) -> None:
         self.num_comparisons = 0
-        self._compare = Comparison(units_implied).verdict
+        self._comparison = Comparison(units_implied)
+        self._compare = self._comparison.verdict
+        self._num_steps_read = 0
+        self._turn_began = 0
         self._reads: dict[str, Read | None] = {}
         self._order: list[_Place] = []  # of the distinct answers
         self._heads: list[_Place] = []
@@ -62,7 +66,7 @@ class AnswerClasses:
 
         Yields:
             Pairs that their text leaves open; send a verdict for each. None is asked twice, unless a class lost its
-            head to a shorter answer.
+            head to a shorter answer. No pairs at all: much was compared, and the caller may let others have their turn.
 
         Returns:
             The classes of these answers.
@@ -74,6 +78,9 @@ class AnswerClasses:
             if place[1] not in self._reads:
                 bisect.insort(self._order, place)
                 self._reads[place[1]] = read(place[1])
+                self._num_steps_read += len(place[1])
+                if self._is_turn_over():
+                    yield []
         waiting = new  # a sorted list is a heap
         while waiting:
             place = heapq.heappop(waiting)
@@ -96,6 +103,8 @@ class AnswerClasses:
         for head in self._heads[: bisect.bisect_left(self._heads, place)]:
             verdict = compare(own, reads[head[1]])
             self.num_comparisons += 1
+            if self._is_turn_over():
+                yield []
             if verdict is Verdict.EQUAL:
                 self._join(place, head, by_text=True)
                 return False
@@ -126,6 +135,8 @@ class AnswerClasses:
                 continue
             verdict = compare(reads[place[1]], of_head)
             self.num_comparisons += 1
+            if self._is_turn_over():
+                yield []
             if verdict is Verdict.EQUAL:
                 lost += self._move(place, head, by_text=True)
             elif verdict is Verdict.UNDETERMINED and head < own and (own == place or not by_text):
@@ -139,6 +150,13 @@ class AnswerClasses:
             elif verdict is Verdict.UNDETERMINED and self._head_of[place[1]] == place:
                 self._left_open[place[1]].add(head)
         return lost
+
+    def _is_turn_over(self) -> bool:
+        num_steps = self._num_steps_read + self._comparison.num_steps
+        if num_steps - self._turn_began < _LONGEST_TURN:
+            return False
+        self._turn_began = num_steps
+        return True
 
     def _move(self, place: _Place, head: _Place, by_text: bool) -> list[_Place]:
         """Have an answer join another head than its own; the members that it leaves behind, where it was a head."""

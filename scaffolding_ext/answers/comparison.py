@@ -49,14 +49,19 @@ class Comparison:
     Args:
         units_implied: As there.
         oracle: As there.
+
+    Attributes:
+        num_steps: How many parts of answers were held against each other so far.
     """
 
     def __init__(self, units_implied: bool = False, oracle: Oracle | None = None) -> None:
         self._units_implied = units_implied
         self._oracle = oracle
+        self.num_steps = 0
 
     def verdict(self, left: Read | None, right: Read | None) -> Verdict:
         """Whether two different answers are equal; None stands for one that could not be read."""
+        self.num_steps += 1
         if left is None or right is None:
             return Verdict.UNDETERMINED
         if left.normalized == right.normalized:
@@ -71,6 +76,7 @@ class Comparison:
 
     def _decide(self, a: Form, b: Form) -> Verdict:
         """Whether two forms are equal; symmetric."""
+        self.num_steps += 1
         if isinstance(a, Number) and isinstance(b, Number):
             same = a.value.as_integer_ratio() == b.value.as_integer_ratio()
             return Verdict.EQUAL if same else Verdict.DIFFERENT

@@ -25,7 +25,7 @@ from scaffolding_ext.request.results import ScaffoldingResult
 if TYPE_CHECKING:
     from scaffolding_ext.request.program import Program
 
-_MAX_TURNS = 256  # of one generator, until others get theirs: workers that answer at once never suspend it
+_MAX_TURNS = 32  # of one generator, until others get theirs: workers that answer at once never suspend it
 
 
 class _ToCaller:
@@ -93,7 +93,9 @@ class Dispatcher:
                         self._prepare(task, result)
                     if len(work) == 1:
                         await self._run_task(work[0])
-                    elif work:
+                    elif not work:  # a controller that works for long lets others have their turn
+                        await asyncio.sleep(0)
+                    else:
                         await _Group().all_or_none(self._run_task, [(task,) for task in work])
                 elif isinstance(work, ParallelProcess):
                     await self._run_branches(work, result, scope)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,19 +21,28 @@ def undetermined(a: str, b: str) -> Verdict:
     return Verdict.UNDETERMINED
 
 
+def drive(steps: Any, answered: Callable[[list[tuple[str, str]]], list[Verdict]]) -> Grouping:
+    """What the steps of a grouping return where each step's pairs are answered so."""
+    try:
+        pairs = next(steps)
+        while True:
+            pairs = steps.send(answered(pairs))
+    except StopIteration as stop:
+        grouping: Grouping = stop.value
+        return grouping
+
+
 def grouped(
     answers: Sequence[str | None], decides: Decides = undetermined, known: AnswerClasses | None = None
 ) -> tuple[Grouping, list[tuple[str, str]]]:
     """What is said of the answers where open pairs are decided so, and which pairs were open."""
-    asked = []
-    steps = (known or AnswerClasses()).group(answers)
-    try:
-        pairs = next(steps)
-        while True:
-            asked += pairs
-            pairs = steps.send([decides(*pair) for pair in pairs])
-    except StopIteration as stop:
-        return stop.value, asked
+    asked: list[tuple[str, str]] = []
+
+    def answered(pairs: list[tuple[str, str]]) -> list[Verdict]:
+        asked.extend(pairs)
+        return [decides(*pair) for pair in pairs]
+
+    return drive((known or AnswerClasses()).group(answers), answered), asked
 
 
 def by_definition(answers: Sequence[str | None], decides: Decides) -> tuple[dict[str, str], int]:
@@ -138,3 +148,21 @@ def test_each_pair_of_different_answers_is_compared_at_most_once(form: str) -> N
         grouped(answers[:shown], lambda a, b: Verdict.DIFFERENT, known)
         assert known.num_comparisons - before <= shown - 1
     assert known.num_comparisons == NUM_PROBES * (NUM_PROBES - 1) // 2
+
+
+def test_others_have_their_turn_while_many_parts_are_compared() -> None:
+    """An empty list of pairs says so; it comes the more often, the more there is to compare."""
+
+    def num_turns(num_parts: int) -> int:
+        answers = ["(" + ",".join(f"x^{part}{number}" for part in range(num_parts)) + ")" for number in range(30)]
+        turns: list[None] = []
+
+        def answered(pairs: list[tuple[str, str]]) -> list[Verdict]:
+            turns.extend([] if pairs else [None])
+            return [Verdict.DIFFERENT] * len(pairs)
+
+        assert drive(AnswerClasses().group(answers), answered).classes == list(range(30))
+        return len(turns)
+
+    assert num_turns(2) < num_turns(20) < num_turns(40)
+    assert num_turns(40) >= 30 * 29 // 2 * 40 // 1000
