@@ -76,13 +76,14 @@ def run_front(front: Front, host: str, port: int, listening: Callable[[int], Non
         front: What is served.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        listening: Called with the port, once it is taken.
+        listening: Called with the port, once clients can connect.
 
     Raises:
         ConfigError: Nobody can listen there.
     """
     listener = _listener(host, port)
     with listener:
+        listener.listen()  # who connects now waits, and is not refused
         listening(listener.getsockname()[1])
         uvicorn.Server(_config(front, host, port)).run(sockets=[listener])
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -69,26 +70,21 @@ class Served:
 
     def __init__(self, script: Path, *options: str, folder: Path) -> None:
         command = [str(script), "serve", *options, "--port", "0"]
-        log = (folder / "serve.log").open("w+")
-        self._log = log
-        self._process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=log, stderr=subprocess.STDOUT)
+        self._log = (folder / "serve.log").open("w+")
+        self._process = subprocess.Popen(
+            command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
 
     def __enter__(self) -> str:
-        import re
-        import time
-
-        end = time.monotonic() + WAIT
-        while time.monotonic() < end:
-            found = re.search(r"http://127\.0\.0\.1:[1-9]\d*", Path(self._log.name).read_text())
-            if found:
-                return found[0]
-            assert self._process.poll() is None, Path(self._log.name).read_text()
-            time.sleep(0.2)
-        raise AssertionError("the server says no address")
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()  # what it says once clients can connect; empty where it has ended
+        found = re.search(r"(http://\S+)/v1$", line)
+        assert found is not None, line + Path(self._log.name).read_text()
+        return found[1]
 
     def __exit__(self, *error: object) -> None:
         self._process.terminate()
-        self._process.wait(60)
+        self._process.communicate(timeout=60)
         self._log.close()
 
 
