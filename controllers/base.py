@@ -216,6 +216,7 @@ class BaseController(Controller):
         history: Sequence[Turn] = (),
         raw: bool = False,
         streaming: bool = False,
+        last_turn: Turn | None = None,
         **kwargs: Any,
     ) -> ControllerGenerator:
         """Run one request; under a host that opens no program, one is opened here.
@@ -225,25 +226,32 @@ class BaseController(Controller):
             history: The turns before it; see `Prompting.apply`.
             raw: Whether the prompt goes to the model as it is, without template and suffix.
             streaming: Whether the caller reads the text while it grows: what is certain to stand is handed on.
-            **kwargs: For `process`.
+            last_turn: As for `Prompting.apply`.
+            **kwargs: For `process`; the prompt tells the model of the `tools` among them.
 
         Raises:
-            ConfigError: There is history, and no prompting to render it.
+            ConfigError: There is history, or a tool, and no prompting to render it.
         """
-        return (yield from in_program(functools.partial(self._generate, prompt, (history, raw, streaming), **kwargs)))
+        how = history, raw, streaming, last_turn
+        return (yield from in_program(functools.partial(self._generate, prompt, how, **kwargs)))
 
     def _generate(
-        self, prompt: str, how: tuple[Sequence[Turn], bool, bool], program: Program, /, **kwargs: Any
+        self, prompt: str, how: tuple[Sequence[Turn], bool, bool, Turn | None], program: Program, /, **kwargs: Any
     ) -> ControllerGenerator:
-        history, raw, streaming = how
+        history, raw, streaming, last_turn = how
         task = GenerationTask.create_from_prompt(prompt)
         task.streaming_output_flag = streaming
         program.loops = self.loops
         if self.prompting is not None:
             program.prompting, program.asked = self.prompting, Asked(prompt, history, raw)
-            self.prompting.apply(task, history, raw)
+            if last_turn is None and "tools" not in kwargs:
+                self.prompting.apply(task, history, raw)
+            else:
+                self.prompting.apply(task, history, raw, tools=kwargs.get("tools"), last_turn=last_turn)
         elif history:
             raise ConfigError("holds turns before the user's last, and this stack has no prompting for them", "history")
+        elif kwargs.get("tools"):
+            raise ConfigError("are given, and this stack has no prompting that tells the model of them", "tools")
         work = self.process([task], **kwargs)
         yield from _addressed(work, self._foreign_keys) if self._foreign_keys else work
         if task.output_str is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaffolding_ext.answers import extract
@@ -10,12 +11,15 @@ from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingCont
 from scaffolding_ext.controllers.chain import Chain, StreamChain, conclude
 from scaffolding_ext.controllers.chain.chain import LOOP
 from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.prompting import UNTHINKING_FAMILY, family_named
 from scaffolding_ext.prompts.sampling_params import (
     SAMPLING_FIELDS,
     apply_sampling_params,
     checked_sampling_params,
     set_sampling_params,
 )
+from scaffolding_ext.prompts.tool_calls import canonical, names_of, said
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, ParallelProcess, StreamGenerationTask
 from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
@@ -52,10 +56,14 @@ class NativeGenerationController(BaseController):
         self.streaming = streaming
 
     def honours(self) -> frozenset[str]:
-        return SAMPLING_FIELDS | {"thinking_budget"}
+        return SAMPLING_FIELDS | {"thinking_budget", "tools"}
 
     def process(
-        self, tasks: list[Any], thinking_budget: int | None = None, **sampling_params: Any
+        self,
+        tasks: list[Any],
+        thinking_budget: int | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **sampling_params: Any,
     ) -> ControllerGenerator:
         """Generate all tasks in one batch.
 
@@ -63,8 +71,15 @@ class NativeGenerationController(BaseController):
             tasks: Get the outputs.
             thinking_budget: Tokens after which thinking is closed: by the worker's server where that can and does, and
                 else by a `BudgetForcingController`, in the place of this one.
+            tools: Tools that the prompt has told the model of. Its answer is then its calls, in canonical JSON, or else
+                all that it says.
             **sampling_params: Sampling fields of this request.
+
+        Raises:
+            ConfigError: There are tools beside a budget of thinking.
         """
+        if thinking_budget is not None and tools:
+            raise ConfigError("is given beside tools, and what closes thinking knows no calls", "thinking_budget")
         if thinking_budget is not None:
             yield from self._within(thinking_budget).process(tasks, **sampling_params)
             return
@@ -79,12 +94,14 @@ class NativeGenerationController(BaseController):
             watched = [task for task in tasks if self._is_watched(task, program)]
             if watched:
                 yield from self._all_watched(watched)
+                for task in watched if tools else ():
+                    task.customized_result_fields["answer"] = _tool_answer(output_of(task), tools or ())
                 tasks = [task for task in tasks if not any(task is each for each in watched)]
         if tasks:
             yield tasks
         for task in tasks:
             text = output_of(task)
-            task.customized_result_fields["answer"] = extract(text)
+            task.customized_result_fields["answer"] = _tool_answer(text, tools) if tools else extract(text)
             task.customized_result_fields["exit_reason"] = "length" if finish_reason_of(task) == "length" else "end"
 
     def _is_watched(self, task: GenerationTask, program: Program) -> bool:
@@ -139,3 +156,14 @@ class NativeGenerationController(BaseController):
         )
         forcing.bind_as(self)
         return forcing
+
+
+def _tool_answer(text: str, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    """The calls in a text in canonical JSON, or what it says; None where it says nothing, or a call cannot be read."""
+    family = prompt_family()
+    if family != family_named(UNTHINKING_FAMILY):
+        text = text.partition(family.think_close)[2]
+    found = said(text, names_of(tools))
+    if found.calls is None:
+        return None
+    return canonical(found.calls) if found.calls else found.text.strip() or None

@@ -22,6 +22,7 @@ from scaffolding_ext.controllers.vote.samples import Sample, Sampler, end_vote
 from scaffolding_ext.controllers.vote.variety import check_variety
 from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight, weight_from
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.tool_calls import classes_of
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import allocation_rules
@@ -112,7 +113,8 @@ class MajorityVoteController(BaseController):
             generation_kwargs: For the sub-controller's `process`.
             only_sample: Index of one sample of the vote. It is drawn as the vote would draw it, and is the output. For
                 callers that count the votes themselves, such as an evaluation with one budget for all questions.
-            **sampling_params: Sampling fields of this request; they reach the sub-controller, too.
+            **sampling_params: Sampling fields of this request; they reach the sub-controller, too. Beside `tools`,
+                samples vote for their calls: those that are equal as canonical JSON are one class.
         """
         max_samples = self.default_sample_num if sample_num is None else require.whole("sample_num", sample_num)
         if only_sample is not None:
@@ -143,7 +145,10 @@ class MajorityVoteController(BaseController):
                     sample.reward = value
             weights += yield from self.weight.weigh(new)
             answers += [sample.answer for sample in new]
-            classes = yield from classify(self, answers, known)
+            if sampling_params.get("tools"):
+                classes = classes_of(answers)
+            else:
+                classes = yield from classify(self, answers, known)
             num_more = self._num_more(sampler.samples, classes, weights, max_samples)
             record("allocate", num_samples=len(classes), classes=classes, num_more=num_more)
         publish(Steps(type(self).__name__, len(classes), 0, 1.0))

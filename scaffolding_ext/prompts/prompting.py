@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-Turn = Mapping[str, str]  # of a conversation: its `role` and its `content`
+Turn = Mapping[str, Any]  # of a conversation: its `role` and `content`, and what else the chat template reads
 
 
 class PromptFamily(NamedTuple):
@@ -323,7 +323,20 @@ class Prompting:
         rendered = self._rendered(*_turns("?"))
         return self.family.as_shown(rendered).rstrip().endswith(mark)
 
-    def apply(self, task: GenerationTask, history: Sequence[Turn] = (), raw: bool = False) -> None:
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template tells the model of tools."""
+        return self._templated and "tools" in str(self._tokenizer.chat_template)
+
+    def apply(
+        self,
+        task: GenerationTask,
+        history: Sequence[Turn] = (),
+        raw: bool = False,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        last_turn: Turn | None = None,
+    ) -> None:
         """Turn the task's `input_str` from the user's prompt into the model's, with `input_tokens` beside it.
 
         Args:
@@ -331,9 +344,12 @@ class Prompting:
             history: The turns before that, as `{"role", "content"}`. The content of a system turn that comes first
                 follows the stack's own system prompt.
             raw: Whether the prompt is the model's already, without template and suffix.
+            tools: Tools that the model may call, as OpenAI's interface has them.
+            last_turn: What the last turn has beside its content, where it is not the user's: of a tool's result its
+                `role` and its `tool_call_id`.
 
         Raises:
-            ConfigError: There is history and no chat template for it, or the template refuses such turns.
+            ConfigError: There is history or a tool and no chat template for it, or the template refuses such turns.
         """
         templated = self._templated and not raw
         text = task.input_str or ""
@@ -341,10 +357,12 @@ class Prompting:
             raise ConfigError(
                 "holds turns before the user's last, and this model has no chat template for them", "history"
             )
-        if not raw:
+        if tools and not (templated and self.takes_tools):
+            raise ConfigError("are given, and this model has no chat template that tells it of tools", "tools")
+        if not raw and last_turn is None:
             text += self._suffix
         if templated:
-            text = self._rendered(*history, {"role": "user", "content": text})
+            text = self._rendered(*history, {"role": "user", **(last_turn or {}), "content": text}, tools=tools)
         task.input_str = text
         task.input_tokens = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=not templated).ids
 
@@ -374,7 +392,7 @@ class Prompting:
             ids = task.input_tokens + written + self.encode(opening)
         return GenerationTask(worker_tag=task.worker_tag, input_str=text, input_tokens=ids)
 
-    def _rendered(self, *turns: Turn) -> str:
+    def _rendered(self, *turns: Turn, tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """A conversation by the chat template, opened for the assistant."""
         messages = [dict(turn) for turn in turns]
         if self._system_prompt and messages[0]["role"] == "system":
@@ -384,7 +402,11 @@ class Prompting:
         try:
             text = str(
                 self._tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=True, **self._variables
+                    messages,
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    **({"tools": list(tools)} if tools else {}),
+                    **self._variables,
                 )
             )
         except Exception as error:  # of any type: a template is code of the model's authors

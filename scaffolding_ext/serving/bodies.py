@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
@@ -54,14 +55,56 @@ class _Part(BaseModel):
     text: str
 
 
+class _CalledFunction(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str
+    arguments: str
+
+
+class _MadeCall(BaseModel):
+    """A call that an earlier answer made, sent back."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    id: str
+    type: Literal["function"] = "function"
+    function: _CalledFunction
+    index: int | None = None
+
+
+class _Function(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Literal[False] | None = None  # nothing here holds a call to its schema
+
+
+class Tool(BaseModel):
+    """A function that the model may call."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["function"]
+    function: _Function
+
+    def document(self) -> dict[str, Any]:
+        """It as chat templates take it."""
+        return self.model_dump(exclude_none=True)
+
+
 class Message(BaseModel):
     """One turn of a conversation, in text."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[_Part] | None = None
     name: str | None = None
+    tool_calls: list[_MadeCall] | None = None
+    tool_call_id: str | None = None
     refusal: None = None
     reasoning_content: str | None = None  # of an earlier answer, sent back: templates leave thinking out as well
     scaffolding: Any = None
@@ -72,6 +115,25 @@ class Message(BaseModel):
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
+
+    def turn(self) -> dict[str, Any]:
+        """It as chat templates take it: calls with their arguments as objects."""
+        found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text}
+        if self.tool_calls:
+            found["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": _read(call)}}
+                for call in self.tool_calls
+            ]
+        if self.tool_call_id is not None:
+            found["tool_call_id"] = self.tool_call_id
+        return found
+
+
+def _read(call: _MadeCall) -> Any:
+    try:
+        return json.loads(call.function.arguments)
+    except (ValueError, RecursionError):
+        return call.function.arguments
 
 
 class StreamOptions(BaseModel):
@@ -145,6 +207,13 @@ class ChatBody(Body):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """The tools that the model may call."""
+        is_off = (self.model_extra or {}).get("tool_choice") == "none"
+        return [] if is_off else [tool.document() for tool in self.tools or ()]
 
     @property
     def token_limit(self) -> int | None:

@@ -109,6 +109,8 @@ class Events:
         if failure is not None:
             raise failure
         now = self._job.shown(index) if is_last else self._job.asked.reading.growing(self._texts[index] or "")
+        if self._job.asked.tool_names and not is_last:
+            now = now._replace(content="")  # it may become a call
         if not (now.reasoning.startswith(before.reasoning) and now.content.startswith(before.content)):
             raise ApiError(500, "the text changed behind what was sent already", "stream_broken")
         self._sent[index] = now
@@ -125,6 +127,9 @@ class Events:
                 events.append(self._event([_choice(index, {"reasoning_content": reasoning})]))
             if content:
                 events.append(self._event([_choice(index, {"content": content})]))
+            if is_last and (calls := self._job.calls(index)):
+                numbered = [{"index": number, **call} for number, call in enumerate(calls)]
+                events.append(self._event([_choice(index, {"tool_calls": numbered})]))
             if is_last:
                 events.append(self._event([_choice(index, {}) | self._job.end_of(index)]))
         elif content or is_last:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from typing import Any
 
+from scaffolding_ext.prompts.tool_calls import said
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving import shapes
 from scaffolding_ext.serving.bodies import Body, ChatBody
@@ -65,7 +67,24 @@ class Job:
 
     def shown(self, index: int) -> Shown:
         """What the client sees of a choice that has ended well."""
-        return self.asked.reading.whole(self.results[index].outputs[0].text or "")
+        shown = self.asked.reading.whole(self.results[index].outputs[0].text or "")
+        if self.asked.tool_names and (calls := said(shown.content, self.asked.tool_names)).calls:
+            return shown._replace(content=calls.text)
+        return shown
+
+    def calls(self, index: int) -> list[dict[str, Any]]:
+        """The tools that a choice calls, which has ended well; empty where it calls none, or writes what is no call."""
+        if not self.asked.tool_names:
+            return []
+        text = self.asked.reading.whole(self.results[index].outputs[0].text or "").content
+        return [
+            {
+                "id": f"call_{self.id}_{index}_{number}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+            }
+            for number, call in enumerate(said(text, self.asked.tool_names).calls or ())
+        ]
 
     @property
     def num_tokens(self) -> int:
@@ -105,8 +124,9 @@ class Job:
     def end_of(self, index: int) -> dict[str, Any]:
         """The fields with which a choice ends, beside its text."""
         result = self.results[index]
+        reason = "tool_calls" if self.calls(index) else shapes.finish_reason(result, self.shown(index))
         return {
-            "finish_reason": shapes.finish_reason(result, self.shown(index)),
+            "finish_reason": reason,
             "scaffolding": shapes.extras(result, self.asked.seed, self.asked.with_trace),
         }
 
@@ -118,6 +138,8 @@ class Job:
         message: dict[str, Any] = {"role": "assistant", "content": shown.content, "refusal": None}
         if self.asked.reading.think_close is not None:
             message["reasoning_content"] = shown.reasoning
+        if calls := self.calls(index):
+            message |= {"content": shown.content or None, "tool_calls": calls}
         return {"index": index, "message": message, "logprobs": logprobs, **self.end_of(index)}
 
     def _logprobs(self, index: int) -> dict[str, Any] | None:

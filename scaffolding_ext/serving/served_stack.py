@@ -13,6 +13,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import UNTHINKING_FAMILY, Prompting, Turn, family_named
 from scaffolding_ext.prompts.served_model import served_model
+from scaffolding_ext.prompts.tool_calls import names_of
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import CONTINUED_TURNS
 from scaffolding_ext.protocol.stop_strings import StopStrings
@@ -53,6 +54,7 @@ class Asked(NamedTuple):
         deadline: Seconds within which the answer is wanted, for the stack's scheduling; None where nobody says.
         cache_salt: Keeps the request's KV apart from requests with another one; None where all share.
         trace_parent: The client's span, as its header `traceparent` says it, or None.
+        tool_names: Of the tools that the model may call.
     """
 
     prompts: list[tuple[str, list[Turn]]]
@@ -67,6 +69,7 @@ class Asked(NamedTuple):
     deadline: float | None = None
     cache_salt: str | None = None
     trace_parent: str | None = None
+    tool_names: Sequence[str] = ()
 
 
 class ServedStack:
@@ -155,12 +158,14 @@ class ServedStack:
         kwargs = self._kwargs(body, controller, reading)
         if is_raw and isinstance(controller, BaseController):
             kwargs["raw"] = True
-        num_prompt_tokens = self._count(prompts, is_raw)
+        tools = kwargs.get("tools", ())
+        num_prompt_tokens = self._count(prompts, is_raw, kwargs)
         seed = body.seed if body.seed is not None else self._next_seed()
         return Asked(
             *(prompts, body.num_samples, controller, kwargs, seed, reading, self._closing(reading, kwargs)),
             *(num_prompt_tokens, bool(with_trace)),
             deadline=deadline,
+            tool_names=names_of(tools),
         )
 
     def admit(self, num: int) -> None:
@@ -209,13 +214,11 @@ class ServedStack:
     def _turns(self, body: Body) -> tuple[str, list[Turn]]:
         assert isinstance(body, ChatBody)
         *before, last = body.messages
-        if last.role != "user" or not last.text.strip():
-            message = "must end in a turn of the user that says something; no turn of another role is continued"
+        if last.role not in ("user", "tool") or not last.text.strip():
+            message = "must end in a turn of the user, or a tool's result, that says something; no other is continued"
             raise unsupported("messages", message)
-        history: list[Turn] = [
-            {"role": "system" if m.role == "developer" else m.role, "content": m.text} for m in before
-        ]
-        if history and self.prompting is None:
+        history: list[Turn] = [message.turn() for message in before]
+        if (history or last.role == "tool") and self.prompting is None:
             raise unsupported("messages", f"has several turns, and {self.name!r} has no chat template for them")
         return last.text, history
 
@@ -271,12 +274,37 @@ class ServedStack:
             reading.stops and reading.think_close is None and "stop" in honoured
         ):  # else cut where they come in what is said
             fields["stop"] = list(body.stops)
+        tools = body.offered if isinstance(body, ChatBody) else []
+        last = body.messages[-1] if isinstance(body, ChatBody) else None
+        if last is not None and last.role == "tool":
+            if not isinstance(controller, BaseController):
+                raise unsupported("messages", f"ends in a tool's result, which {type(controller).__name__} cannot read")
+            fields["last_turn"] = {key: value for key, value in last.turn().items() if key != "content"}
+        if tools:
+            self._check_tools(controller, fields)
+            fields["tools"] = tools
         unbounded = getattr(controller, "longest_request", None) is None and self.context_len is None
         if unbounded and "max_tokens" in honoured:
             fields.setdefault("max_tokens", limit)
         if body.stream and isinstance(controller, BaseController):
             fields["streaming"] = True
         return fields
+
+    def _check_tools(self, controller: Any, fields: dict[str, Any]) -> None:
+        """Refuse tools that the stack cannot call.
+
+        Raises:
+            ApiError: The model is not told of them, or the controller does not read calls.
+        """
+        if self.prompting is None or not self.prompting.takes_tools:
+            raise unsupported("tools", f"are given, and no chat template of {self.name!r} tells the model of them")
+        if "tools" not in honoured_by(controller):
+            name = type(controller).__name__
+            message = f"cannot be honoured by {self.name!r} ({name}): plain generation and votes over it read calls"
+            raise unsupported("tools", message)
+        other = next((name for name in ("thinking_budget", "num_logprobs") if name in fields), None)
+        if other is not None:
+            raise unsupported(_FIELDS[other], "is not given beside tools")
 
     def _thinking_budget(self, body: Body) -> int | None:
         effort = body.reasoning_effort if isinstance(body, ChatBody) else None
@@ -292,7 +320,7 @@ class ServedStack:
             raise unsupported("reasoning_effort", f"is none that this server knows; it knows: {known}")
         return self._limits.efforts[effort]
 
-    def _count(self, prompts: list[tuple[str, list[Turn]]], is_raw: bool) -> int | None:
+    def _count(self, prompts: list[tuple[str, list[Turn]]], is_raw: bool, how: Mapping[str, Any]) -> int | None:
         """Tokens of the prompts, each checked; None where no tokenizer is known."""
         lengths = []
         for text, history in prompts:
@@ -303,7 +331,7 @@ class ServedStack:
             else:
                 task = GenerationTask(input_str=text)
                 try:
-                    self.prompting.apply(task, history, is_raw)
+                    self.prompting.apply(task, history, is_raw, tools=how.get("tools"), last_turn=how.get("last_turn"))
                 except ConfigError as error:
                     raise unsupported("messages", error.message) from error
                 length = len(task.input_tokens or ())

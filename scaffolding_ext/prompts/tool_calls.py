@@ -1,0 +1,96 @@
+"""Calls of tools in a model's text, and the one form in which equal calls are equal.
+
+Models of the Hermes and Qwen families write a call as JSON between `<tool_call>` and `</tool_call>`; their chat
+templates show it to them, and vLLM's parser `hermes` reads it so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_CALL = re.compile(rf"{OPEN}\s*(.*?)\s*(?:{CLOSE}|\Z)", re.DOTALL)
+
+
+class ToolCall(NamedTuple):
+    """One call.
+
+    Attributes:
+        name: Of the tool.
+        arguments: By name.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class Said(NamedTuple):
+    """What a model said behind its thinking.
+
+    Attributes:
+        text: What stands before the first call; all of it, where there is none.
+        calls: The calls in order. None where one cannot be read, or names no tool that was offered.
+    """
+
+    text: str
+    calls: list[ToolCall] | None
+
+
+def said(text: str, names: Collection[str]) -> Said:
+    """Read the calls in a text.
+
+    Args:
+        text: Without thinking.
+        names: Of the tools that were offered.
+    """
+    before, opened, _ = text.partition(OPEN)
+    if not opened:
+        return Said(text, [])
+    calls = [_call_of(found) for found in _CALL.findall(text)]
+    sound = [call for call in calls if call is not None and call.name in names]
+    return Said(before.rstrip(), sound if len(sound) == len(calls) else None)
+
+
+def names_of(tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of tools, as OpenAI's interface has them."""
+    return [str(tool["function"]["name"]) for tool in tools]
+
+
+def canonical(calls: Sequence[ToolCall]) -> str:
+    """Calls as one text: equal for equal calls, whatever the order of keys, the spaces, or 1 and 1.0."""
+    document = [{"name": call.name, "arguments": _plain(call.arguments)} for call in calls]
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def classes_of(answers: Sequence[str | None]) -> list[int]:
+    """The class of each answer by its very text, in order of first appearance; -1 for None."""
+    numbers: dict[str, int] = {}
+    return [-1 if answer is None else numbers.setdefault(answer, len(numbers)) for answer in answers]
+
+
+def _call_of(text: str) -> ToolCall | None:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or not isinstance(document.get("name"), str):
+        return None
+    arguments = document.get("arguments", document.get("parameters", {}))
+    if isinstance(arguments, str):  # some models write the arguments as a text of JSON
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return None
+    return ToolCall(document["name"], arguments) if isinstance(arguments, dict) else None
+
+
+def _plain(value: Any) -> Any:
+    """A value whose numbers have one form each."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value
