@@ -41,7 +41,7 @@ def test_a_count_is_from_1_to_31_bits(name: str, value: int, is_taken: bool) -> 
         ("echo", False, [True]),
         ("store", False, [True]),
         ("suffix", "", ["x"]),
-        ("tools", [], [[{"type": "function"}]]),
+        ("tool_choice", "auto", ["required", {"type": "function", "function": {"name": "f"}}]),
         ("service_tier", "auto", ["flex"]),
     ],
 )
