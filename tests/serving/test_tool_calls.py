@@ -160,7 +160,7 @@ def test_tool_choice_none_tells_the_model_of_none(serve: Any) -> None:
         (lambda: prompted(NativeGenerationController()), {"tool_choice": "required"}, "tool_choice"),
         (
             lambda: prompted(NativeGenerationController()),
-            {"extra_body": {"thinking_token_budget": 8}},
+            {"extra_body": {"thinking_budget": 8}},
             "thinking_token_budget",
         ),
         (lambda: prompted(NativeGenerationController()), {"logprobs": True}, "logprobs"),
