@@ -243,7 +243,10 @@ class BaseController(Controller):
         task.streaming_output_flag = streaming
         program.loops = self.loops
         if self.prompting is not None:
-            program.prompting, program.asked = self.prompting, Asked(prompt, history, raw)
+            program.prompting, program.asked = (
+                self.prompting,
+                Asked(prompt, history, raw, kwargs.get("tools"), last_turn),
+            )
             if last_turn is None and "tools" not in kwargs:
                 self.prompting.apply(task, history, raw)
             else:

@@ -55,11 +55,15 @@ class Asked(NamedTuple):
         prompt: The user's last words.
         history: The turns before them, each with its `role` and its `content`.
         raw: Whether the prompt went to the model as it is, without template and suffix.
+        tools: Tools that the model was told of.
+        last_turn: What the last turn had beside its content, where it was not the user's.
     """
 
     prompt: str = ""
     history: Sequence[Mapping[str, str]] = ()
     raw: bool = False
+    tools: Sequence[Mapping[str, Any]] | None = None
+    last_turn: Mapping[str, Any] | None = None
 
 
 class Program:

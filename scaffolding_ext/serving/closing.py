@@ -64,7 +64,8 @@ class Closing(NamedTuple):
             raise NoAnswerError(f"the model thought and said nothing ({cause}), and it cannot be asked: {self.cannot}")
         prompt = GenerationTask(input_str=program.asked.prompt)
         assert program.prompting is not None
-        program.prompting.apply(prompt, program.asked.history, program.asked.raw)
+        asked = program.asked
+        program.prompting.apply(prompt, asked.history, asked.raw, tools=asked.tools, last_turn=asked.last_turn)
         ids = completion.token_ids
         prefix = without_end(Prefix(len(ids or ()), text, None if ids is None else list(ids)))
         for suffix, end in self._ways(prompt.input_str or "", text):

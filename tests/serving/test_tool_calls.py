@@ -173,6 +173,16 @@ def test_what_cannot_call_tools_is_refused_by_name(serve: Any, make: Any, more: 
     assert caught.value.param == param
 
 
+def test_a_model_that_says_nothing_is_asked_with_its_tools_before_it(serve: Any) -> None:
+    served = serve(replies("Hm.", call("Paris")), prompted(NativeGenerationController()))
+    with served.client() as client:
+        (choice,) = client.chat.completions.create(**ASK).choices
+    assert json.loads(choice.message.tool_calls[0].function.arguments) == {"city": "Paris"}
+    first, second = (task.input_str for task in served.worker.tasks)
+    assert second.startswith(f"{first}Hm.")
+    assert "TOOLS" in first
+
+
 def test_a_chosen_sample_keeps_its_call(serve: Any) -> None:
     best = BestOfNController(
         NativeGenerationController({"temperature": 0.7}), default_sample_num=2, reward=lambda sample: sample.index
