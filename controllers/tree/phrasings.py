@@ -62,7 +62,7 @@ def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
     if program is None or program.prompting is None:
         wording.input_str = template.replace(QUESTION, prompt.input_str or "")
         return wording
-    question, history, raw = program.asked
+    question, history, raw = program.asked[:3]
     wording.input_str = question
     program.prompting.apply(wording, history, raw)
     if raw or wording.input_str != prompt.input_str:
