@@ -161,7 +161,7 @@ def test_tool_choice_none_tells_the_model_of_none(serve: Any) -> None:
         (
             lambda: prompted(NativeGenerationController()),
             {"extra_body": {"thinking_budget": 8}},
-            "thinking_token_budget",
+            "thinking_budget",
         ),
         (lambda: prompted(NativeGenerationController()), {"logprobs": True}, "logprobs"),
     ],
