@@ -252,7 +252,7 @@ class Searched(NamedTuple):
     num_nodes: int
     most_held: int
     seconds: float
-    rounds: list[list[int]]
+    rounds: Sequence[Sequence[int]] = ()
 
     @property
     def all_tokens(self) -> int:
