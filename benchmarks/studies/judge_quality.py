@@ -229,7 +229,7 @@ def plot(drawn: Mapping[str, Sequence[Point]], baselines: Sequence[Any], path: P
                 ylabel="points above a plain vote",
                 title=f"{width} solutions, at equal {BASES[base]}",
             )
-            axis.legend(fontsize=7)
+        axes[0, 0].legend(fontsize=7)
         places = [axis for row in axes[1:] for axis in row][: len(aucs)]
         for axis, auc in zip(places, aucs, strict=False):
             axis.set_visible(True)
@@ -248,9 +248,9 @@ def plot(drawn: Mapping[str, Sequence[Point]], baselines: Sequence[Any], path: P
                 xlabel="tokens of policy and judge",
                 ylabel="accuracy, %",
                 title=f"AUC of the judge {auc:g}",
-                ylim=(0, 100),
+                ylim=(40, 100),
             )
-            axis.legend(fontsize=7)
+            axis.legend(handles=axis.lines[:3] if baselines else [], fontsize=7)
 
 
 @benchmark("studies.judge_quality --num_questions 60 --store runs/judge_quality")
