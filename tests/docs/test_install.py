@@ -16,6 +16,7 @@ from scaffolding_ext.installing import how_to_install, install_command
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docs" / "_scripts" / "install_commands.py"
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+BRINGS_TORCH = {"hf", "lm-eval", "semantic", "train", "all", "flashinfer"}
 INSTALL = re.compile(
     r"pip install (?:-e |--editable )?'?(?:\.|scaffolding-ext)(?:\[([^]]*)])?'?(?=[\s`;]|$)", re.MULTILINE
 )
@@ -45,6 +46,13 @@ def test_every_page_says_the_command_of_today(page: Path) -> None:
         named = re.findall(r"[\w-]+", found[1] or "")
         assert found[0] == install_command(*named), "write the command as install_command does"
         assert set(named) <= extras()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_that_installs_torch_says_how_to_have_the_small_one(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = {name for found in INSTALL.finditer(text) for name in re.findall(r"[\w-]+", found[1] or "")}
+    assert not named & BRINGS_TORCH or "install.md" in text or "download.pytorch.org/whl/cpu" in text
 
 
 def test_a_release_changes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
