@@ -48,6 +48,18 @@ def test_a_page_says_at_once_what_it_is_for(page: Path) -> None:
     assert "." in " ".join(words)
 
 
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
+CODE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES], ids=lambda page: page.name
+)
+def test_no_link_to_a_file_leads_nowhere(page: Path) -> None:
+    targets = LINK.findall(CODE.sub("", page.read_text(encoding="utf-8")))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
 def picture_script() -> Any:
     spec = importlib.util.spec_from_file_location("pictures", DOCS / "_scripts" / "pictures.py")
     assert spec is not None
