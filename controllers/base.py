@@ -102,7 +102,10 @@ class BaseController(Controller):
     def clone(self) -> BaseController:
         """A copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
         twin = object.__new__(self.__class__)
-        twin.__dict__ = {**self.__dict__, **cloned_subs(self)}
+        twin.__dict__ = self.__dict__.copy()  # a display would insert one by one
+        cloned = cloned_subs(self)
+        if cloned:
+            twin.__dict__.update(cloned)
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
 

@@ -1,7 +1,7 @@
 """What the host costs: a vote of 16 over an instant worker, beside a bare `create_task` + `gather` in the same run.
 
     python -m benchmarks.engines.orchestration --quick
-    python -m benchmarks.engines.orchestration --other ../before    # beside another checkout, in turn, in one run
+    python -m benchmarks.engines.orchestration --other ../before    # beside other checkouts, in turn, in one run
 
 Times are CPU time of the process. An instant worker never waits, so on a machine of one's own that is wall-clock, and
 beside other work it is still the host's own.
@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -104,17 +105,19 @@ def ratio_in(checkout: Path, num_requests: int) -> float:
     return float(run.stdout)
 
 
-def compare(report: Report, other: Path, repetitions: int, num_requests: int) -> None:
-    """The ratio here and in another checkout, in turn: A B, B A, and so on."""
+def compare(report: Report, others: Sequence[Path], repetitions: int, num_requests: int) -> None:
+    """The ratio here and in other checkouts, in turn: A B C, C B A, and so on. Intervals hold every repetition."""
     here = Path(__file__).resolve().parents[2]
-    ratios: dict[Path, list[float]] = {here: [], other: []}
-    for repetition in track(range(repetitions), "pairs"):
-        for checkout in (here, other) if repetition % 2 == 0 else (other, here):
+    ratios: dict[Path, list[float]] = {checkout: [] for checkout in (here, *others)}
+    for repetition in track(range(repetitions), "rounds"):
+        for checkout in list(ratios)[:: 1 if repetition % 2 == 0 else -1]:
             ratios[checkout].append(ratio_in(checkout, num_requests))
-    for name, values in (("here", ratios[here]), ("other", ratios[other])):
+    for checkout, values in ratios.items():
+        name = "here" if checkout == here else commit(checkout)[:7]
         report.figure(f"ratio_{num_requests}_{name}", statistics.median(values), min(values), max(values))
-    quotients = [mine / theirs for mine, theirs in zip(ratios[here], ratios[other], strict=True)]
-    report.figure("here_by_other", statistics.median(quotients), min(quotients), max(quotients))
+        if checkout != here:
+            quotients = [mine / theirs for mine, theirs in zip(ratios[here], values, strict=True)]
+            report.figure(f"here_by_{name}", statistics.median(quotients), min(quotients), max(quotients))
     report.bar(f"ratio to bare tasks, {num_requests} requests", statistics.median(ratios[here]), "<=", LARGEST_RATIO)
 
 
@@ -127,15 +130,17 @@ def own_peak_mib() -> float:
 @benchmark("engines.orchestration")
 @click.option("--repetitions", default=5, show_default=True, help="Runs of each size; the median counts.")
 @size("--num_sizes", len(NUM_REQUESTS), quick=2, help="Sizes: 64, 512, 4,096 and 16,384 requests.")
-@click.option("--other", type=click.Path(exists=True, file_okay=False), help="Another checkout.")
-def main(report: Report, repetitions: int, num_sizes: int, other: str | None) -> None:
+@click.option("--other", multiple=True, type=click.Path(exists=True, file_okay=False), help="Another checkout.")
+def main(report: Report, repetitions: int, num_sizes: int, other: tuple[str, ...]) -> None:
     """Microseconds a task, in ratio to a bare create_task + gather, from 64 to 16,384 requests of 16 tasks."""
-    if other is not None:
-        report.setting |= {"width": WIDTH, "num_requests": NUM_REQUESTS[1], "other": commit(Path(other))}
-        compare(report, Path(other).resolve(), repetitions, NUM_REQUESTS[1])
+    report.setting |= {"width": WIDTH, "load": os.getloadavg()[0]}
+    if other:
+        checkouts = [Path(path).resolve() for path in other]
+        report.setting |= {"num_requests": NUM_REQUESTS[1], "others": [commit(path) for path in checkouts]}
+        compare(report, checkouts, repetitions, NUM_REQUESTS[1])
         return
     sizes = NUM_REQUESTS[:num_sizes]
-    report.setting |= {"width": WIDTH, "sizes": list(sizes)}
+    report.setting["sizes"] = list(sizes)
     samples: dict[int, list[tuple[float, float]]] = {num: [] for num in sizes}
     for _ in range(repetitions):  # sizes in turn, so that a drift of the machine's speed meets all of them
         for num in sizes:

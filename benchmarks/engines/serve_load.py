@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib.util
 import json
 import multiprocessing
 import os
 import random
+import statistics
 import time
 from collections import Counter
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -33,6 +35,9 @@ from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.testing import ScriptedWorker
 
 STUCK_S = 120.0
+NUM_ROUNDS = 4
+LARGEST_MS = 0.8  # of CPU a request
+PARSER = "httptools" if importlib.util.find_spec("httptools") else "h11"
 ENGINE_S = 0.01  # that a task takes in the engine, so that clients find something to go away from
 BAD = (b"{", b"[]", b'{"model": "plain"}', b'{"model": "nobody", "messages": [{"role": "user", "content": "1"}]}')
 KINDS = {"leaves": 0.10, "bad": 0.05, "slow": 0.05}
@@ -146,7 +151,7 @@ def cpu_of(thread: FrontThread) -> float:
 
 
 @benchmark("engines.serve_load")
-@size("--num_requests", 2000, quick=300, help="Requests a round; there are two.")
+@size("--num_requests", 2000, quick=300, help="Requests a round; there are four.")
 @click.option("--at_once", default=256, show_default=True, help="Clients at once.")
 def main(report: Report, num_requests: int, at_once: int) -> None:
     """2,000 requests at 256 at once, some of them rude: ends, answers, leaks, memory, and CPU a request."""
@@ -163,12 +168,12 @@ def main(report: Report, num_requests: int, at_once: int) -> None:
         port = int(thread.url.rpartition(":")[2])
         pool.submit(run_clients, port, 0, 100, 50, report.seed).result()  # warm up
         files, memory, seconds = num_open_files(), [], []
-        for turn in range(3):
+        for turn in range(NUM_ROUNDS + 1):
             for worker in workers:  # the double remembers its tasks
                 worker.tasks.clear()
                 worker._known.clear()
             memory.append(resident_mib())
-            if turn == 2:
+            if turn == NUM_ROUNDS:
                 break
             start = cpu_of(thread)
             told = pool.submit(run_clients, port, 0, num_requests, at_once, report.seed).result()
@@ -179,15 +184,17 @@ def main(report: Report, num_requests: int, at_once: int) -> None:
     total = sum(ends.values())
     for name, number in sorted(ends.items()):
         report.figure(f"num_{name.replace(' ', '_')}", number)
+    report.setting |= {"parser": PARSER, "load": os.getloadavg()[0]}
+    report.figure("cpu_ms_a_request", 1e3 * statistics.median(seconds), 1e3 * min(seconds), 1e3 * max(seconds))
     report.figure("resident_mib_before_the_first_round", memory[0])
     report.figure("resident_mib_before_the_second_round", memory[1])
-    report.figure("resident_mib_at_the_end", memory[2])
+    report.figure("resident_mib_at_the_end", memory[-1])
     report.bar("requests that hung", ends["hung"], "<=", 0)
     report.bar("requests that ended right, left, or were refused by name", _fine(ends), ">=", total)
     report.bar("choices and jobs left over", num_left, "<=", 0)
     report.bar("files and sockets left open", new_files, "<=", 0)
-    report.bar("growth of memory in the second round, MiB", memory[2] - memory[1], "<=", 4.0)
-    report.bar("CPU of the front's thread a request, ms", 1e3 * min(seconds), "<=", 0.8)
+    report.bar("growth of memory behind the first round, MiB", memory[-1] - memory[1], "<=", 4.0)
+    report.bar("CPU of the front's thread a request, ms", 1e3 * statistics.median(seconds), "<=", LARGEST_MS)
 
 
 def _fine(ends: Counter[str]) -> int:

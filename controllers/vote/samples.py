@@ -184,16 +184,13 @@ class Sampler:
                     discard(purpose, counts.decoded)
         return num_tokens
 
-    def _copy(self, index: int, shared: Mapping[str, Any], noted: dict[str, Any]) -> GenerationTask:
+    def _copy(self, index: int, shared: dict[str, Any], noted: dict[str, Any]) -> GenerationTask:
         twin: GenerationTask = object.__new__(self._task.__class__)  # what copy.copy does, in a third of its time
-        twin.__dict__ = {
-            **shared,
-            "custom_input_params": noted,
-            "customized_result_fields": {},
-            "streaming_output_flag": False,  # no single sample is the request's output
-            "streaming_output_list": [],
-            "seed": None if self._seed is None else derive_seed(self._seed, index),
-        }
+        twin.__dict__ = shared.copy()  # a display would insert one by one
+        twin.custom_input_params = noted
+        twin.customized_result_fields = {}
+        twin.streaming_output_flag, twin.streaming_output_list = False, []  # no single sample is the request's output
+        twin.seed = None if self._seed is None else derive_seed(self._seed, index)
         return twin
 
 
