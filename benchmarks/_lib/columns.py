@@ -1,4 +1,7 @@
-"""What intervals are computed from, kept beside them: a value a question, and how a figure came from them."""
+"""What intervals are computed from, kept beside them: a value a question, and how a figure came from them.
+
+Whole questions are resampled, so that a question's total is all that an interval needs of its samples.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap, paired_bootstrap_ratio, wilson_interval
-from scaffolding_ext.stats.resampling import Floats
+from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap_ratio, wilson_interval
+from scaffolding_ext.stats.resampling import Floats, group_by_question
 
 DIGITS = 6  # significant ones that a column keeps; figures are computed from what is kept
 Origin = dict[str, Any]  # how a figure is computed: `estimator`, and names of columns or plain numbers
@@ -21,21 +24,23 @@ class Columns:
     """The columns of a report by name; equal ones are kept once.
 
     Attributes:
-        kept: Numbers in one line of text, by name of the column. Ids of questions are kept as numbers.
+        kept: Numbers in one line of text, by name of the column.
     """
 
     def __init__(self, kept: Mapping[str, str] | None = None) -> None:
         self.kept = dict(kept or {})
 
     def keep(self, values: npt.ArrayLike) -> str:
-        """Keep a column of numbers or ids, shape [num_samples]; returns its name."""
-        array = np.asarray(values)
-        if array.dtype.kind in "US":
-            array = np.unique(array, return_inverse=True)[1]
-        text = " ".join(f"{value:.{DIGITS}g}" for value in array.astype(float))
+        """Keep a column of numbers, shape [num_questions]; returns its name."""
+        text = " ".join(f"{value:.{DIGITS}g}" for value in np.asarray(values, dtype=float))
         name = hashlib.sha256(text.encode()).hexdigest()[:8]
         self.kept[name] = text
         return name
+
+    def keep_totals(self, values: npt.ArrayLike, questions: npt.ArrayLike | None) -> str:
+        """Keep the totals of each question's samples; both have shape [num_samples]."""
+        samples = np.asarray(values, dtype=float)
+        return self.keep(group_by_question(questions, len(samples)).totals(samples))
 
     def __getitem__(self, name: str) -> Floats:
         return np.array(self.kept[name].split(), dtype=np.float64)
@@ -53,11 +58,11 @@ class Columns:
             return Estimate(origin["num"] / origin["total"], *wilson_interval(origin["num"], origin["total"]))
         ours = self[origin["ours"]]
         theirs = self[origin["theirs"]] if origin["theirs"] is not None else np.zeros_like(ours)
-        questions = None if origin["questions"] is None else self[origin["questions"]].astype(int)
         if origin["estimator"] == "difference":
-            found = paired_bootstrap(ours, theirs, questions, rng=rng)
+            samples = self[origin["samples"]] if origin["samples"] is not None else np.ones_like(ours)
+            found = paired_bootstrap_ratio(ours - theirs, samples, rng=rng)
             return Estimate(*(origin["scale"] * value for value in found))
-        found = paired_bootstrap_ratio(ours, theirs, questions, rng=rng)
+        found = paired_bootstrap_ratio(ours, theirs, rng=rng)
         if origin["estimator"] == "ratio":
             return found
         return Estimate(1 - found.value, 1 - found.high, 1 - found.low)

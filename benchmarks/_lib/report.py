@@ -113,9 +113,12 @@ class Report:
         questions: npt.ArrayLike | None,
         **options: float,
     ) -> Estimate:
-        columns = {"ours": ours, "theirs": theirs, "questions": questions}
-        kept = {key: None if values is None else self.columns.keep(values) for key, values in columns.items()}
-        return self._estimate(name, {"estimator": estimator, **kept, **options})
+        keep = self.columns.keep_totals
+        origin: Origin = {"estimator": estimator, "ours": keep(ours, questions), **options}
+        origin["theirs"] = None if theirs is None else keep(theirs, questions)
+        if estimator == "difference":
+            origin["samples"] = None if questions is None else keep(np.ones(np.shape(ours)), questions)
+        return self._estimate(name, origin)
 
     def _estimate(self, name: str, origin: Origin) -> Estimate:
         estimate = self.columns.estimate(name, origin, self.seed)
