@@ -49,6 +49,7 @@ EXTRA = {
     ),
     "engines.orchestration": ("--repetitions", "1"),
     "studies.load": ("--model", "tinylm/draft", "--load", "1", "--load", "8"),
+    "studies.loops": ("--model", "tinylm/draft", "--max_tokens", "200"),
     "studies.phrasings": ("--model", "tinylm/draft"),
     "studies.stopping": ("--num_problems", "12", "--num_live", "4", "--model", "tinylm/draft"),
     "studies.scheduling": ("--num_programs", "200", "--num_rate_programs", "80", "--model", "tinylm/draft"),
