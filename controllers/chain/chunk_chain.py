@@ -11,7 +11,7 @@ from scaffolding_ext.controllers.chain.chunk_text import ChunkText, without_end_
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import GenerationTask, Task
-from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, set_purpose
+from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, notes_of, set_notes, set_purpose
 from scaffolding_ext.protocol.task_results import cost_of, finish_reason_of, output_of
 
 
@@ -85,6 +85,8 @@ class ChunkChain(Chain):
             return []
         self._chunk = self.next_chunk(asked, *([self._num_tokens] if self._num_tokens and self._reseeds else []))
         apply_sampling_params(self._chunk, self._sampling_params)
+        if self._num_tokens + asked < self.max_tokens:  # what comes next reads on behind it: a chunk, or a probe
+            set_notes(self._chunk, notes_of(self._chunk)._replace(is_chunk=True))
         return [self._chunk]
 
     def absorb(self) -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.protocol.notes import token_counts_of
+from scaffolding_ext.testing.hints import KV_PATHS, Extensions, check
 from scaffolding_ext.testing.http import HttpAnswer
 from scaffolding_ext.testing.releases import Release
 from scaffolding_ext.testing.shapes import Shape, Told, num_logprobs, usage
@@ -43,6 +44,7 @@ class Request(NamedTuple):
     headers: Mapping[str, str]
     body: dict[str, Any]
     num_bytes: int
+    method: str = "POST"
 
 
 class OpenAIServer:
@@ -52,8 +54,9 @@ class OpenAIServer:
         worker: Does the work; it stays its owner's to shut down.
         model: The name that it serves it under.
         flavor: Whose answers it gives, and whose refusals: `"vllm"`, `"sglang"`, `"trtllm"` (token ids in place of
-            text, on request), `"llama_cpp"` (log-probabilities in the shape of chat completions, no scores),
-            `"llama_cpp_python"` (no token ids): these two with what the real ones get wrong.
+            text, on request), `"dynamo"` (no token ids; it refuses hints that its source would not read), `"llama_cpp"`
+            (log-probabilities in the shape of chat completions, no scores), `"llama_cpp_python"` (no token ids): these
+            two with what the real ones get wrong.
         fault: Gets the number of the request (from 0) and the request, and says how it is to be answered wrongly: one
             of `FAULTS`, or None. `"early"` and `"late"` shift the scores of a prompt by one token; `"filter"` ends an
             answer with `content_filter`.
@@ -66,6 +69,7 @@ class OpenAIServer:
         is_older: Whether it lacks what its kind has had since 2026; see `testing.releases`.
         reasons: Whether a reasoning parser tells a chat's thinking apart.
         by_priority: Whether it schedules by priority: vLLM refuses one otherwise.
+        kv_paths: Paths at which it can be told to drop KV, of `testing.hints.KV_PATHS`; trtllm-serve alone has some.
         head: Scores of each of a prompt's tokens, of a reward model behind trtllm-serve; None is a model that
             generates, with a logit for each token of its vocabulary.
 
@@ -95,6 +99,7 @@ class OpenAIServer:
         is_older: bool = False,
         reasons: bool = False,
         by_priority: bool = False,
+        kv_paths: Collection[str] = (),
         head: Callable[[list[int]], list[list[float]]] | None = None,
     ) -> None:
         self.fault = fault
@@ -109,10 +114,11 @@ class OpenAIServer:
         self._allowed = allowed
         self._release = Release(flavor, is_older, reasons, by_priority)
         self._shape = Shape(self._release, encode, decode, keeps_turns_open, bos)
+        self._kv_paths = frozenset(kv_paths)
         self._head = head or (lambda ids: [[0.0] * _VOCABULARY] * len(ids))
         self._max_model_len = max_model_len
         self._loop = asyncio.new_event_loop()
-        self._stopped = threading.Semaphore(0)
+        self._stopped, self._dropped = threading.Semaphore(0), threading.Semaphore(0)
         self._port = 0
         self._thread = threading.Thread(target=self._run, name="openai-server", daemon=True)
 
@@ -140,6 +146,15 @@ class OpenAIServer:
         """
         if not self._stopped.acquire(timeout=_WAIT_SECONDS):
             raise TimeoutError(f"no client went away within {_WAIT_SECONDS} s")
+
+    def wait_for_dropped(self) -> None:
+        """Wait until the server has been told once more to drop KV.
+
+        Raises:
+            TimeoutError: It has not.
+        """
+        if not self._dropped.acquire(timeout=_WAIT_SECONDS):
+            raise TimeoutError(f"nobody dropped any KV within {_WAIT_SECONDS} s")
 
     def _count(self, num_bytes: int) -> None:
         self.num_bytes_sent += num_bytes
@@ -178,7 +193,8 @@ class OpenAIServer:
         first, *lines = head.decode().splitlines()
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        request = Request(first.split()[1], headers, json.loads(body or b"{}"), len(body))
+        method, path, *_ = first.split()
+        request = Request(path, headers, json.loads(body or b"{}"), len(body), method)
         number = len(self.requests)
         self.requests.append(request)
         work = asyncio.ensure_future(self._answer(request, answer, self.fault(number, request)))
@@ -203,6 +219,8 @@ class OpenAIServer:
             length = self._max_model_len
             told = {"meta": {"n_ctx": length}} if self._flavor == "llama_cpp" else {"max_model_len": length}
             return await answer.json({"object": "list", "data": [entry | told]})
+        if request.path in KV_PATHS:
+            return await self._drop(request, answer)
         if fault == "slow":
             await asyncio.Event().wait()  # until the client gives up
         if fault == "reset":
@@ -215,6 +233,8 @@ class OpenAIServer:
         if unknown:
             return await answer.refuse(400, f"extra fields not permitted: {', '.join(sorted(unknown))}")
         try:
+            if self._flavor == "dynamo":
+                check(Extensions, request.body.get("nvext", {}))
             self._release.check(request.body)
             if request.body.get("return_context_logits"):
                 return await answer.json(self._shape.logits(request.body, self._head))
@@ -225,6 +245,19 @@ class OpenAIServer:
             return await self._generate(request, answer, fault)
         except InvalidTaskError as error:
             return await answer.refuse(500 if self._flavor == "llama_cpp_python" else 400, str(error))
+
+    async def _drop(self, request: Request, answer: HttpAnswer) -> bool:
+        """As FastAPI answers on its routes: 404 where there is none, 405 to another method than the route's."""
+        if request.path not in self._kv_paths:
+            return await answer.refuse(404, "Not Found")
+        if request.method != "POST":
+            return await answer.refuse(405, "Method Not Allowed")
+        try:
+            check(KV_PATHS[request.path], request.body)
+        except InvalidTaskError as error:
+            return await answer.refuse(422, str(error))
+        self._dropped.release()
+        return await answer.raw(b"", "text/plain")
 
     async def _generate(self, request: Request, answer: HttpAnswer, fault: str | None) -> bool:
         body = request.body

@@ -70,6 +70,7 @@ class Connection:
         deadline_seconds: Most that a request may take, all attempts together.
         max_concurrency: Requests at once; more wait here.
         circuit: Told how requests end; refuses them while it is open.
+        headers: Gives further headers of a request, on whose behalf it is called; None for none.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Connection:
         deadline_seconds: float,
         max_concurrency: int,
         circuit: Circuit,
+        headers: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         try:
             from openai import AsyncOpenAI, Omit
@@ -92,6 +94,7 @@ class Connection:
         self._failures = Failures(
             base_url, api_key, key_name, max_retries + 1, timeout_seconds, deadline_seconds, max_concurrency
         )
+        self._headers = headers
         self._deadline = deadline_seconds
         self._circuit = circuit
         self._client: AsyncOpenAI = AsyncOpenAI(
@@ -132,6 +135,11 @@ class Connection:
         """
         outcome: _Outcome[T] = self._submit(work, *args).result()
         return outcome.get()
+
+    def start(self, work: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """As `run`, but nobody waits for it; after a shutdown it does nothing."""
+        with contextlib.suppress(EngineError):
+            self._submit(work, *args)
 
     def _submit(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         with self._lock:  # between this look and the submission nobody may close the loop
@@ -206,9 +214,41 @@ class Connection:
             page = await asyncio.wait_for(self._client.models.list(), self._deadline)
             return list(page.data or ())
 
+    async def post(self, path: str, body: Mapping[str, Any]) -> None:
+        """Send a body to a path of the server's root, once, and look at nothing but its success.
+
+        Raises:
+            EngineError: The server failed, or cannot be reached.
+            InvalidTaskError: It refuses the request.
+        """
+        async with self._request():
+            work = self._client.post(self._at_root(path), cast_to=str, body=body, options={"max_retries": 0})
+            await asyncio.wait_for(work, self._deadline)
+
+    async def status_of(self, path: str) -> int:
+        """The status with which the server answers a GET of a path of its root.
+
+        Raises:
+            EngineError: The server cannot be reached.
+        """
+        from openai import APIStatusError
+
+        try:
+            work = self._client.get(self._at_root(path), cast_to=str, options={"max_retries": 0})
+            await asyncio.wait_for(work, self._deadline)
+        except APIStatusError as error:
+            return int(error.status_code)
+        except Exception as error:  # of any type, as in `_request`
+            raise self._failures.told(error) from None
+        return 200
+
+    def _at_root(self, path: str) -> str:
+        return self.base_url.rstrip("/").removesuffix("/v1") + path
+
     async def _create(self, path: str, body: Mapping[str, Any], stream: bool) -> Any:
         # Sent as it is: of a prompt that comes as an argument, the library looks at every token id.
-        fields = {"model": body["model"], "extra_body": body, "extra_headers": self._unsent}
+        own = self._headers() if self._headers is not None else {}
+        fields = {"model": body["model"], "extra_body": body, "extra_headers": {**self._unsent, **own}}
         if stream:
             fields["stream"] = True
         if path == "chat":

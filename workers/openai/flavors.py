@@ -113,6 +113,8 @@ class Flavor(NamedTuple):
         streamed_for: Request fields with which a whole answer is wrong, and one in pieces is right.
         priority: The `priority` of a place in the queue (-1 before all others, then 0, 1, ...: the lower, the sooner),
             where the server schedules by it; None leaves it to the server.
+        takes_agent_hints: Whether it reads `nvext.agent_hints`, with the priority among them, and a session's header.
+        has_kv_control: Whether releases of it can be told to drop KV; each server is asked.
         thinking: Request fields for a budget of thinking on completions; None where they have none.
         takes_salt: Whether completions take `cache_salt`.
         ids: How prompts and answers are token ids.
@@ -128,6 +130,8 @@ class Flavor(NamedTuple):
     seed_bits: int = 63
     streamed_for: tuple[str, ...] = ()
     priority: Callable[[int], float | None] | None = None
+    takes_agent_hints: bool = False
+    has_kv_control: bool = False
     thinking: Budget | None = None
     takes_salt: bool = False
     ids: TokenIds = TokenIds()
@@ -149,6 +153,11 @@ def _two_levels(place: int) -> float | None:
 def _up_to_one(place: int) -> float:
     """The highest first, 0.5 where nobody says."""
     return 1.0 if place < 0 else 0.5 / (1 + place / 1024)
+
+
+def _of_31_bits(place: int) -> float:
+    """The highest first, a whole number of 32 bits, 0 where nobody says."""
+    return -min(place, 2**31 - 1)
 
 
 def _top_level(budget: ThinkingBudget) -> Mapping[str, Any]:
@@ -221,6 +230,7 @@ _KNOWN = (
         ("top_k", "min_tokens", "ignore_eos", "best_of"),
         {"top_p": 1},
         priority=_up_to_one,
+        has_kv_control=True,
         thinking=_top_level,
         ids=TokenIds({"detokenize": False}, with_text=False, on_chat=False, plain_text={"add_special_tokens": False}),
         logprobs=Logprobs(most=1),
@@ -248,6 +258,16 @@ _KNOWN = (
         seed_bits=31,
         ids=TokenIds(in_prompts=False),
         scores=PromptScores(are_echoed=True, num_drawn=1),
+    ),
+    # NVIDIA Dynamo's frontend, whatever engine is behind it. It tells no token ids of answers.
+    Flavor(
+        "dynamo",
+        None,
+        ("top_k", "min_tokens", "ignore_eos"),
+        {"top_p": 1, "top_k": -1, "repetition_penalty": 1},
+        priority=_of_31_bits,
+        takes_agent_hints=True,
+        chat=Chat(("reasoning_effort",)),
     ),
     Flavor("openai", None, ("best_of", "suffix"), chat=Chat(("reasoning_effort",))),
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from scaffolding_ext.protocol import Task
-from scaffolding_ext.protocol.notes import is_urgent
+from scaffolding_ext.protocol.notes import is_urgent, notes_of
 from scaffolding_ext.request.program import cache_salt_of, current_program, record
 from scaffolding_ext.workers.openai.flavors import Flavor
 
 _PER_UNIT = 1000  # places of a server, which are whole numbers, for one of a policy's
 
 
-def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool) -> dict[str, Any]:
+def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool, max_tokens: int | None = None) -> dict[str, Any]:
     """Request fields that help the server to order requests, and to keep apart what shares no KV.
 
     What others wait for goes first, then comes the order of the programs: that of the host's policy, or the oldest
@@ -23,6 +23,7 @@ def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool) -> dict[str,
         flavor: What the server takes.
         chat: Whether the request goes to `/chat/completions`.
         prioritize: Whether the server is told which tasks go before others.
+        max_tokens: Most tokens that are generated; None where there are none.
     """
     fields: dict[str, Any] = {}
     salt = cache_salt_of(task)
@@ -39,7 +40,38 @@ def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool) -> dict[str,
         place = -1 if is_urgent(task) else place
         priority = flavor.priority(place) if place else None
         fields |= {} if priority is None else {"priority": priority}
+    if flavor.takes_agent_hints:
+        told = _agent_hints(task, fields.pop("priority", None), max_tokens)
+        fields |= {"nvext": {"agent_hints": told}} if told else {}
     return fields
+
+
+def _agent_hints(task: Task, priority: float | None, max_tokens: int | None) -> dict[str, Any]:
+    """Dynamo's `AgentHints`: a soft priority (higher is sooner) and a strict tier of the router's queue; how long the
+    answer may become; and whether a request will follow that reads on behind it.
+
+    Reference: ai-dynamo/dynamo, `lib/llm/src/protocols/openai/nvext.rs` (i32, u32, u32, bool), and its page on hints.
+    """
+    told: dict[str, Any] = {}
+    if priority is not None:
+        told["priority"] = int(priority)
+        if priority > 0:
+            told["strict_priority"] = 1
+    if max_tokens is not None:
+        told["osl"] = max_tokens
+    if notes_of(task).is_chunk:
+        told["speculative_prefill"] = True
+    return told
+
+
+def session_headers(process: str) -> dict[str, str]:
+    """Headers that tell Dynamo which requests belong together: those of one request of ours.
+
+    Args:
+        process: Tells the requests of this process from those of others.
+    """
+    program = current_program()
+    return {} if program is None else {"X-Dynamo-Session-ID": f"{process}-{program.number}"}
 
 
 def unordered(flavor: Flavor, prioritize: bool) -> str | None:

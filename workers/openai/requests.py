@@ -130,11 +130,19 @@ class RequestBodies:
         if self.gives_ids:
             body.update(self.flavor.ids.ask or {})
         body.update(self._logprobs(task))
-        body.update(self._hints(task))
+        body.update(self._hints(task, body["max_tokens"]))
         body.update(self._thinking(task))
         if stream:
             body["stream_options"] = {"include_usage": True}
         return body
+
+    @staticmethod
+    def shorten(body: dict[str, Any], max_tokens: int) -> None:
+        """Have a generation end sooner."""
+        body["max_tokens"] = max_tokens
+        told = body.get("nvext", {}).get("agent_hints", {})
+        if "osl" in told:
+            told["osl"] = max_tokens
 
     def lost_ids(self, task: GenerationTask) -> LostIds | None:
         """What restores the ids of a task's answer, where its server loses some; chats are gone on with as texts."""
@@ -203,8 +211,8 @@ class RequestBodies:
             "of this one: a text is not always read as the tokens that it was drawn in"
         )
 
-    def _hints(self, task: Task) -> dict[str, Any]:
-        return hints(task, self.flavor, self._chat, self._prioritize)
+    def _hints(self, task: Task, max_tokens: int | None = None) -> dict[str, Any]:
+        return hints(task, self.flavor, self._chat, self._prioritize, max_tokens)
 
     @property
     def unordered(self) -> str | None:

@@ -5,24 +5,34 @@ from __future__ import annotations
 import functools
 import logging
 import time
+import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import EngineError, InvalidTaskError
+from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, WorkerError
 from scaffolding_ext.prompts.prompting import load_tokenizer
-from scaffolding_ext.protocol import GenerationTask, RewardTask, StreamGenerationTask, TaskStatus
+from scaffolding_ext.protocol import (
+    DropKVCacheTask,
+    GenerationTask,
+    RewardTask,
+    StreamGenerationTask,
+    TaskStatus,
+)
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.notes import notes_of, set_notes, set_token_counts
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.thinking import ServerBudget
+from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.openai.arguments import DEFAULT_KEY, api_key, check_arguments
 from scaffolding_ext.workers.openai.circuit import Circuit
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.filling import fill
 from scaffolding_ext.workers.openai.flavors import described, flavor_named
+from scaffolding_ext.workers.openai.hints import session_headers
 from scaffolding_ext.workers.openai.judging import reward, verify
+from scaffolding_ext.workers.openai.kv_control import OF_TOKENS, Chains, KVControl
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.scores import scores_of
 from scaffolding_ext.workers.openai.self_test import proven, refusals, refused_scores
@@ -58,7 +68,8 @@ class OpenAIWorker(ChatWorker):
         model: The server's name for the model.
         api_key_env: Environment variable with the key; a server that asks for none needs none.
         flavor: `"auto"`, `"vllm"`, `"sglang"`, `"trtllm"`, `"llama_cpp"`, `"llama_cpp_python"`, `"scaffolding_ext"`
-            for this package's own `serve`, or `"openai"` for any other server; see `docs/servers.md`.
+            for this package's own `serve`, `"dynamo"` for NVIDIA Dynamo (which does not tell what it is, so that
+            `"auto"` does not find it), or `"openai"` for any other server; see `docs/servers.md`.
         endpoint: `"completions"` takes prompts as the stack's chat template renders them, as token ids where it can.
             `"chat"` leaves the template to the server, takes text alone, and must be able to go on with an unfinished
             answer where a controller asks for one.
@@ -78,6 +89,8 @@ class OpenAIWorker(ChatWorker):
         prioritize: Whether the server is told of tasks that others wait for (probes, forced answers, scores), so that
             it serves them before chains: for a vLLM or SGLang that schedules by priority, see `docs/servers.md`.
         thinking_fields: Further request fields beside a budget of thinking, such as SGLang's `custom_logit_processor`.
+        drop_kv: Whether a trtllm-serve is told to drop the KV of a request's chains when the request has ended, all but
+            its prompt: for batches whose texts nobody goes on with. Such a server is refused where it cannot.
         seams: Where a stream ends that nobody has asked more of, since a server cannot pause it; its chain goes on in
             another. `"fixed"`: at a place that follows from the controller's arguments, so that a seeded server gives
             the same texts at any load. `"late"`: only where it gets too far ahead: fewer bytes, places that depend on
@@ -118,6 +131,7 @@ class OpenAIWorker(ChatWorker):
         failure_pause_seconds: float = 30.0,
         prioritize: bool = False,
         thinking_fields: dict[str, Any] | None = None,
+        drop_kv: bool = False,
         seams: Seams | None = None,
     ) -> None:
         check_arguments(
@@ -135,6 +149,7 @@ class OpenAIWorker(ChatWorker):
             require.one_of("seams", seams, get_args(Seams))
         self.seams = seams
         named = None if flavor == "auto" else flavor_named(flavor)
+        takes_session = named is not None and named.takes_agent_hints
         self._connection = Connection(
             base_url,
             api_key(api_key_env),
@@ -144,6 +159,7 @@ class OpenAIWorker(ChatWorker):
             deadline_seconds=deadline_seconds,
             max_concurrency=max_concurrency,
             circuit=Circuit(failure_threshold, failure_pause_seconds, time.monotonic),
+            headers=functools.partial(session_headers, uuid.uuid4().hex) if takes_session else None,
         )
         weakref.finalize(self, self._connection.close)
         try:
@@ -174,6 +190,16 @@ class OpenAIWorker(ChatWorker):
             self.max_num_logprobs = self._bodies.max_num_logprobs
             self.server_budget = ServerBudget(self._bodies.no_thinking_budget)
             self._streams: OpenStreams[TaskStream] = OpenStreams(self._close)
+            self._kv_control = KVControl(self._connection, model)
+            if drop_kv or (served is not None and named.has_kv_control):
+                self._connection.run_blocking(self._kv_control.find)
+            self._chains = Chains() if drop_kv else None
+            if drop_kv and (OF_TOKENS not in self._kv_control.paths or self._path == "chat"):
+                raise ConfigError(
+                    f"is True, which takes the completions of a trtllm-serve with {OF_TOKENS}, and {base_url} has "
+                    f"{', '.join(sorted(self._kv_control.paths)) or 'no such path'}: leave it out",
+                    "drop_kv",
+                )
             self._refuse_what_fails(lacking, tested=served is not None)
         except BaseException:
             self._connection.close()
@@ -194,8 +220,11 @@ class OpenAIWorker(ChatWorker):
         self._connection.close()
 
     async def on_scope_end(self, scope_id: str) -> None:
-        """Cancel the streams that a request or branch has left open."""
+        """Cancel the streams that a request or branch has left open, and give back the KV of an ended request."""
         await self._streams.end(scope_id)
+        ended = None if self._chains is None else self._chains.ended(scope_id)
+        if ended is not None:
+            self._connection.start(self._kv_control.truncate, *ended)
 
     def _refuse_what_fails(self, lacking: Mapping[str, str], tested: bool) -> None:
         """Find out what the server cannot do, and take the task types that need it out of `task_handlers`."""
@@ -236,6 +265,8 @@ class OpenAIWorker(ChatWorker):
         reply = await self._connection.run(self._connection.complete, self._path, body, read)
         record_retries(reply.num_retries)
         fill(task, reply.value, bodies, time.monotonic() - started_at)
+        if self._chains is not None:
+            self._chains.add(task)
         return TaskStatus.SUCCESS
 
     async def _generate_in_pieces(self, task: GenerationTask) -> TaskStatus:
@@ -251,6 +282,8 @@ class OpenAIWorker(ChatWorker):
                     show(task)
         finally:
             await self._forget_stream(stream)
+        if self._chains is not None:
+            self._chains.add(task)
         return TaskStatus.SUCCESS
 
     async def _stream(self, task: StreamGenerationTask) -> TaskStatus:
@@ -268,6 +301,8 @@ class OpenAIWorker(ChatWorker):
             raise
         if task.end_flag:
             await self._forget_stream(stream)
+            if self._chains is not None:
+                self._chains.add(task)
         elif task.streaming_output_flag:
             show(task)
         return TaskStatus.SUCCESS
@@ -279,6 +314,15 @@ class OpenAIWorker(ChatWorker):
 
     async def _close(self, stream: TaskStream) -> None:
         await stream.close()
+
+    async def _drop(self, task: Any) -> TaskStatus:
+        if not self._kv_control.drops_messages:
+            return await super()._drop(task)
+        try:
+            await self._connection.run(self._kv_control.drop, task)
+        except WorkerError as error:  # a hint that failed is no reason to fail a request
+            record("ignored", task=type(task).__name__, reason=str(error))
+        return TaskStatus.SUCCESS
 
     async def _forget_stream(self, stream: TaskStream) -> None:
         self._streams.discard(stream)
@@ -309,6 +353,7 @@ class OpenAIWorker(ChatWorker):
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
         **ChatWorker.task_handlers,
+        DropKVCacheTask: _drop,
         GenerationTask: _generate,
         StreamGenerationTask: _stream,
         ScoreTask: _score,

@@ -1,0 +1,125 @@
+"""What trtllm-serve can be told of KV that nobody will read again.
+
+Reference:
+    TensorRT-LLM, `tensorrt_llm/serve/control_plane.py` and `openai_protocol.py` (`KVCacheTruncateRequest`,
+    `KVCacheTruncateTokensRequest`, which take no further fields), and its scaffolding's `OpenaiWorker`; releases before
+    the control plane have `/v1/kv_cache_hints`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scaffolding_ext.errors import EngineError, InvalidTaskError
+from scaffolding_ext.protocol import DropKVCacheTask, GenerationTask, current_scope
+from scaffolding_ext.workers.openai.connection import Connection
+
+_log = logging.getLogger(__name__)
+OF_TOKENS = "/_control/kv_cache/truncate_tokens"
+OF_MESSAGES = "/_control/kv_cache/truncate"
+OLDER = "/v1/kv_cache_hints"
+_IS_THERE = 405  # what a path of POST says of a GET, which changes nothing
+_MOST_SEQUENCES = 256  # of a request; the oldest are left to the server
+
+
+class KVControl:
+    """Tells one server of KV that is of no more use.
+
+    Args:
+        connection: To the server.
+        model: The server's name for the model.
+
+    Attributes:
+        paths: Those that the server was found to have.
+    """
+
+    def __init__(self, connection: Connection, model: str) -> None:
+        self.paths: frozenset[str] = frozenset()
+        self._connection = connection
+        self._model = model
+
+    async def find(self) -> None:
+        """Find out what the server has, without changing anything.
+
+        Raises:
+            EngineError: It cannot be reached.
+        """
+        found = [path for path in (OF_TOKENS, OF_MESSAGES, OLDER) if await self._status(path) == _IS_THERE]
+        self.paths = frozenset(found)
+
+    async def drop(self, task: DropKVCacheTask) -> None:
+        """Have the KV of a chat dropped, but for the messages that it retains.
+
+        Raises:
+            EngineError: The server failed.
+            InvalidTaskError: It refuses the request.
+        """
+        body = {
+            "model": self._model,
+            "messages": list(task.chat_task.messages_to_dict_content()),
+            "messages_to_retain": [message.to_dict() for message in task.messages_to_retain],
+        }
+        if OF_MESSAGES in self.paths:
+            await self._connection.post(OF_MESSAGES, body)
+        else:
+            await self._connection.post(OLDER, {"action": "truncate", **body})
+
+    @property
+    def drops_messages(self) -> bool:
+        """Whether `drop` is understood."""
+        return bool(self.paths & {OF_MESSAGES, OLDER})
+
+    async def truncate(self, sequences: Sequence[Sequence[int]], num_kept: int) -> None:
+        """Have the KV of token sequences dropped behind their first tokens; a failure is logged, and harms nobody."""
+        body = {
+            "model": self._model,
+            "prefixes": [list(sequence) for sequence in sequences],
+            "num_tokens_to_keep": [min(num_kept, len(sequence)) for sequence in sequences],
+        }
+        try:
+            await self._connection.post(OF_TOKENS, body)
+        except (EngineError, InvalidTaskError) as error:
+            _log.warning("KV of %d ended chains was not dropped: %s", len(sequences), error)
+
+    async def _status(self, path: str) -> int:
+        return await self._connection.status_of(path)
+
+
+class _Ended(NamedTuple):
+    """A generation that has ended: what it read, and what it wrote."""
+
+    read: Sequence[int]
+    written: Sequence[int]
+
+
+class Chains:
+    """The token sequences of each request that runs, so that their KV can be given back when it has ended."""
+
+    def __init__(self) -> None:
+        self._of_request: dict[str, list[_Ended]] = {}
+
+    def add(self, task: GenerationTask) -> None:
+        """Keep what a generation has read and written; without a scope, or without ids, nobody could give it back."""
+        scope = current_scope.get()
+        if scope is None or task.input_tokens is None or not task.output_tokens:
+            return
+        ended = self._of_request.setdefault(scope.request_id, [])
+        ended.append(_Ended(task.input_tokens, task.output_tokens))
+        del ended[:-_MOST_SEQUENCES]
+
+    def ended(self, scope_id: str) -> tuple[list[list[int]], int] | None:
+        """The longest sequences of a request that has ended, and the length of its prompt, which others may share.
+
+        None where the scope is that of a branch: what goes on behind it may read its KV.
+        """
+        found = self._of_request.pop(scope_id, None)
+        if not found:
+            return None
+        kept: list[list[int]] = []
+        for one in sorted(found, key=lambda one: -len(one.read) - len(one.written)):
+            whole = [*one.read, *one.written]
+            if not any(longer[: len(whole)] == whole for longer in kept):
+                kept.append(whole)
+        return kept, min(len(one.read) for one in found)
