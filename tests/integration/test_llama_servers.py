@@ -286,6 +286,9 @@ def test_dynasor_cot_gives_the_same(server: Any, reference: Worker, endpoint: An
     assert [output.answer for output in there] == [output.answer for output in here]
     if endpoint == "completions":
         assert [output.text for output in there] == [output.text for output in here]
+    else:  # the end of thinking is forced in the default family's words there
+        thought = [output.text.partition("</think>")[0] for output in here]
+        assert [output.text[: len(text)] for output, text in zip(there, thought, strict=True)] == thought
 
 
 def test_beside_others_it_decodes_no_more_than_alone(worker: Worker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -60,6 +61,8 @@ class StreamReader:
         lost_ids: Restores those that the server leaves out.
         stops: Strings that end the answer, where the server matches none; what came behind them is counted, not kept.
         is_piece: Whether its budget is a piece of its task's, so that the end of it is a pause.
+        holds_back: Whether an answer ends with the piece that has the last token asked for, though more has come: for a
+            reader that has no tokenizer, and so cannot cut it there itself.
 
     Attributes:
         may_run_to: Tokens at which it is given up, with `PAUSED` as its reason: a server cannot pause it.
@@ -75,6 +78,7 @@ class StreamReader:
         lost_ids: LostIds | None = None,
         stops: IdStops | None = None,
         is_piece: bool = False,
+        holds_back: bool = False,
     ) -> None:
         self.may_run_to = NEVER
         self.num_retries = 0
@@ -87,6 +91,7 @@ class StreamReader:
         self._lost_ids = lost_ids
         self._stops = stops
         self._is_piece = is_piece
+        self._holds_back = holds_back
         self._is_cut = False
         self._texts: list[str] = []
         self._whole = WholeText()
@@ -95,6 +100,7 @@ class StreamReader:
         self._finish_reason: str | None = None
         self._usage: Any = None
         self._num_received = 0
+        self._marks: list[_Mark] = []
         self._ended = False
         self._grown: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
@@ -112,7 +118,7 @@ class StreamReader:
         while not self._ended and self._num_received < num_tokens and self._grown is not None:
             self._grown.clear()
             await self._grown.wait()
-        return self._answer()
+        return self._answer(num_tokens if self._holds_back else NEVER)
 
     async def cancel(self) -> Answer:
         """Close the connection, so that the server stops, and return what has come."""
@@ -159,6 +165,7 @@ class StreamReader:
             self._logprobs += piece.logprobs
             self._num_received += bool(self._texts[-1]) if piece.token_ids is None else len(piece.token_ids)
             self._finish_reason = piece.finish_reason or self._finish_reason
+            self._marks.append(_Mark(self._num_received, len(self._ids or ()), len(self._logprobs)))
             if self._is_piece and self._finish_reason == "length":
                 self._finish_reason = PAUSED
             self._cut(len(piece.token_ids or ()))
@@ -170,11 +177,26 @@ class StreamReader:
             del self._ids[end:], self._logprobs[end:]
             self._finish_reason, self._is_cut = "stop", True
 
-    def _answer(self) -> Answer:
-        ids = None if self._ids is None else list(self._ids)
+    def _answer(self, num_tokens: int = NEVER) -> Answer:
+        """What there is, or the first pieces of it that have so many tokens."""
+        ids, logprobs, texts = self._ids, self._logprobs, self._texts
         counts = token_counts(self._usage, self._num_received)
         reason = self._finish_reason if self._ended else None
-        return Answer("".join(self._texts), ids, list(self._logprobs), reason, counts)
+        if num_tokens < self._num_received:
+            last = bisect_left(self._marks, (num_tokens,))
+            mark = self._marks[last]
+            if mark.num_received < self._num_received:
+                texts, logprobs, reason = texts[: last + 1], logprobs[: mark.num_logprobs], None
+                ids = None if ids is None else ids[: mark.num_ids]
+        return Answer("".join(texts), None if ids is None else list(ids), list(logprobs), reason, counts)
+
+
+class _Mark(NamedTuple):
+    """How much there is behind a piece."""
+
+    num_received: int
+    num_ids: int
+    num_logprobs: int
 
 
 def _check_ids(piece: Piece, expects_ids: bool) -> None:

@@ -37,7 +37,7 @@ class TaskStream:
             bodies.shorten(body, end_at)
         lost_ids, stops = bodies.lost_ids(task), bodies.stops(task)
         self._reader = StreamReader(
-            connection, path, body, bodies.flavor, bodies.gives_ids, lost_ids, stops, self._is_piece
+            connection, path, body, bodies.flavor, bodies.gives_ids, lost_ids, stops, self._is_piece, path == "chat"
         )
         self._connection = connection
         self._bodies = bodies

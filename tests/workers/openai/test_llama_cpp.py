@@ -27,6 +27,7 @@ from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import Piece
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from scaffolding_ext.workers.streaming import NEVER
 
 MODEL = "tinylm/draft"
 QUESTION = "Start with 5. Add 3 to it."
@@ -120,6 +121,22 @@ class Writes(Worker):
         set_token_counts(task, TokenCounts(len(task.output_tokens), 5, 0))
 
     task_handlers = {GenerationTask: write, StreamGenerationTask: write}  # noqa: RUF012
+
+
+def test_a_chat_that_is_ahead_gives_what_was_asked_for() -> None:
+    """A chain on a chat has no tokenizer to cut a text with, so that it would go by how much has happened to come."""
+    ids = BODIES.encode("0123456789 0123456789", False)
+    task, seen = stream(input_str=QUESTION, streaming_step=5, max_tokens=len(ids)), []
+
+    async def to_its_end(worker: OpenAIWorker) -> None:
+        while not task.end_flag:
+            await worker.run_task(task)
+            await worker._connection.run(task.request_handle._reader.wait, NEVER)  # all has come
+            seen.append((task.output_tokens, task.output_str, len(task.logprobs or ())))
+
+    with serving(Writes(ids), "llama_cpp") as server, OpenAIWorker(server.url, MODEL, endpoint="chat") as worker:
+        asyncio.run(to_its_end(worker))
+    assert seen == [(ids[:num], BODIES.decode(ids[:num]), 0) for num in (5, 10, 15, 20, 21)]
 
 
 @KINDS
