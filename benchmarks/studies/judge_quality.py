@@ -13,6 +13,7 @@ written once. Questions run in blocks; blocks that the store holds are not run a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -181,23 +182,17 @@ def add_cells(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: C
     return drawn
 
 
-def add_least(report: Report, drawn: Mapping[str, Sequence[Point]]) -> None:
+def add_least(report: Report, points: Sequence[Point]) -> None:
     """The least AUC from which on a search beats the vote with every better judge, interval above 0; a sentence."""
     for base, words in BASES.items():
         said = []
-        for name, width in dict.fromkeys((p.cell.name, p.cell.width) for p in drawn["best"]):
-            least: dict[str, float] = {}
-            for chosen, points in drawn.items():
-                own = sorted((p for p in points if p.cell[:2] == (name, width)), key=lambda p: -p.cell.auc)
-                passed = 0
-                while passed < len(own) and own[passed].gains[base].low > 0:
-                    passed += 1
-                if passed:
-                    least[chosen] = own[passed - 1].cell.auc
-            lowest = min(least.values(), default=float("nan"))
-            if least:
-                report.figure(f"{name} {width}: least AUC that beats a vote of as many {words}", lowest)
-            said.append(f"{name} {width} {'from ' + format(lowest, 'g') if least else 'never'}")
+        for name, width in dict.fromkeys((point.cell.name, point.cell.width) for point in points):
+            own = sorted((p for p in points if p.cell[:2] == (name, width)), key=lambda p: -p.cell.auc)
+            beats = list(itertools.takewhile(lambda p: p.gains[base].low > 0, own))
+            if beats:
+                least = beats[-1].cell.auc
+                report.figure(f"{name} {width}: least AUC that beats a vote of as many {words}", least)
+            said.append(f"{name} {width} {f'from {beats[-1].cell.auc:g}' if beats else 'never'}")
         report.closing.append(f"Above a vote of as many {words}, interval above 0: {', '.join(said)}.")
 
 
@@ -291,7 +286,7 @@ def main(
     samples = found[Cell("vote", num_votes, 0.0)]
     curve, baselines = add_samples(report, samples, aucs)
     drawn = add_cells(report, found, curve)
-    add_least(report, drawn)
+    add_least(report, drawn["elected"])
     if plot_path is not None:
         plot(drawn, baselines, plot_path)
 
