@@ -188,7 +188,7 @@ def add_least(report: Report, points: Sequence[Point]) -> None:
         said = []
         for name, width in dict.fromkeys((point.cell.name, point.cell.width) for point in points):
             own = sorted((p for p in points if p.cell[:2] == (name, width)), key=lambda p: -p.cell.auc)
-            beats = list(itertools.takewhile(lambda p: p.gains[base].low > 0, own))
+            beats = list(itertools.takewhile(lambda p, base=base: p.gains[base].low > 0, own))
             if beats:
                 least = beats[-1].cell.auc
                 report.figure(f"{name} {width}: least AUC that beats a vote of as many {words}", least)
