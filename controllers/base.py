@@ -155,7 +155,8 @@ class BaseController(Controller):
         capabilities = {}
         for tag, sent in self.own_requests().items():
             worker: Any = worker_for(workers, tag)
-            check_worker(worker, tag, sent, self.continues_answers, type(self).__name__)
+            continues = self.continues_answers or self.loops is not None
+            check_worker(worker, tag, sent, continues, type(self).__name__)
             capabilities[tag.value] = Capabilities.of(worker)
         compare = worker_for(workers, WorkerTag.COMPARE)
         if compare is not None:

@@ -19,7 +19,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ import click
 
 from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
-from benchmarks.engines.openai_soak import held
+from benchmarks.engines.openai_soak import Held, held
 from scaffolding_ext import NativeGenerationController, OpenAIWorker, Prompting, ScaffoldingLlm
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
@@ -43,7 +43,7 @@ KINDS = {"loops": 0.1, "budget": 0.1, "empty": 0.1, "drops": 0.1}
 SILENCES = ("", "I think of columns.", "I think.</think>")
 ANSWER = "It is \\boxed{42}."
 SLOTS = 512
-NOTICE_S = 30.0  # for a server to see that its clients have gone
+NOTICE_S = 30.0  # for the last connections to be closed on both sides
 _KIND = re.compile(r"kind (\w+) (\d+)")
 _METRIC = re.compile(r"^scaffolding_(tokens|forced_answers)_total\{(.*)\} (\S+)$", re.MULTILINE)
 
@@ -249,10 +249,9 @@ def soak(num_requests: int, at_once: int, seed: int, timeout: float, own_process
                 "tasks of the worker": worker.num_requests,
                 "slots of the worker": SLOTS - worker._connection.num_free_slots,
                 "streams of the worker": len(worker._streams),
-                "requests at the backend": _running(server),
+                "requests at the backend": _once_noticed(lambda: server.num_running),
             }
-    after = held()
-    left |= {name: max(0, getattr(after, name) - getattr(before, name)) for name in before._fields}
+    left |= {name: _once_noticed(lambda name=name: _more(before, name)) for name in before._fields}  # type: ignore[misc]
     return Outcome(told, dict(ledgers), metrics, dict(forced), forced_metrics, left, len(server.requests))
 
 
@@ -275,12 +274,17 @@ def _counted(page: str) -> tuple[dict[str, int], dict[str, int]]:
     return dict(tokens), dict(forced)
 
 
-def _running(server: OpenAIServer) -> int:
-    """Requests that the server still works on, once it has had time to see that its clients have gone."""
-    noticed, deadline = threading.Event(), time.monotonic() + NOTICE_S
-    while server.num_running and time.monotonic() < deadline:
-        noticed.wait(0.05)
-    return server.num_running
+def _more(before: Held, name: str) -> int:
+    """How much more the process holds than before."""
+    return max(0, int(getattr(held(), name)) - int(getattr(before, name)))
+
+
+def _once_noticed(count: Callable[[], int]) -> int:
+    """What is left once both ends of a connection have had time to see that it is closed."""
+    never, deadline = threading.Event(), time.monotonic() + NOTICE_S
+    while (num := count()) and time.monotonic() < deadline:
+        never.wait(0.05)
+    return num
 
 
 def answered_ledgers(told: Sequence[Told]) -> Counter[str]:

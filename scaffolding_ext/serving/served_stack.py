@@ -105,7 +105,7 @@ class ServedStack:
         self._limits = limits
         own = self.variants.own
         is_unsaid = isinstance(own, BaseController) and own.loops is None and (config is None or config.loops is None)
-        if is_unsaid and self.thinks:
+        if is_unsaid and self.thinks and self._cannot_go_on is None:
             own.loops = Loops()
         self._numbers = itertools.count()  # of requests without a seed; threads may share it
         served = served_model(self.llm.workers)
@@ -240,13 +240,24 @@ class ServedStack:
         return Reading(self.prompting.family.think_close, stops, self.prompting.family.think_open)
 
     def _closing(self, reading: Reading, kwargs: Mapping[str, Any]) -> Closing | None:
-        tags = (WorkerTag.GENERATION, WorkerTag.TARGET, WorkerTag.DRAFT)
-        tag = next((tag for tag in tags if worker_for(self.llm.workers, tag) is not None), None)
-        if self.prompting is None or tag is None or not self.thinks:
+        if self.prompting is None or self._tag is None or not self.thinks:
             return None
-        cannot = getattr(worker_for(self.llm.workers, tag), "refused", {}).get(CONTINUED_TURNS)
         budget = kwargs.get("thinking_budget")
-        return Closing(reading, self.prompting.family, tag, self._limits.answer_tokens, budget, cannot)
+        family, most = self.prompting.family, self._limits.answer_tokens
+        return Closing(reading, family, self._tag, most, budget, self._cannot_go_on)
+
+    @property
+    def _tag(self) -> WorkerTag | None:
+        """The worker whose model reads the prompts."""
+        tags = (WorkerTag.GENERATION, WorkerTag.TARGET, WorkerTag.DRAFT)
+        return next((tag for tag in tags if worker_for(self.llm.workers, tag) is not None), None)
+
+    @property
+    def _cannot_go_on(self) -> str | None:
+        """Why this worker cannot go on with an unfinished answer; None where it can."""
+        worker = None if self._tag is None else worker_for(self.llm.workers, self._tag)
+        refused: Mapping[str, str] = getattr(worker, "refused", {})
+        return refused.get(CONTINUED_TURNS)
 
     def _kwargs(self, body: Body, controller: Any, reading: Reading) -> dict[str, Any]:
         """Keyword arguments of the controller for what the body asks."""

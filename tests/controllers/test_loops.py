@@ -18,9 +18,10 @@ from scaffolding_ext.controllers.native_generation import NativeGenerationContro
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.notes import CONTINUED_TURNS, Purpose
 from scaffolding_ext.registry import stopping_rules
 from scaffolding_ext.testing import ScriptedWorker
 
@@ -198,3 +199,10 @@ def test_what_a_client_reads_of_a_watched_stream_stands() -> None:
     text = result.outputs[0].text
     assert all(text.startswith(part) for part in seen)
     assert result.exit_reason == "loop"
+
+
+def test_a_worker_that_cannot_be_asked_for_an_answer_is_refused() -> None:
+    worker = ScriptedWorker(reply)
+    worker.refused = {CONTINUED_TURNS: "its server cannot"}  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="its server cannot"):
+        answered(SINGLE["plain"](), worker=worker)
