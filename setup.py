@@ -69,6 +69,8 @@ EXTRAS |= {
         "build>=1.2",
         "twine>=6.1",
         "pyyaml>=6",  # the tests of the workflows
+        "nbclient>=0.10",  # runs the notebooks of examples/
+        "ipykernel>=6.29",
         *EXTRAS["serve"],
         "opentelemetry-sdk>=1.30",  # the tests of spans
     ],

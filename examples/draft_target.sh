@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Draft and target with a calibration: a small model drafts, a large one takes over a set share of the chunks.
+#
+#   bash examples/draft_target.sh [QUESTIONS]
+#
+# The calibration is of other questions than those that are answered (dataset.seed=1). On real models take a hundred questions or more.
+set -euo pipefail
+questions=${1:-6}
+mkdir -p runs/draft_target && cd runs/draft_target
+chains="--set controller.args.num_chains=2"
+
+# 1. How strange does the target find the drafted chunks? Their scores are the calibration.
+scaffolding-ext calibrate conformal --config configs:conformal_draft_target --alpha 0.4 $chains \
+  --set dataset.seed=1 --set dataset.num_samples="$questions" --output_path calibration.json
+
+# 2. Answer with it: chunks that are stranger than 60 % of the calibration's are written by the target.
+scaffolding-ext eval --config configs:conformal_draft_target $chains \
+  --set controller.args.rule.args.calibration=calibration.json --limit "$questions" --output_path conformal
+
+# 3. The baseline that a sceptic names: a coin takes over as often.
+scaffolding-ext eval --config configs:conformal_draft_target $chains \
+  --set 'controller.args.rule={type: coin, args: {rate: 0.4}}' --limit "$questions" --output_path coin
+
+scaffolding-ext compare coin conformal
