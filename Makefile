@@ -50,6 +50,7 @@ docs: $(VENV)/.docs
 pages: $(VENV)/.installed
 	$(BIN)/python docs/_scripts/install_commands.py
 	$(BIN)/python docs/_scripts/pictures.py
+	$(BIN)/python docs/_scripts/commands.py
 	$(BIN)/python -m scaffolding_ext.stack.reference > $(VENV)/stack_files.md
 	mv $(VENV)/stack_files.md docs/stack_files.md
 

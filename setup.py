@@ -54,7 +54,7 @@ EXTRAS["all"] = sorted({requirement for requirements in EXTRAS.values() for requ
 EXTRAS |= {
     "flashinfer": ["flashinfer-python>=0.2"],  # attention in blocks on an NVIDIA GPU
     "train": ["torch>=2.9", "transformers>=4.57,<6"],  # torch.optim.Muon
-    "docs": ["mkdocs>=1.6", "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29", "mkdocs-click>=0.9", "pyyaml>=6"],
+    "docs": ["mkdocs>=1.6", "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29", "pyyaml>=6"],
     "dev": [
         "pytest>=8",
         "pytest-xdist>=3.6",

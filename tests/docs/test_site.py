@@ -60,8 +60,9 @@ def test_no_link_to_a_file_leads_nowhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-def picture_script() -> Any:
-    spec = importlib.util.spec_from_file_location("pictures", DOCS / "_scripts" / "pictures.py")
+def script(name: str) -> Any:
+    """A script of docs/_scripts as a module."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "_scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -70,12 +71,18 @@ def picture_script() -> Any:
 
 
 def test_the_pictures_are_those_of_the_script() -> None:
-    drawn = picture_script().pictures()
+    drawn = script("pictures").pictures()
     assert {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "_assets").glob("*.svg")} == drawn, (
         "make pages"
     )
     shown = set(re.findall(r"_assets/(\w+\.svg)", "".join(page.read_text(encoding="utf-8") for page in PAGES)))
     assert shown == drawn.keys()
+
+
+def test_the_page_of_commands_is_what_the_commands_say() -> None:
+    page = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
+    assert page == script("commands").page(), "docs/reference/cli.md lags: run make pages"
+    assert "\b" not in page
 
 
 def test_the_page_of_metrics_names_every_purpose_and_metric() -> None:
@@ -104,7 +111,7 @@ def test_the_reference_has_every_public_name() -> None:
 
 @pytest.mark.slow
 def test_the_site_is_built_and_no_link_leads_nowhere(tmp_path: Path) -> None:
-    for module in ("mkdocs", "material", "mkdocstrings", "mkdocs_click"):
+    for module in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(module)
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

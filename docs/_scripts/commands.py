@@ -1,0 +1,56 @@
+"""Writes docs/reference/cli.md from the commands themselves: `make pages`; a test fails where the page lags."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from scaffolding_ext.cli.main import main
+
+PAGE = Path(__file__).parents[1] / "reference" / "cli.md"
+WIDTH = 100
+HEAD = """# Commands
+
+<!-- Written by `make pages`; a test fails where it lags. -->
+
+This page lists every command and option of `scaffolding-ext`; `scaffolding-ext COMMAND --help` prints the same. Keys of a stack file can be set on the command
+line: `--set controller.args.chunk_size=64`, as often as needed. Exit codes stand on [the page of what is public](../public_api.md#commands).
+"""
+
+
+def page() -> str:
+    """The page."""
+    return "\n".join([HEAD, *_sections(main, "scaffolding-ext", 2)])
+
+
+def _sections(group: click.Group, path: str, level: int) -> Iterator[str]:
+    for name, command in sorted(group.commands.items()):
+        yield f"{'#' * level} {path} {name}\n"
+        yield from _described(command)
+        if isinstance(command, click.Group):
+            yield from _sections(command, f"{path} {name}", level + 1)
+            continue
+        context = click.Context(command, info_name=f"{path} {name}")
+        usage, options = click.HelpFormatter(width=WIDTH), click.HelpFormatter(width=WIDTH)
+        command.format_usage(context, usage)
+        command.format_options(context, options)
+        yield f"```text\n{usage.getvalue()}\n{options.getvalue()}```\n"
+
+
+def _described(command: click.Command) -> Iterator[str]:
+    """What its help says, with examples as code."""
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        kept = paragraph.strip("\n").removeprefix("\b\n")
+        if kept == paragraph.strip("\n"):
+            yield f"{' '.join(paragraph.split())}\n"
+            continue
+        title, _, code = kept.partition("\n")
+        yield f"{title}\n\n```bash\n{textwrap.dedent(code).rstrip()}\n```\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
