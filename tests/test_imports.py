@@ -57,6 +57,15 @@ def test_modules_import_absolutely_and_neither_print_nor_sleep(name: str) -> Non
             assert ast.unparse(node.func) not in ("print", "time.sleep"), f"line {node.lineno}: {ast.unparse(node)}"
 
 
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_modules_are_of_the_oldest_python(name: str) -> None:
+    """Syntax of Python 3.10, and no class that its `NamedTuple` refuses: there it has no other base beside it."""
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"), feature_version=(3, 10))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases):
+            assert len(node.bases) == 1, f"line {node.lineno}: {node.name} cannot be made on Python 3.10"
+
+
 @pytest.mark.parametrize("statement", ["import scaffolding_ext", "import scaffolding_ext.cli.main"])
 def test_importing_the_package_loads_nothing_heavy(statement: str) -> None:
     code = f"import sys; {statement}; sys.stdout.write(' '.join(sys.modules))"

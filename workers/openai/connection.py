@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError, MissingDependencyError
 from scaffolding_ext.workers.openai.failures import Failures, UnreadableAnswerError
@@ -30,7 +31,8 @@ _UNSENT = (
 )
 
 
-class Reply(NamedTuple, Generic[R]):
+@dataclass(slots=True)  # Python 3.10 has no generic NamedTuple
+class Reply(Generic[R]):
     """A server's answer, or a piece of it.
 
     Attributes:
@@ -42,7 +44,8 @@ class Reply(NamedTuple, Generic[R]):
     num_retries: int
 
 
-class _Outcome(NamedTuple, Generic[R]):
+@dataclass(slots=True)
+class _Outcome(Generic[R]):
     """A value or an error."""
 
     value: R | None
