@@ -341,6 +341,7 @@ search_expanders = Registry(
     "search expander",
     {
         "controller": "scaffolding_ext.controllers.tree.expand:ControllerExpander",
+        "refine": "scaffolding_ext.controllers.tree.expand:RefineExpander",
         "worker": "scaffolding_ext.controllers.tree.expand:WorkerExpander",
     },
     "scaffolding_ext.search_expanders",

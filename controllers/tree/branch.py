@@ -42,6 +42,7 @@ class Branch(Node):
         hint: Text that it begins with.
         phrasing: The prompt in the branch's own words; None: in those of its parent, or as it stands.
         beginnings: Of the root: how its children begin.
+        refines: Of the root: whether a node is a whole solution, and its children are others in its place.
 
     Attributes:
         hint: As given.
@@ -69,10 +70,12 @@ class Branch(Node):
         hint: str = "",
         phrasing: GenerationTask | None = None,
         beginnings: Beginnings | None = None,
+        refines: bool = False,
     ) -> None:
         super().__init__(path, parent, to_end)
         self.hint = hint
         self.root = prompt
+        self.refines = refines if parent is None else parent.refines
         self.prompt = copy.copy(prompt)
         self.read(phrasing or (prompt if parent is None else parent.prompt))
         self.prompt.customized_result_fields = {}
@@ -86,7 +89,7 @@ class Branch(Node):
         self.logprobs: list[float] | None = []
         self._beginnings = beginnings
         self._top_probabilities = 0.0
-        if parent is not None:
+        if parent is not None and not self.refines:
             self.chain.keep(parent.chain.as_chunk(), None)
             self.logprobs = None if parent.logprobs is None else list(parent.logprobs)
             self._top_probabilities = parent._top_probabilities
@@ -112,12 +115,21 @@ class Branch(Node):
 
     @property
     def has_ended(self) -> bool:
+        return self.chain.ended and (self.to_end or not self.refines)
+
+    @property
+    def is_whole(self) -> bool:
         return self.chain.ended
+
+    @property
+    def inherited_tokens(self) -> list[int]:
+        """The ids that its ancestors wrote and that it goes on behind; none where it stands in their place."""
+        return [] if self.parent is None or self.refines else self.parent.token_ids
 
     @property
     def num_own_tokens(self) -> int:
         """Tokens of its own step."""
-        return self.chain.num_tokens - (0 if self.parent is None else self.parent.chain.num_tokens)
+        return self.chain.num_tokens - (0 if self.parent is None or self.refines else self.parent.chain.num_tokens)
 
     @property
     def own_logprobs(self) -> list[float]:
@@ -126,7 +138,7 @@ class Branch(Node):
         Raises:
             NoOutputError: Its worker told none.
         """
-        num_before = len(self.parent.logprobs or ()) if self.parent is not None else 0
+        num_before = len(self.parent.logprobs or ()) if self.parent is not None and not self.refines else 0
         return self.known_logprobs()[num_before:]
 
     @property
@@ -163,6 +175,8 @@ class Branch(Node):
         """The ids of all that it may share with its siblings: the prompt, and what their parent wrote."""
         if self.parent is None:
             return self.root.input_tokens or []
+        if self.refines:
+            return self.prompt.input_tokens or []
         return [*(self.parent.prompt.input_tokens or []), *self.parent.token_ids]
 
     def advance(self, num_tokens: int) -> list[GenerationTask]:

@@ -14,7 +14,14 @@ from scaffolding_ext.controllers.chain.chunk_chain import Chunk
 from scaffolding_ext.controllers.tree.branch import Beginnings, Branch
 from scaffolding_ext.controllers.tree.hints import PACKAGED_HINTS, hints_of, in_turn
 from scaffolding_ext.controllers.tree.parts import part_from
-from scaffolding_ext.controllers.tree.phrasings import least_similarity_of, phrased, templates_of
+from scaffolding_ext.controllers.tree.phrasings import (
+    REFINE,
+    least_similarity_of,
+    phrased,
+    refine_template_of,
+    refined,
+    templates_of,
+)
 from scaffolding_ext.controllers.tree.steps import Steps
 from scaffolding_ext.controllers.vote.variety import Variety, check_variety
 from scaffolding_ext.errors import ConfigError, NoOutputError
@@ -60,6 +67,7 @@ class Expander(BaseController):
 
     Attributes:
         writes_steps: Whether it can write a part of a branch, and go on with it later.
+        refines: Whether it writes whole solutions, each in the place of its parent's.
         reads_logprobs: Whether pieces bring log-probabilities; the search says so.
 
     Raises:
@@ -67,6 +75,7 @@ class Expander(BaseController):
     """
 
     writes_steps = True
+    refines = False
     reads_logprobs = True
 
     def __init__(
@@ -199,6 +208,43 @@ class WorkerExpander(Expander):
             _write_back(task, group)
 
 
+class RefineExpander(WorkerExpander):
+    """Whole solutions: those behind the root answer the question, those behind a solution are better ones than it.
+
+    A solution that must be made better stands in the prompt, without the thinking that led to it. Every node is an
+    answer, and can be refined, as adaptive branching has it.
+
+    Args:
+        template: Text with one `{question}` and one `{answer}`.
+        hints: As for every expander.
+        hints_file: As for every expander.
+
+    Raises:
+        ConfigError: An argument is outside its range.
+
+    Reference:
+        Inoue et al., arXiv 2503.04412: a child is a refinement of its parent's answer.
+    """
+
+    refines = True
+
+    def __init__(
+        self,
+        template: str = REFINE,
+        *,
+        hints: str | Sequence[str] | None = None,
+        hints_file: str | os.PathLike[str] = PACKAGED_HINTS,
+    ) -> None:
+        super().__init__(hints, hints_file=hints_file)
+        self.template = refine_template_of(template)
+
+    def write(self, branches: Sequence[Branch], positions: Sequence[int], steps: Steps | None) -> ControllerGenerator:
+        for branch in branches:
+            if branch.parent is not None and branch.parent.depth and not branch.chain.num_generated:
+                branch.read(refined(branch.root, self.template, branch.parent.chain.text))
+        yield from super().write(branches, [branch.chain.max_tokens for branch in branches], None)
+
+
 class ControllerExpander(Expander):
     """A controller writes each branch, in parallel: a chain that stops, a vote, anything.
 
@@ -315,8 +361,7 @@ def _branch_task(group: Sequence[tuple[Branch, GenerationTask]], least_similarit
     """The task of the children of one parent: what they share, and what each has of its own."""
     first, piece = group[0]
     prefix, inputs = first.prefix_tokens, [each.input_tokens or [] for _, each in group]
-    parent_len = 0 if first.parent is None else len(first.parent.token_ids)
-    lens = [len(branch.prompt.input_tokens or ()) + parent_len for branch, _ in group]
+    lens = [len(branch.prompt.input_tokens or ()) + len(first.inherited_tokens) for branch, _ in group]
     phrasings = [ids[:num_tokens] for ids, num_tokens in zip(inputs, lens, strict=True)]
     has_phrasings = any(phrasing != prefix for phrasing in phrasings)
     begins = has_phrasings and not first.chain.num_tokens  # those that have begun have been through the gate

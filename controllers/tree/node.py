@@ -37,6 +37,11 @@ class Node:
         """Whether the solution ends with it, so that nothing can be written behind it."""
         return self._has_ended
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a whole solution; one that is refined may have others behind it."""
+        return self.has_ended
+
     def end(self) -> None:
         """Say that the solution ends with it."""
         self._has_ended = True

@@ -6,11 +6,16 @@ import copy
 from collections.abc import Sequence
 
 from scaffolding_ext import require
+from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.request.program import current_program
 
-QUESTION = "{question}"
+QUESTION, ANSWER = "{question}", "{answer}"
+REFINE = (
+    "{question}\n\nA solution was:\n\n{answer}\n\nCheck it. If it is wrong, say where, and solve the question anew. Give "
+    "a whole solution with its answer."
+)
 
 
 def templates_of(phrasings: Sequence[str] | None) -> tuple[str, ...]:
@@ -28,6 +33,30 @@ def templates_of(phrasings: Sequence[str] | None) -> tuple[str, ...]:
     if not found or isinstance(phrasings, str):
         raise ConfigError(f"is {phrasings!r}; give a list of texts, each with one {QUESTION}", "phrasings")
     return tuple(found)
+
+
+def refine_template_of(template: str) -> str:
+    """The template itself.
+
+    Raises:
+        ConfigError: It has not exactly one place for the question and one for the answer.
+    """
+    if not isinstance(template, str) or template.count(QUESTION) != 1 or template.count(ANSWER) != 1:
+        raise ConfigError(f"is {template!r}; give a text with one {QUESTION} and one {ANSWER}", "template")
+    return template
+
+
+def refined(prompt: GenerationTask, template: str, solution: str) -> GenerationTask:
+    """A request's prompt that asks for a better solution than one, whose thinking is left out.
+
+    Raises:
+        ConfigError: As for `phrased`.
+    """
+    close = prompt_family().think_close
+    answer = solution.rpartition(close)[2] if close else solution
+    before, _, behind = template.partition(ANSWER)
+    # `phrased` fills every place of a question; one that a solution writes is none.
+    return phrased(prompt, f"{before}{answer.strip().replace(QUESTION, 'question')}{behind}")
 
 
 def least_similarity_of(least: float | None, templates: Sequence[str], hints: Sequence[str]) -> float | None:

@@ -261,7 +261,7 @@ class CheckerScorer(Scorer):
             task.custom_input_params = {
                 "prompt": branch.root.input_str or "",
                 "text": branch.chain.text,
-                "has_ended": branch.has_ended,
+                "has_ended": branch.is_whole,
             }
             set_purpose(task, VERIFY)
             asked.append(task)
@@ -408,7 +408,7 @@ def _written(branch: Branch) -> list[int]:
     prompt, ids = branch.prompt.input_tokens, branch.chain.prefix.token_ids
     if prompt is None or ids is None:
         raise _no_tokenizer()
-    return [*prompt, *(without_end_token(ids) if ids and branch.has_ended else ids)]
+    return [*prompt, *(without_end_token(ids) if ids and branch.is_whole else ids)]
 
 
 def _ids(text: str) -> list[int]:

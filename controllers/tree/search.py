@@ -59,7 +59,9 @@ from scaffolding_ext.request.program import (
 from scaffolding_ext.request.progress import Steps as Progress
 from scaffolding_ext.request.seeds import derive_seed
 
+TEMPLATE_LEN = 64  # tokens around a solution that is refined
 ANSWER_LEN = 48  # tokens of an answer that is asked for
+SLICE_LEN = 32  # tokens between two looks at the clock, at least
 MOST_CLOSED = 16  # open leaves that are asked for their answers, where no solution has ended
 
 
@@ -182,7 +184,13 @@ class SearchController(BaseController):
         if self.draws_alike and isinstance(self.expander, WorkerExpander):
             Variety()([prompt])
         longest = max((task, *beginnings.wordings), key=lambda each: len(each.input_tokens or ()))
-        root = Branch(prompt, (), self._branch_budget(longest, beginnings.hints), beginnings=beginnings)
+        root = Branch(
+            prompt,
+            (),
+            self._branch_budget(longest, beginnings.hints),
+            beginnings=beginnings,
+            refines=self.expander.refines,
+        )
         search = _Search(self, root)
         try:
             yield from search.meter.watch(search.grow())
@@ -199,6 +207,8 @@ class SearchController(BaseController):
             reserved += max(self.scorer.reserved(), longest_len(family.close, family.close_closed) + ANSWER_LEN)
         else:
             reserved += self.scorer.reserved()
+        if self.expander.refines:  # the prompt of a better solution holds another one
+            return self.budget_within_context(WorkerTag.GENERATION, task, 2 * wanted, reserved + TEMPLATE_LEN) // 2
         return self.budget_within_context(WorkerTag.GENERATION, task, wanted, reserved)
 
 
@@ -241,7 +251,7 @@ class _Search:
             self._judged = [node for node in nodes if not node.is_cut]
             for node in nodes:
                 self._strategy.tell(node, 0.0 if node.is_cut else node.value)
-            ended = [node for node in nodes if node.has_ended and not node.is_cut]
+            ended = [node for node in nodes if node.is_whole and not node.is_cut]
             self._leaves += ended
             if ended and self._parts.stops and (yield from self._is_enough()):
                 self._reason = "stopped"
@@ -332,7 +342,7 @@ class _Search:
     def _exit_reason(self, winner: Branch) -> str:
         if self._reason == "stopped":
             return "certain"
-        return "end" if winner.has_ended and winner.chain.finish_reason != "length" else "length"
+        return "end" if winner.is_whole and winner.chain.finish_reason != "length" else "length"
 
     def _asked(self) -> list[Branch]:
         """The nodes of the next round, children of one parent together."""
@@ -358,10 +368,14 @@ class _Search:
                     node.is_cut = node is not nodes[leader]
                 discard(Purpose.CHAIN, sum(node.chain.num_generated for node in nodes if node.is_cut))
                 going = [nodes[leader]]
-        open_ones = [node for node in going if not node.has_ended]
+        open_ones = [node for node in going if not node.is_whole]
         positions = self._positions(open_ones)
         steps = None if all(node.to_end for node in open_ones) else self._parts.steps
-        yield from expander.write(open_ones, positions, steps)
+        if self._parts.budget.seconds is None or type(expander) is not WorkerExpander:
+            yield from expander.write(open_ones, positions, steps)
+        else:
+            yield from self._write_in_time(open_ones, positions, steps)
+            going = [node for node in going if not node.is_cut]
         lines: list[Any] = [each for node in going for each in (node, *node.ancestors())]
         held = {id(each): each.num_own_tokens for each in lines}
         self._most_held = max(self._most_held, sum(held.values()) + len(self._root.prompt.input_tokens or ()))
@@ -377,6 +391,36 @@ class _Search:
                 node.mean_probability if known else None for node, known in zip(going, has_logprobs, strict=True)
             ],
         )
+
+    def _write_in_time(self, nodes: list[Branch], positions: Sequence[int], steps: Steps | None) -> ControllerGenerator:
+        """Write in slices until the seconds are over; what is not done then is cut, unless there is nothing else.
+
+        A slice takes at most half of the seconds that are left, as the one before it says, but is never shorter than
+        `SLICE_LEN` tokens.
+        """
+        budget, length = self._parts.budget, SLICE_LEN
+        ends = tuple(steps.texts) if steps is not None else ()
+        going = list(zip(nodes, positions, strict=True))
+        while going:
+            began = elapsed()
+            targets = [min(position, node.chain.num_tokens + length) for node, position in going]
+            yield from self._parts.expander.write([node for node, _ in going], targets, steps)
+            going = [
+                (node, position)
+                for (node, position), target in zip(going, targets, strict=True)
+                if not node.is_whole
+                and node.chain.num_tokens == target < position
+                and (node.to_end or not ends or not node.chain.text.endswith(ends))
+            ]
+            left = (budget.seconds or 0.0) - (elapsed() - self._began)
+            if left <= 0:
+                break
+            length = max(SLICE_LEN, int(length * min(2.0, left / 2 / max(elapsed() - began, 1e-6))))
+        late = [node for node, _ in going]
+        if late and len(late) < sum(not node.is_cut for node in self._nodes):
+            for node in late:
+                node.is_cut = True
+            discard(Purpose.CHAIN, sum(node.chain.num_generated for node in late))
 
     def _positions(self, nodes: Sequence[Branch]) -> list[int]:
         """Where each branch's step ends at the latest: at its own length, the solution's, or what the budget leaves."""
@@ -417,9 +461,9 @@ class _Search:
         """The branches that are judged in the place of nodes: themselves, or greedy ones that go further."""
         if not self._parts.look_ahead:
             return nodes
-        twins = [node if node.has_ended else node.look_ahead() for node in nodes]
+        twins = [node if node.is_whole else node.look_ahead() for node in nodes]
         for _ in range(self._parts.look_ahead):
-            going = [twin for twin, node in zip(twins, nodes, strict=True) if twin is not node and not twin.has_ended]
+            going = [twin for twin, node in zip(twins, nodes, strict=True) if twin is not node and not twin.is_whole]
             yield from self._parts.expander.write(going, self._positions(going), self._parts.steps)
         num_tokens = sum(twin.chain.num_generated for twin, node in zip(twins, nodes, strict=True) if twin is not node)
         record("look_ahead", num_tokens=num_tokens)
@@ -449,7 +493,7 @@ class _Search:
         family, asked = prompt_family(), []
         for node in nodes:
             prefix = node.chain.prefix
-            if node.has_ended and prefix.token_ids:
+            if node.is_whole and prefix.token_ids:
                 ids = without_end_token(prefix.token_ids)
                 prefix = Prefix(len(ids), prefix.text, ids, None)
             close = family.close_closed if family.think_close in prefix.text else family.close
@@ -464,7 +508,7 @@ class _Search:
 
     def _seen(self, nodes: Sequence[Branch], classes: Sequence[int]) -> list[Leaf]:
         return [
-            Leaf(number, _value(node), self._strategy.visits(node) if node.has_ended else 1.0)
+            Leaf(number, _value(node), self._strategy.visits(node) if node.is_whole else 1.0)
             for node, number in zip(nodes, classes, strict=True)
         ]
 

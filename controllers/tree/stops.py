@@ -34,7 +34,8 @@ class Budget:
         nodes: Steps that are written.
         tokens: Decoded tokens, those of judges and of look-aheads included. The last step is cut to what is left.
         computed_tokens: Decoded and read tokens.
-        seconds: Since the search began; a step that has begun is waited for.
+        seconds: Since the search began. Where the worker `generation` writes, a round is written in slices of at least
+            32 tokens; steps that are not done when the seconds are over are dropped, unless there are no others.
 
     Raises:
         ConfigError: A limit is not above 0, or there is none.

@@ -11,6 +11,7 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.reward import RewardController
+from scaffolding_ext.controllers.tree import search as search_module
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.steps import Steps
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
@@ -519,3 +520,63 @@ def test_a_failing_search_leaves_the_others_alone():
 
     results = asyncio.run(both())
     assert all(isinstance(each, NoOutputError) or each.outputs[0].answer is not None for each in results)
+
+
+class Clock:
+    """Time that passes while workers write: a second a task."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(search_module, "elapsed", lambda: self.now)
+
+    async def passes(self, task):
+        self.now += 1.0
+
+
+def test_seconds_end_a_round_between_its_slices_with_the_best_so_far(monkeypatch, events):
+    """Solutions of 300 steps, 900 tokens each, whose rounds are written in slices of 32 tokens and more."""
+    clock = Clock(monkeypatch)
+    worker = Stepper(num_steps=300, before=clock.passes)
+    controller = SearchController("BestOfN", budget={"seconds": 3}, max_tokens=5000)
+    result = searched(controller, worker)
+    tree = tree_of(result)
+    assert tree["reason"] == "budget"
+    written = [task.max_tokens for task in of_type(worker, BranchTask)]
+    assert written == [32, 32, 32]  # half of the seconds that were left never sufficed for a longer slice
+    assert result.outputs[0].answer == "9"  # nothing had ended: the best beginning is asked for its answer
+
+
+def test_steps_that_are_late_are_dropped_where_others_are_done(monkeypatch, events):
+    clock = Clock(monkeypatch)
+    worker = Stepper(num_steps=40, before=clock.passes)
+    steps = {"ends": None, "max_tokens": 64}
+    controller = SearchController(Beam(4, 2), budget={"seconds": 4}, steps=steps, max_tokens=5000)
+    result = searched(controller, worker)
+    (first, last) = events(result, "branches")[0], tree_of(result)
+    assert last["reason"] == "budget"
+    assert len(first["paths"]) == 4
+    assert last["num_nodes"] == 8  # the second level was begun, and given up
+    assert result.program.ledger.by_purpose[Purpose.DISCARDED].decoded == 4 * 32
+    assert len(last["winner"]) == 1
+
+
+def test_a_node_is_refined_as_a_whole_answer(events):
+    worker = Stepper(num_steps=2)
+    strategy = {"type": "AdaptiveBranching", "args": {"saturation": 1.0, "at_once": 1}}
+    expander = {"type": "refine", "args": {"template": "{question} Not this: {answer} Better?"}}
+    result = searched(SearchController(strategy, "random", expander=expander, budget=12), worker)
+    tree = tree_of(result)
+    assert tree["num_leaves"] == tree["num_nodes"] == 12
+    assert tree["depth"] > 1
+    paths = {tuple(path) for each in events(result, "branches") for path in each["paths"]}
+    prompts = ["".join(map(chr, task.prefix_tokens)) for task in of_type(worker, BranchTask)]
+    refined = [prompt for prompt in prompts if "Not this" in prompt]
+    assert len(refined) == sum(len(path) > 1 for path in paths)
+    assert all(prompt.startswith("What? Not this: ") and r"\boxed{" in prompt for prompt in refined)
+    assert result.outputs[0].text.count(r"\boxed{") == 1  # the answer alone, not those that it was made from
+
+
+def test_a_template_without_its_places_is_refused():
+    for template in ("{question}", "{answer}", "{question} {answer} {answer}", 3):
+        with pytest.raises(ConfigError, match="template"):
+            SearchController("AdaptiveBranching", expander={"type": "refine", "args": {"template": template}})

@@ -160,28 +160,37 @@ function drawTimeline(box, run, current) {
 }
 
 // Searches: nodes by depth, larger by visits, darker by value; dashed ones were cut, the winning path is outlined.
+const TREE_LEGEND = ["larger: more nodes below", "darker: worth more", "dashed: cut", "black outline: ended", "green: path of the answer"];
+
 function drawTrees(box, run, current) {
-  const radius = (node) => Math.min(11, 3 + 1.6 * Math.sqrt(node.visits));
   box.innerHTML = run.trees.map((tree) => {
-    const [width, level, top] = [Math.max(280, box.clientWidth), 34, 18];
+    const numLeaves = new Set(tree.nodes.map((node) => node.x)).size;
+    const [width, level, top] = [Math.max(280, box.clientWidth, 28 + 9 * numLeaves), 34, 18];
+    const most = Math.max(2.5, Math.min(11, (width - 28) / numLeaves / 2 - 0.5));
+    const radius = (node) => Math.min(node.state === "won" || node.visits > 1 ? 11 : most, 3 + 1.6 * Math.sqrt(node.visits));
     const depth = Math.max(...tree.nodes.map((node) => node.depth));
     const values = tree.nodes.map((node) => node.value).filter((value) => value !== null);
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const shade = (node) => node.value === null ? "#fff" : `hsl(210 60% ${85 - 55 * (high > low ? (node.value - low) / (high - low) : 0.5)}%)`;
     const x = (node) => 14 + node.x * (width - 28);
     const y = (node) => top + node.depth * level;
-    const parts = tree.nodes.filter((node) => node.step <= current).map((node) => {
+    const written = tree.nodes.filter((node) => node.step <= current);
+    const edges = written.map((node) => {
       const parent = tree.nodes[node.parent];
       const won = node.state === "won";
       const from = parent ? `${x(parent)} ${y(parent)}` : `${width / 2} ${top}`;
+      return `<path d="M${from}L${x(node)} ${y(node)}" fill="none" stroke="${won ? "#1a7f37" : "#ccc"}" stroke-width="${won ? 2.5 : 1}"/>`;
+    });
+    const circles = written.map((node) => {
       const told = `${node.path.join(".")}: ${node.state}, value ${shown(node.value)}, visits ${node.visits}, answer ${node.answer ?? "–"}`;
-      return `<path d="M${from}L${x(node)} ${y(node)}" fill="none" stroke="${won ? "#1a7f37" : "#ccc"}" stroke-width="${won ? 2.5 : 1}"/>`
-        + `<g class="mark" data-step="${node.step}"><title>${escaped(told)}</title><circle cx="${x(node)}" cy="${y(node)}" r="${radius(node)}" fill="${shade(node)}"`
-        + ` stroke="${won ? "#1a7f37" : node.state === "ended" ? "#000" : "#888"}"${node.state === "cut" ? ' stroke-dasharray="2 2"' : ""}/></g>`;
+      const outline = node.state === "won" ? '#1a7f37" stroke-width="2.5' : node.state === "ended" ? '#000" stroke-width="2' : "#888";
+      return `<g class="mark" data-step="${node.step}"><title>${escaped(told)}</title><circle cx="${x(node)}" cy="${y(node)}" r="${radius(node)}" fill="${shade(node)}"`
+        + ` stroke="${outline}"${node.state === "cut" ? ' stroke-dasharray="2 2"' : ""}/></g>`;
     });
     const height = top + depth * level + 16;
     return `<p class="facts"><b>tree</b><span>${escaped(tree.lane)}</span><span>${tree.nodes.length} nodes</span></p>`
-      + `<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"><circle cx="${width / 2}" cy="${top}" r="4" fill="#444"/>${parts.join("")}</svg>`;
+      + `<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">${edges.join("")}<circle cx="${width / 2}" cy="${top}" r="4" fill="#444"/>${circles.join("")}</svg>`
+      + `<p class="legend">${TREE_LEGEND.map((text) => `<span>${text}</span>`).join("")}</p>`;
   }).join("");
 }
 
