@@ -13,8 +13,8 @@ from scaffolding_ext.request.program import current_program
 
 QUESTION, ANSWER = "{question}", "{answer}"
 REFINE = (
-    "{question}\n\nA solution was:\n\n{answer}\n\nCheck it. If it is wrong, say where, and solve the question anew. Give "
-    "a whole solution with its answer."
+    "{question}\n\nA solution was:\n\n{answer}\n\nCheck it. If it is wrong, say where, and solve the question anew. "
+    "Give a whole solution with its answer."
 )
 
 
