@@ -75,7 +75,7 @@ class Branch(Node):
         super().__init__(path, parent, to_end)
         self.hint = hint
         self.root = prompt
-        self.refines = refines if parent is None else parent.refines
+        self.refines: bool = refines if parent is None else parent.refines
         self.prompt = copy.copy(prompt)
         self.read(phrasing or (prompt if parent is None else parent.prompt))
         self.prompt.customized_result_fields = {}
