@@ -17,7 +17,10 @@ from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap_ratio, wi
 from scaffolding_ext.stats.resampling import Floats, group_by_question
 
 DIGITS = 6  # significant ones that a column keeps; figures are computed from what is kept
-Origin = dict[str, Any]  # how a figure is computed: `estimator`, and names of columns or plain numbers
+NONE = "-"
+Origin = (
+    str  # how a figure is computed: `share 31 100`, or an estimator and columns, `difference ours theirs samples 100`
+)
 
 
 class Columns:
@@ -53,17 +56,19 @@ class Columns:
             origin: How it is computed.
             seed: Of the report.
         """
+        estimator, *parts = origin.split()
+        if estimator == "share":
+            num, total = map(int, parts)
+            return Estimate(num / total, *wilson_interval(num, total))
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-        if origin["estimator"] == "share":
-            return Estimate(origin["num"] / origin["total"], *wilson_interval(origin["num"], origin["total"]))
-        ours = self[origin["ours"]]
-        theirs = self[origin["theirs"]] if origin["theirs"] is not None else np.zeros_like(ours)
-        if origin["estimator"] == "difference":
-            samples = self[origin["samples"]] if origin["samples"] is not None else np.ones_like(ours)
+        ours = self[parts[0]]
+        theirs = np.zeros_like(ours) if parts[1] == NONE else self[parts[1]]
+        if estimator == "difference":
+            samples = np.ones_like(ours) if parts[2] == NONE else self[parts[2]]
             found = paired_bootstrap_ratio(ours - theirs, samples, rng=rng)
-            return Estimate(*(origin["scale"] * value for value in found))
+            return Estimate(*(float(parts[3]) * value for value in found))
         found = paired_bootstrap_ratio(ours, theirs, rng=rng)
-        if origin["estimator"] == "ratio":
+        if estimator == "ratio":
             return found
         return Estimate(1 - found.value, 1 - found.high, 1 - found.low)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks._lib.columns import Columns, Origin
+from benchmarks._lib.columns import NONE, Columns, Origin
 from scaffolding_ext.evaluation.tables import Table, console
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -53,7 +53,7 @@ class Report:
 
     def share(self, name: str, num: int, total: int) -> float:
         """Add a share with its Wilson interval."""
-        return self._estimate(name, {"estimator": "share", "num": int(num), "total": int(total)}).value
+        return self._estimate(name, f"share {int(num)} {int(total)}").value
 
     def difference(
         self,
@@ -88,7 +88,11 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The document that `--json` prints."""
         bars = [{"name": b.name, "value": b.value, "bar": b.bar, "holds": b.holds} for b in self.bars]
-        return {"setting": self.setting, "figures": self.figures, "bars": bars, "columns": self.columns.kept}
+        figures = {
+            name: {key: float(f"{entry:.8g}") if isinstance(entry, float) else entry for key, entry in figure.items()}
+            for name, figure in self.figures.items()
+        }
+        return {"setting": self.setting, "figures": figures, "bars": bars, "columns": self.columns.kept}
 
     def show(self) -> None:
         """Print tables."""
@@ -111,14 +115,15 @@ class Report:
         ours: npt.ArrayLike,
         theirs: npt.ArrayLike | None,
         questions: npt.ArrayLike | None,
-        **options: float,
+        scale: float = 1.0,
     ) -> Estimate:
-        keep = self.columns.keep_totals
-        origin: Origin = {"estimator": estimator, "ours": keep(ours, questions), **options}
-        origin["theirs"] = None if theirs is None else keep(theirs, questions)
+        def kept(values: npt.ArrayLike | None) -> str:
+            return NONE if values is None else self.columns.keep_totals(values, questions)
+
+        origin = [estimator, kept(ours), kept(theirs)]
         if estimator == "difference":
-            origin["samples"] = None if questions is None else keep(np.ones(np.shape(ours)), questions)
-        return self._estimate(name, origin)
+            origin += [kept(None if questions is None else np.ones(np.shape(ours))), f"{scale:g}"]
+        return self._estimate(name, " ".join(origin))
 
     def _estimate(self, name: str, origin: Origin) -> Estimate:
         estimate = self.columns.estimate(name, origin, self.seed)
