@@ -7,8 +7,8 @@ On recorded chains (rows of `turns` or of `samples`) the watch is played: every 
 wrote a box behind it, and as left again where most of what follows is new. Two other ways to cut are held against it:
 as many chains at random places, and all chains at the length that saves as much.
 
-Live, a model answers with the watch and without, greedily by default; beside it the same fixed cut, a random one, and
-chains that are all asked at their end. Last, what a look costs a token (CPU time, the least of five).
+Live, a model answers with the watch and without, greedily by default; beside it stand a fixed cut and a random one, and
+chains that are asked at the end of their budget. Last, what a look costs a token (CPU time, the least of five).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import gzip
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,12 +28,16 @@ from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
-from scaffolding_ext import BudgetForcingController, NativeGenerationController
+from scaffolding_ext import NativeGenerationController, ScaffoldingLlm
 from scaffolding_ext.answers import extract
+from scaffolding_ext.controllers.chain import asked_answer
 from scaffolding_ext.controllers.chain.chain import LOOP_STEP
 from scaffolding_ext.controllers.chain.repetition import CHARACTERS, Loop, Loops
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.run.scoring import score
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.task_results import output_of
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.results import ScaffoldingResult
 
 ANSWER_TOKENS = 64
@@ -175,79 +179,130 @@ def _lines_alone(repeats: int) -> Loops:
     return loops
 
 
+class Answered(NamedTuple):
+    """What a way to cut came to on one problem."""
+
+    num_tokens: int
+    answer: str | None
+
+
 class Live:
-    """A model that answers problems in several ways."""
+    """A model, the plain chains that it wrote, and what it answers where they are cut.
+
+    A chain that is cut is the beginning of the chain that is not: the same tokens, whatever its temperature. So each
+    chain is decoded once, and every way to cut it asks the model behind that beginning.
+    """
 
     def __init__(self, lab: Lab, samples: Sequence[Sample], max_tokens: int, temperature: float) -> None:
-        self.lab, self.samples, self.max_tokens, self.temperature = lab, samples, max_tokens, temperature
+        self.lab, self.samples = lab, samples
+        self.sampling = {"temperature": temperature, "max_tokens": max_tokens}
+        self.off = self.plain(range(len(samples)))
 
-    def answers(self, controller: Any, loops: Loops | None = None) -> list[ScaffoldingResult]:
-        """What a controller answers."""
+    def plain(self, numbers: Sequence[int], loops: Loops | None = None) -> list[ScaffoldingResult]:
+        """Plain chains on problems, of all with one seed each."""
+        controller = NativeGenerationController(self.sampling)
         controller.loops = loops
-        return self.lab.answers(controller, [sample.prompt for sample in self.samples])
+        controller.prompting = self.lab.prompting
+        with ScaffoldingLlm(controller, dict(self.lab.workers), 64, seed=self.lab.seed) as llm:
+            asked = [llm.generate_async(self.samples[n].prompt, sample_id=str(n)) for n in numbers]
+            return [result.result() for result in asked]
 
-    def plain(self, loops: Loops | None = None) -> list[ScaffoldingResult]:
-        """Plain chains."""
-        return self.answers(
-            NativeGenerationController({"temperature": self.temperature, "max_tokens": self.max_tokens}), loops
-        )
+    def loop_of(self, number: int) -> tuple[int, Loop] | None:
+        """Where the watch stops a chain, and why; None where it does not."""
+        output, loops = self.off[number].outputs[0], Loops()
+        ids, prompting = list(output.token_ids or ()), self.lab.prompting
+        for end in range(LOOP_STEP, len(ids) + 1, LOOP_STEP):
+            text = prompting.decode(ids[max(0, end - loops.reach) : end])
+            if prompting.family.think_close in prompting.decode(ids[:end]):
+                return None
+            if (found := loops.find(text, ids[max(0, end - loops.reach) : end])) is not None:
+                return end, found
+        return None
 
-    def cut_at(self, num_tokens: int) -> list[ScaffoldingResult]:
-        """Chains that are cut there, and asked."""
-        return self.answers(
-            BudgetForcingController(
-                num_tokens,
-                max_answer_tokens=ANSWER_TOKENS,
-                insist_on_answer=False,
-                sampling_params={"temperature": self.temperature},
-            )
-        )
+    def cut(self, places: Mapping[int, int]) -> list[Answered]:
+        """All problems, with the chains of some cut and asked for their answers; the others end as they do."""
+        prompting, tasks = self.lab.prompting, dict[int, GenerationTask]()
+        for number, place in places.items():
+            prompt = GenerationTask(input_str=self.samples[number].prompt)
+            prompting.apply(prompt)
+            ids = without_end_of(self.lab, list(self.off[number].outputs[0].token_ids or ()))[:place]
+            text = prompting.decode(ids)
+            family = prompting.family
+            close = family.close_closed if family.think_close in text else family.close
+            task = GenerationTask(worker_tag=WorkerTag.GENERATION, max_tokens=ANSWER_TOKENS, temperature=0.0)
+            task.input_tokens = [*(prompt.input_tokens or ()), *ids, *prompting.encode(close)]
+            tasks[number] = task
+        self.lab.ask("generation", list(tasks.values()))
+        found = []
+        for number, result in enumerate(self.off):
+            if number in tasks:
+                written = tasks[number]
+                answer = asked_answer(written) or output_of(written).strip(" }\n").partition("\n")[0] or None
+                found.append(Answered(places[number] + len(written.output_tokens or ()), answer))
+            else:
+                found.append(Answered(result.program.ledger.num_decoded, result.answer))
+        return found
 
-    def tell(self, report: Report, name: str, results: Sequence[ScaffoldingResult], base: Sequence[float]) -> None:
+    def tell(self, report: Report, name: str, answered: Sequence[Answered]) -> None:
         """Tokens, answers, and how many of them are right."""
-        num = len(results)
-        report.saved(f"{name}: tokens saved", decoded(results), base)
-        report.share(f"{name}: answered", sum(result.answer is not None for result in results), num)
-        pairs = zip(results, self.samples, strict=True)
-        report.share(f"{name}: right", sum(is_right(result.answer, sample.target) for result, sample in pairs), num)
+        base = [float(result.program.ledger.num_decoded) for result in self.off]
+        report.saved(f"{name}: tokens saved", [float(each.num_tokens) for each in answered], base)
+        report.share(f"{name}: answered", sum(each.answer is not None for each in answered), len(answered))
+        pairs = zip(answered, self.samples, strict=True)
+        report.share(
+            f"{name}: right", sum(is_right(each.answer, sample.target) for each, sample in pairs), len(answered)
+        )
 
 
-def decoded(results: Iterable[ScaffoldingResult]) -> list[float]:
-    """Tokens decoded for each, whatever for."""
-    return [float(result.program.ledger.num_decoded) for result in results]
+def without_end_of(lab: Lab, ids: list[int]) -> list[int]:
+    """The ids of an ended text, without its end token."""
+    return ids[:-1] if ids and not lab.prompting.decode(ids[-1:]) else ids
 
 
 def live(report: Report, at_work: Live) -> list[tuple[str, list[int]]]:
     """The watch on running chains; returns the texts without it, and their tokens."""
-    off, on = at_work.plain(), at_work.plain(Loops())
-    base = decoded(off)
-    looped = [number for number, result in enumerate(on) if result.exit_reason == "loop"]
-    report.share("live: chains that loop", len(looped), len(on))
-    own = [number for number in looped if off[number].answer is not None]
+    off = at_work.off
+    num = len(off)
+    loops = {number: found for number in range(num) if (found := at_work.loop_of(number)) is not None}
+    places = {number: place for number, (place, _) in loops.items()}
+    lengths = [len(result.outputs[0].token_ids or ()) for result in off]
+    report.share("live: chains that loop", len(loops), num)
+    report.share("live: chains that end at their budget", sum(r.exit_reason == "length" for r in off), num)
+    report.figure("live: share of all tokens behind a stop", sum(lengths[n] - places[n] for n in places) / sum(lengths))
+    watched = at_work.plain(list(loops), Loops())
+    differ = sum(
+        result.exit_reason != "loop" or event_of(result)["position"] != place
+        for result, place in zip(watched, places.values(), strict=True)
+    )
+    report.bar("live: running chains that stop elsewhere than the replayed ones", differ, "<=", 0)
+    on = at_work.cut(places)
+    own = [number for number in loops if off[number].answer is not None]
     report.figure("live: chains that loop, and answer by themselves without the watch", len(own))
     changed = [number for number in own if not is_right(on[number].answer, str(off[number].answer))]
     report.bar("live: own answers that the watch changed", len(changed), "<=", 0)
-    for number in looped:
-        (event,) = (event for event in on[number].program.trace if event["event"] == "loop")
-        facts = f"{event['unit']}, period {event['period']}, at {event['position']} of {base[number]:.0f}"
+    for number, (place, loop) in loops.items():
+        facts = f"{loop.unit}, period {loop.period}, at {place} of {lengths[number]}"
         click.echo(f"loop {number}: {facts}; {off[number].answer!r}, with {on[number].answer!r}", err=True)
-    at_work.tell(report, "live, off", off, base)
-    at_work.tell(report, "live, on", on, base)
-    at_work.tell(report, "live, off and all asked at the end", at_work.cut_at(at_work.max_tokens), base)
-    kept = [len(result.outputs[0].token_ids or ()) for result in off]
-    saved = sum(base) - sum(decoded(on))
-    if looped and saved > 0:
-        place = fixed_cut(kept, saved)
-        at_work.tell(report, f"live, fixed cut at {place}", at_work.cut_at(place), base)
-        drawn = report.rng.choice(len(off), len(looped), replace=False)
-        mixed = list(off)
-        for number in drawn:
-            at = max(1, int(report.rng.random() * kept[number]))
-            mixed[number] = Live(
-                at_work.lab, [at_work.samples[number]], at_work.max_tokens, at_work.temperature
-            ).cut_at(at)[0]
-        at_work.tell(report, "live, random cut", mixed, base)
+    at_work.tell(report, "live, off", at_work.cut({}))
+    at_work.tell(report, "live, on", on)
+    at_end = {number: lengths[number] for number in range(num) if off[number].exit_reason == "length"}
+    at_work.tell(report, "live, off and asked at the budget's end", at_work.cut(at_end))
+    if loops:
+        asked_too = at_end | places
+        at_work.tell(report, "live, on and asked at the budget's end", at_work.cut(asked_too))
+        place = fixed_cut(lengths, sum(lengths[number] - places[number] for number in places))
+        longer = {number: place for number in range(num) if lengths[number] > place}
+        report.figure("live, fixed cut: tokens of a chain", place)
+        at_work.tell(report, "live, fixed cut", at_work.cut(longer))
+        drawn = report.rng.choice(num, len(loops), replace=False)
+        random = {int(number): max(1, int(report.rng.random() * lengths[number])) for number in drawn}
+        at_work.tell(report, "live, random cut", at_work.cut(random))
     return [(result.outputs[0].text or "", list(result.outputs[0].token_ids or ())) for result in off]
+
+
+def event_of(result: ScaffoldingResult) -> dict[str, Any]:
+    """What the trace says of a loop."""
+    return next((event for event in result.program.trace if event["event"] == "loop"), {"position": None})
 
 
 def cost(report: Report, texts: Sequence[tuple[str, list[int]]], num_tokens: int) -> None:
