@@ -10,7 +10,8 @@ one of the two itself, or a `ControlledChain`, whose chunks another controller w
 which `asking` turns into a task that asks for the answer so far (a probe); `asked_answer` reads it. A `ProbeSchedule`
 says where a chain is asked, and an `AnswerProbe` says how. A `Looker` asks for all that a stopping rule needs. `row_of`
 makes JSON of looks, and `probes_of` makes looks of that JSON. `conclude` ends the request with the chain's own answer,
-or asks for one; `close_with` ends it with an answer that the controller has already.
+or asks for one; `close_with` ends it with an answer that the controller has already. `Loops` says whether a chain
+repeats itself: where `BaseController.loops` holds such an object, every chain of a request is ended there.
 """
 
 from scaffolding_ext.controllers.chain.asking import asked_answer, asking, continuation
@@ -20,6 +21,7 @@ from scaffolding_ext.controllers.chain.controlled_chain import ControlledChain
 from scaffolding_ext.controllers.chain.ending import close_with, conclude
 from scaffolding_ext.controllers.chain.looking import Asked, Looker, Needs
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe, probes_of, row_of
+from scaffolding_ext.controllers.chain.repetition import Loop, Loops
 from scaffolding_ext.controllers.chain.schedule import ProbeSchedule, ThoughtChanges
 from scaffolding_ext.controllers.chain.start import start_chain
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
@@ -31,6 +33,8 @@ __all__ = [
     "ChunkChain",
     "ControlledChain",
     "Looker",
+    "Loop",
+    "Loops",
     "Needs",
     "Prefix",
     "Probe",

@@ -122,8 +122,10 @@ class Closing(NamedTuple):
 
     def _verify(self, text: str) -> None:
         """Count the thinking that came back, where it has a budget."""
-        thinking = None if self.budget is None else encode(self.reading.whole(text).reasoning)
-        if self.budget is not None and thinking is not None:
+        if self.budget is None or self.reading.think_close is None:  # of a raw text nobody knows what of it is thinking
+            return
+        thinking = encode(self.reading.whole(text).reasoning)
+        if thinking is not None:
             over = max(0, len(thinking) - self.budget)
             record("thinking_budget", asked=self.budget, by="serve", num_thinking=len(thinking), overran_by=over)
 
