@@ -84,6 +84,18 @@ def objective(mix: Mix, budgets: Floats) -> Floats:
     return np.asarray(gain - pollaczek_khinchine(mix.arrival_rate, moments(mix, budgets)))
 
 
+def objective_of_steps(mix: Mix, budgets: Floats, step: float) -> Floats:
+    """J where one budget alone has so many tokens more, for each type in turn; shape [num_types].
+
+    J depends on three sums over the types, and a step changes one term of each: all steps cost as much as J does.
+    """
+    of, seconds, later = moments(mix, budgets), service_times(mix, budgets), service_times(mix, budgets + step)
+    gained = mix.pi * (accuracies(mix, budgets + step) - accuracies(mix, budgets))
+    moved = Moments(of.first + mix.pi * (later - seconds), of.second + mix.pi * (later**2 - seconds**2))
+    gain = mix.alpha * (accuracies(mix, budgets) @ mix.pi + gained)
+    return np.asarray(gain - pollaczek_khinchine(mix.arrival_rate, moved))
+
+
 def marginal_gain(mix: Mix, budgets: Floats) -> Floats:
     """The gain of alpha times accuracy by one more token of each type, divided by the type's probability."""
     return mix.alpha * mix.A * mix.b * np.exp(-mix.b * budgets)

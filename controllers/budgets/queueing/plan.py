@@ -14,6 +14,7 @@ from scaffolding_ext.controllers.budgets.queueing.model import (
     kkt_residual,
     moments,
     objective,
+    objective_of_steps,
     pollaczek_khinchine,
 )
 from scaffolding_ext.controllers.budgets.queueing.rounding import ROUNDINGS, lower_bound
@@ -102,7 +103,7 @@ def solve(
             "b, t0 and c: the numbers of the types may be too far apart",
             "solver",
         )
-    whole = ROUNDINGS[whole_of](partial(objective, mix), budgets, max_tokens)
+    whole = ROUNDINGS[whole_of](partial(objective, mix), budgets, max_tokens, partial(objective_of_steps, mix))
     of, bound = moments(mix, whole), float(lower_bound(mix, budgets))
     return BudgetPlan(
         mix.tasks,

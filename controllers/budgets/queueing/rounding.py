@@ -15,40 +15,54 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
 MAX_ENUMERATED = 16  # budgets with a fraction: 65,536 roundings
 Worth = Callable[[Floats], Floats]  # of budgets of shape [..., num_types]; minus infinity where they cannot be served
+# The worth where one budget alone has so many tokens more, for each type in turn; shape [num_types].
+WorthOfSteps = Callable[[Floats, float], Floats]
 
 
-def nearest(worth: Worth, budgets: Floats, max_tokens: float) -> Floats:
+def nearest(worth: Worth, budgets: Floats, max_tokens: float, steps: WorthOfSteps | None = None) -> Floats:
     """Each budget at the nearest whole number (eq. 40); all of them rounded down where these cannot be served."""
     rounded = np.clip(np.rint(budgets), 0, np.floor(max_tokens))
     return rounded if np.isfinite(worth(rounded)) else np.floor(budgets)
 
 
-def best(worth: Worth, budgets: Floats, max_tokens: float) -> Floats:
+def best(worth: Worth, budgets: Floats, max_tokens: float, steps: WorthOfSteps | None = None) -> Floats:
     """The best of all ways to round up or down (eq. 39); beyond 16 budgets with a fraction, a coordinate search."""
     low = np.floor(budgets)
     loose = np.flatnonzero((budgets > low) & (low + 1 <= max_tokens))
     if len(loose) > MAX_ENUMERATED:
-        return coordinate_search(worth, budgets, max_tokens)
+        return coordinate_search(worth, budgets, max_tokens, steps)
     ways = (np.arange(2 ** len(loose))[:, None] >> np.arange(len(loose))) & 1
     tried = np.tile(low, (len(ways), 1))
     tried[:, loose] += ways
     return np.asarray(tried[np.argmax(worth(tried))])
 
 
-def coordinate_search(worth: Worth, budgets: Floats, max_tokens: float) -> Floats:
-    """From the nearest whole budgets, the one token more or less that gains most, as long as one gains."""
+def coordinate_search(worth: Worth, budgets: Floats, max_tokens: float, steps: WorthOfSteps | None = None) -> Floats:
+    """From the nearest whole budgets, the one token more or less that gains most, as long as one gains.
+
+    Args:
+        worth: Says what gains.
+        budgets: With fractions.
+        max_tokens: No budget is larger.
+        steps: Says which step is worth most; None asks `worth` about each, which takes long for many types.
+    """
     whole = nearest(worth, budgets, max_tokens)
     reached = float(worth(whole))
+    of_steps = steps or (lambda start, step: worth(start + step * np.eye(len(start))))
     while True:
-        tried = whole + np.concatenate([np.eye(len(whole)), -np.eye(len(whole))])
-        tried = tried[((tried >= 0) & (tried <= max_tokens)).all(axis=1)]
-        values = worth(tried)
-        if not len(values) or float(values.max()) <= reached:
+        fits = np.stack([whole + 1 <= max_tokens, whole >= 1])
+        values = np.where(fits, [of_steps(whole, 1.0), of_steps(whole, -1.0)], -np.inf)
+        row, chosen = np.unravel_index(np.argmax(values), values.shape)
+        tried = whole.copy()
+        tried[chosen] += -1 if row else 1
+        gained = float(worth(tried)) if fits[row, chosen] else -np.inf
+        if gained <= reached:
             return whole
-        whole, reached = tried[int(np.argmax(values))], float(values.max())
+        whole, reached = tried, gained
 
 
-ROUNDINGS: dict[str, Callable[[Worth, Floats, float], Floats]] = {"best": best, "nearest": nearest}
+Rounding = Callable[[Worth, Floats, float, "WorthOfSteps | None"], Floats]
+ROUNDINGS: dict[str, Rounding] = {"best": best, "nearest": nearest}
 
 
 def lower_bound(mix: Mix, budgets: Floats) -> Floats:

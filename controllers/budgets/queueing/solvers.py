@@ -27,6 +27,7 @@ from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
 
 _TOLERANCE = 1e-10  # a KKT residual that is small enough
 _POLISH = 3
+_FIRST_STEPS = 12
 _UNSERVED = 1e9  # stands for an infinite loss, with which no line search can reckon
 _GAIN = 1e-4  # share of the gain that the gradient promises
 _SHORTEST = 2.0**-60
@@ -71,15 +72,16 @@ def maximised(
 def lbfgs(mix: Mix, start: Floats, max_rounds: int = 20) -> Floats:
     """scipy's L-BFGS-B, and one step of Newton's behind it, which brings the last digits.
 
-    Where the line search ends at the edge of what can be served, another round goes on from there, with budgets
-    measured anew.
+    It starts behind some steps of the paper's fixed point, which come near the optimum in a tenth of the time. Where
+    the line search ends at the edge of what can be served, another round goes on from there, with budgets measured
+    anew.
 
     Args:
         mix: The types.
         start: Budgets that can be served.
         max_rounds: After so many rounds it ends where it is.
     """
-    budgets = start
+    budgets = fixed_point(mix, start, _FIRST_STEPS)
     for _ in range(max_rounds):
         scale = 1 / np.sqrt(curvature(mix, budgets).diagonal)
         budgets = maximised(

@@ -23,6 +23,7 @@ from scaffolding_ext.controllers.budgets.queueing.model import (
     kkt_residual,
     moments,
     objective,
+    objective_of_steps,
     pollaczek_khinchine,
     prices,
 )
@@ -354,3 +355,21 @@ def test_types_that_do_not_fit_together() -> None:
         solve([task], 0.1, 30, 1000)
     with pytest.raises(ConfigError, match="a name of its own"):
         solve([task, task], 0.1, 30, 1000)
+
+
+@settings(max_examples=30, deadline=None)
+@given(mixes, st.sampled_from([1.0, -1.0, 7.0]))
+def test_the_worth_of_one_more_token_is_that_of_the_budgets_with_it(mix: Mix, step: float) -> None:
+    budgets = np.floor(lbfgs(mix, np.zeros(len(mix.pi)))) + 10
+    singly = objective(mix, budgets + step * np.eye(len(mix.pi)))
+    assert objective_of_steps(mix, budgets, step) == pytest.approx(singly, rel=1e-12, abs=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(mixes)
+def test_a_coordinate_search_by_steps_ends_as_well_as_one_by_whole_budgets(mix: Mix) -> None:
+    budgets, worth = lbfgs(mix, np.zeros(len(mix.pi))), partial(objective, mix)
+    by_steps = coordinate_search(worth, budgets, mix.max_tokens, partial(objective_of_steps, mix))
+    plainly = coordinate_search(worth, budgets, mix.max_tokens)
+    assert worth(by_steps) == pytest.approx(float(worth(plainly)), rel=1e-12)
+    assert worth(by_steps) >= worth(nearest(worth, budgets, mix.max_tokens))
