@@ -18,13 +18,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES := scaffolding_ext controllers workers configs tests benchmarks docs setup.py
 
+SHELL := /bin/bash
+export TIMEFORMAT := took %0R s, %0U s of CPU
+
 .PHONY: demo test lint types check format docs pages dist clean
 
 demo: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.studies.demo
+	time $(BIN)/python -m benchmarks.studies.demo
 
 test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	time OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff format --check $(SOURCES)
@@ -61,8 +64,8 @@ dist: $(VENV)/.installed
 
 $(VENV)/.installed: setup.py constraints.txt workers/huggingface/block_attention.c workers/huggingface/block_attention_loops.h
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
-	$(PIP) --editable '.[hf,train,plots,openai,dev]'
+	time $(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
+	time $(PIP) --editable '.[hf,train,plots,openai,dev]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.installed

@@ -16,6 +16,7 @@ import scaffolding_ext
 
 PACKAGE = "scaffolding_ext"
 FAKE_UPSTREAM = Path(__file__).parent / "fake_upstream"
+SLOW = ("matplotlib", "scipy", "sympy", "torch._dynamo", "transformers")  # torch runs the embedded models alone
 HEAVY = ("torch", "transformers", "tensorrt_llm", "matplotlib", "openai")
 
 
@@ -85,6 +86,10 @@ def test_reading_a_stack_file_loads_nothing_heavy(statement: str) -> None:
         ("['eval', '--help']", ("numpy", "scipy", "pydantic", "rich", "asyncio")),
         ("['eval', '--config', 'configs:native', '--dry_run']", ("scipy", "sympy", "torch", "transformers")),
         ("['eval', '--config', 'configs:dynasor_cot', '--dry_run']", ("sympy", "torch", "transformers")),
+        (
+            "['run', '2+2?', '--config', 'configs:native', '--set', 'controller.args.sampling_params.max_tokens=4']",
+            SLOW,
+        ),
     ],
 )
 def test_a_command_loads_only_what_it_needs(command: str, leaves_out: tuple[str, ...]) -> None:

@@ -120,6 +120,8 @@ _OF_TRANSFORMERS = {
 _ANSWER = "(the answer so far)"  # stands for it in a conversation that is rendered for what follows
 # Who finds the folder of a model `COLLECTION/NAME`. Models of a collection are of the family of that name.
 COLLECTIONS = {"tinylm": "scaffolding_ext.tinylm.embedded:model_folder"}
+# Makes the tokenizer of a folder of a collection, where transformers need not.
+_TOKENIZERS = {"tinylm": "scaffolding_ext.tinylm.tokenizer:EmbeddedTokenizer"}
 
 
 def family_named(name: str) -> PromptFamily:
@@ -155,6 +157,9 @@ def _collection_of(model: str) -> str | None:
 def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTokenizerFast:
     """The tokenizer of a model folder, hub name or `tinylm/NAME`; one object a name and process."""
     folder = model_folder(model)
+    own = _TOKENIZERS.get(_collection_of(model) or "")
+    if own is not None:
+        return cast("PreTrainedTokenizerFast", pkgutil.resolve_name(own)(folder))
     options = how_to_load(folder, model, trust_remote_code)
     try:
         from transformers import AutoTokenizer

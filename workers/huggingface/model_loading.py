@@ -116,6 +116,8 @@ def load_model(
         MissingDependencyError: torch or transformers is not installed.
         ConfigError: There is no such model, its weights do not fit it, or there is no such device.
     """
+    if attn_implementation is None and model.startswith("tinylm/"):
+        return _load_embedded(model, dtype, device)
     try:
         import torch
         from transformers import AutoModelForCausalLM
@@ -142,6 +144,26 @@ def load_model(
         attends_to_blocks = network.config.get_text_config()._attn_implementation == ATTENTION
     ends = _end_ids(network, tokenizer)
     return LoadedModel(network, tokenizer.backend_tokenizer, tokenizer.chat_template, ends, attends_to_blocks)
+
+
+def _load_embedded(model: str, dtype: str, device: str) -> LoadedModel:
+    """Load an embedded model without transformers, which takes longer to import than a short run takes."""
+    try:
+        import torch
+
+        from scaffolding_ext.tinylm.network import Network
+    except ImportError as error:
+        raise MissingDependencyError("torch with transformers", "hf") from error
+    from scaffolding_ext.workers.huggingface.attention import ATTENTION, attend
+
+    _check_device(device)
+    with _argument("model"):
+        folder = model_folder(model)
+        tokenizer = load_tokenizer(model)
+    network = Network(folder, getattr(torch, dtype), device, attend, ATTENTION)
+    _check_finite(model, network)
+    ends = _end_ids(network, tokenizer)
+    return LoadedModel(network, tokenizer.backend_tokenizer, tokenizer.chat_template, ends, attends_to_blocks=True)
 
 
 def _check_device(device: str) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers.cache_utils import Cache
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, Span, Step, current_step
@@ -175,6 +174,10 @@ class ModelRunner:
             current_step.reset(token)
 
     def _run_spans(self, ids: torch.Tensor, step: Step, wanted: torch.Tensor) -> torch.Tensor:
+        from scaffolding_ext.workers.huggingface.span_cache import (
+            SpanCache,
+        )  # with transformers, which is slow to import
+
         parts = []
         for span in step.spans:  # of one request, or of one token a request
             tokens = slice(span.start, span.stop)
@@ -185,7 +188,7 @@ class ModelRunner:
                 input_ids=ids[tokens].view_as(span.positions),
                 position_ids=span.positions,
                 attention_mask=span.mask(),
-                past_key_values=_SpanCache(step.kv, span, Slots(step.slots.blocks[tokens], step.slots.offsets[tokens])),
+                past_key_values=SpanCache(step.kv, span, Slots(step.slots.blocks[tokens], step.slots.offsets[tokens])),
                 use_cache=True,
             )
             parts.append(logits[0] if is_one_row else logits[chosen, 0])
@@ -197,28 +200,6 @@ class ModelRunner:
             arguments["logits_to_keep"] = columns
         logits: torch.Tensor = self._model(**arguments).logits
         return logits if self._selects_logits else logits[:, columns]
-
-
-class _SpanCache(Cache):  # type: ignore[misc]
-    """The keys and values of a span as the cache that a model's own attention expects."""
-
-    def __init__(self, kv: KVBlocks, span: Span, slots: Slots) -> None:
-        super().__init__(layers=[])
-        self._kv = kv
-        self._span = span
-        self._slots = slots
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write one layer's new keys and values, shape (rows, heads, tokens, head size); return all that is visible."""
-        keys, values = (states.transpose(0, 1).flatten(1, 2) for states in (key_states, value_states))
-        kv = self._kv.write(layer_idx, keys, values, self._slots)
-        return kv.gather(self._span.tables, self._span.kv_len, key_states.dtype)
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions that attention sees; asked for by models that derive positions themselves."""
-        return self._span.kv_len
 
 
 def _order(works: list[Work]) -> list[int]:
