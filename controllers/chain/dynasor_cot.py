@@ -150,8 +150,9 @@ class DynasorCoTController(BaseController):
         family = self.family or prompt_family()
         if self.family is None and family == family_named(UNTHINKING_FAMILY):
             warnings.warn(
-                f"the model's chat template has no <think>: its chain is probed as an answer that it is writing "
-                f"(family {UNTHINKING_FAMILY!r}); family={DEFAULT_FAMILY!r} probes it as a chain of thought",
+                f"the model's chat template has no <think>: its chain is probed as an answer that it is writing, which "
+                f"suits a model that does not think (family={UNTHINKING_FAMILY!r} in the controller's arguments says "
+                f"that you know). For a model that thinks, family={DEFAULT_FAMILY!r} probes it as a chain of thought",
                 stacklevel=2,
             )
         if thinking_budget is not None:

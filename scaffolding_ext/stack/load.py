@@ -56,6 +56,9 @@ def _read(source: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _packaged(name: str) -> Path:
     known = packaged_stacks() | packaged_recipes()
+    recipe = f"models/{name}"
+    if name not in known and recipe in known:
+        raise UnknownNameError(f"unknown packaged stack {name!r} (did you mean {PACKAGED}{recipe}?)")
     if name not in known:
         raise UnknownNameError(unknown_name("packaged stack", name, tuple(known)))
     return known[name]

@@ -61,3 +61,14 @@ def test_the_embedded_model_is_fine(name: str) -> None:
     assert "family       tinylm" in result.stdout
     assert "answer       6" in result.stdout
     assert "Final Answer: \\\\boxed{" in result.stdout  # the probe
+
+
+def test_run_says_where_to_look_if_no_answer_can_be_read(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["run", "Q", "--config", stack(tmp_path, "four")])
+    assert "answer       -" in result.stdout
+    assert "`scaffolding-ext check STACK` says why" in result.stderr
+    assert "check STACK" not in CliRunner().invoke(main, ["run", "Q", "--config", stack(tmp_path, "\\boxed{4}")]).stderr
+
+
+def test_a_recipe_without_its_folder_is_recognised() -> None:
+    assert "did you mean configs:models/qwen3?" in CliRunner().invoke(main, ["check", "configs:qwen3"]).stderr

@@ -123,7 +123,7 @@ class Summary:
             found.append(
                 f"{self.num_unanswered} of {num_ended} outputs that came to their end state no answer, neither in a "
                 '\\boxed{} nor behind "the answer is". Ask for a box by prompt.prompt_suffix, or name the model\'s '
-                "family by prompt.family (docs/stack_files.md)"
+                "family by prompt.family (docs/stack_files.md); `scaffolding-ext check STACK` shows what is missing"
             )
         return found
 
