@@ -34,7 +34,8 @@ def _sections(group: click.Group, path: str, level: int) -> Iterator[str]:
         if isinstance(command, click.Group):
             yield from _sections(command, f"{path} {name}", level + 1)
             continue
-        context = click.Context(command, info_name=f"{path} {name}")
+        # click keeps the help option of the first context, so that is the program's own
+        context = click.Context(command, info_name=f"{path} {name}", **main.context_settings)
         usage, options = click.HelpFormatter(width=WIDTH), click.HelpFormatter(width=WIDTH)
         command.format_usage(context, usage)
         command.format_options(context, options)
