@@ -1,7 +1,7 @@
 """Every figure on every page is in a file, and every file bears its figures out.
 
     python -m benchmarks.check            says what is wrong, and exits with 1 if anything is
-    python -m benchmarks.check --write    writes the figures of the files onto the pages
+    python -m benchmarks.check --write    writes the figures of the files onto the pages, and computes a hundredth again
 
 A page quotes a figure with a marker behind it (`benchmarks._lib.pages`). Of each file it is asked: which commit it was
 measured on, that the tree was clean, that it is of at most 300 kB, that its intervals come out of its own columns once
@@ -79,7 +79,7 @@ def main(write: bool, stale: bool) -> None:
         for name in results():
             changed = changed_since(result(name))
             print(f"{name}: {'changed since: ' + ', '.join(changed) if changed else 'of this code'}")
-    found = faults()
+    found = faults(every=100 if write else 1)
     for fault in found:
         print(f"{fault.place}: {fault.words}")
     print(f"{len(results())} results, {len(found)} faults")
