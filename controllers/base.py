@@ -72,6 +72,7 @@ class BaseController(Controller):
         calibration_cost: Tokens that were spent on a calibration of its own, before any request; None where there is
             none, or nothing says how many.
         continues_answers: Whether it has workers go on with an unfinished answer, which not every chat server can.
+        sampling_workers: Once bound, the tags of the stack's workers whose model says itself that it is sampled.
         prompting: Of the outermost controller of a stack: applied to the prompt when a request starts. Where it was
             never set, our host takes the prompting of the generation worker's model; None sends prompts as they are.
         loops: Of the outermost controller of a stack: what counts as a chain that repeats itself. Such a chain is
@@ -86,6 +87,7 @@ class BaseController(Controller):
     num_logprobs: int = 0
     calibration_cost: TokenCounts | None = None
     continues_answers: bool = False
+    sampling_workers: frozenset[str] = frozenset()
     prompting: Prompting | None = None
     loops: Loops | None = None
 
@@ -162,6 +164,9 @@ class BaseController(Controller):
         if compare is not None:
             capabilities[WorkerTag.COMPARE.value] = Capabilities.of(compare)
         self._capabilities = capabilities  # a new dict: clones share the old one
+        self.sampling_workers = frozenset(
+            tag_name(key) for key, worker in workers.items() if getattr(worker, "default_temperature", None)
+        )
         self._foreign_keys = {tag_name(key): key for key in workers if tag_name(key) not in workers}
         for sub in sub_controllers(self):
             bind = getattr(sub, "bind", None)

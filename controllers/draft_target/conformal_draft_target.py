@@ -210,7 +210,7 @@ class ConformalDraftTargetController(BaseController):
         family = prompt_family()
         reserved = longest_len(family.close, family.close_closed) + self.answer_sampling_params["max_tokens"]
         wanted = self.max_tokens if task.max_tokens is None else min(task.max_tokens, self.max_tokens)
-        variety = Variety() if self.num_chains > 1 else None
+        variety = Variety(self) if self.num_chains > 1 else None
         max_tokens = min(self.budget_within_context(tag, task, wanted, reserved) for tag in self.required_tags)
         return [
             DraftTargetChain(

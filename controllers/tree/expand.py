@@ -293,7 +293,7 @@ class ControllerExpander(Expander):
             pieces.append(piece)
         if self.reads_logprobs:
             ask_logprobs(pieces)
-        variety = Variety()
+        variety = Variety(self.controller)
         process = ParallelProcess([], [], [])
         process.sub_gens = [relay(self.controller.clone().process([piece]), variety) for piece in pieces]
         scope = current_scope.get()

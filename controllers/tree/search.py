@@ -132,6 +132,7 @@ class SearchController(BaseController):
         self.expander.reads_logprobs = (
             self.scorer.reads_logprobs or self.gates.skip is not None or self.gates.decode_exit is not None
         )
+        self.expander.num_logprobs = int(self.expander.reads_logprobs)  # a worker that tells none is refused
         self._check_together()
         writes = isinstance(self.expander, WorkerExpander)
         self.required_tags = (WorkerTag.GENERATION,) if writes or insist_on_answer else ()
@@ -182,7 +183,7 @@ class SearchController(BaseController):
         self.scorer.prepare(prompt)
         beginnings = self.expander.beginnings(prompt)
         if self.draws_alike and isinstance(self.expander, WorkerExpander):
-            Variety()([prompt])
+            Variety(self)([prompt])
         longest = max((task, *beginnings.wordings), key=lambda each: len(each.input_tokens or ()))
         root = Branch(
             prompt,

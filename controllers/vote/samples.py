@@ -131,7 +131,7 @@ class Sampler:
         self.controller = controller
         self._task = task
         self._kwargs = dict(kwargs or {})
-        self._variety = Variety() if max_samples > 1 else None
+        self._variety = Variety(controller) if max_samples > 1 else None
         self._seed = next_seed() if task.seed is None else task.seed
         if self._seed is None and not isinstance(controller, BaseController):  # upstream's sets its own on all alike
             self._seed = (getattr(controller, "sampling_params", None) or {}).get("seed")

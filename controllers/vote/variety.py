@@ -1,4 +1,4 @@
-"""Several samples of one prompt must differ: they get a temperature where nobody sets one, and 0 is refused."""
+"""Several samples of one prompt must differ: they get a temperature where nobody says one, and 0 is refused."""
 
 from __future__ import annotations
 
@@ -8,19 +8,27 @@ from typing import Any
 from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, refuse_greedy, vary
 from scaffolding_ext.protocol import Controller, GenerationTask
 from scaffolding_ext.protocol.notes import Purpose, purpose_of
+from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name
 from scaffolding_ext.request.program import record
 
 
 class Variety:
-    """Gives the chains of one request a temperature where nobody sets one, and says so once in the trace."""
+    """Gives the chains of one request a temperature where nobody sets one, and says so once in the trace.
 
-    def __init__(self) -> None:
+    Args:
+        controller: Draws the chains. Where it knows that a worker's model says itself how it is sampled, that holds.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        self._sampling: frozenset[str] = getattr(controller, "sampling_workers", frozenset())
         self._told = False
 
     def __call__(self, work: Iterable[Any]) -> None:
         """Look at the tasks of a step."""
         for task in work:
             if not isinstance(task, GenerationTask) or task.temperature:  # one above 0 says how the task is drawn
+                continue
+            if task.temperature is None and tag_name(task.worker_tag or WorkerTag.GENERATION) in self._sampling:
                 continue
             if purpose_of(task).written is Purpose.CHAIN:
                 needed = vary(task)

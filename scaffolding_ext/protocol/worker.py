@@ -26,6 +26,7 @@ _TOLD = (
     "refused",
     "server_budget",
     "unordered",
+    "default_temperature",
 )
 
 
@@ -35,11 +36,13 @@ class BaseWorker(Worker):
     Attributes:
         task_handlers: What it serves: a function by the exact type of the task, called with worker and task.
         refused: Why it does not serve a task type, by the type's name.
+        default_temperature: At which it draws a task without one; None where that is 0, or nobody knows.
         unordered: Why tasks that wait in it or behind it are not taken by their priority; None where they are.
     """
 
     refused: Mapping[str, str] = MappingProxyType({})
     unordered: str | None = None
+    default_temperature: float | None = None
 
     def register_task_handler(self, task_cls: type[Task], handler: TaskHandler) -> None:
         """Add a handler for a task type, for this instance alone."""

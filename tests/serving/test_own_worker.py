@@ -77,6 +77,13 @@ def test_a_stack_that_scores_is_refused_when_it_is_built(front: FrontThread) -> 
         answered(front, "conformal_draft_target", ("draft", "target"))
 
 
+@pytest.mark.parametrize("name", ["kv_share_branching", "rksc", "search"])
+def test_a_stack_that_reads_log_probabilities_is_refused_when_it_is_built(front: FrontThread, name: str) -> None:
+    """A server of unknown kind tells none: the request would fail."""
+    with pytest.raises(ConfigError, match=r"log-probabilities of at most 0 tokens|cannot stop at a layer"):
+        answered(front, name)
+
+
 @pytest.mark.parametrize("text_prompts", [False, True])
 def test_a_vote_over_dynasor_runs_at_a_server_of_unknown_kind(front: FrontThread, text_prompts: bool) -> None:
     vote = {

@@ -159,9 +159,11 @@ class HuggingFaceWorker(ChatWorker):
         self.max_seq_len = limits.max_seq_len
         self._tokens_per_block = tokens_per_block
         vocab_size = network.get_input_embeddings().weight.shape[0]
+        defaults = SamplingDefaults.of_model(model_folder(model))
+        self.default_temperature = defaults.temperature
         self._builder = RequestBuilder(
             TaskReader(tokenizer, vocab_size, self.max_seq_len, limits.limited_by),
-            SamplingDefaults.of_model(model_folder(model)),
+            defaults,
             seed,
             GreedyWatch(model),
         )

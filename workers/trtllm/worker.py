@@ -127,6 +127,7 @@ class TRTLLMWorker(ChatWorker):
         self.model = self._loaded.model
         self.unordered = None if self._loaded.orders_by_priority else NO_ORDER
         self.max_seq_len = self._loaded.max_seq_len
+        self.default_temperature = self._loaded.defaults.temperature
         backend = self._loaded.tokenizer.backend_tokenizer
         self._reader = TaskReader(backend, self._loaded.vocab_size, self.max_seq_len)
         self._client = LlmClient(self._loaded, self._reader, request_timeout)

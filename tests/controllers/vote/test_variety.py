@@ -15,6 +15,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE
+from scaffolding_ext.protocol.worker import WrappingWorker
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
 
@@ -58,6 +59,21 @@ def test_a_sub_controller_may_stream_and_its_probes_keep_their_own():
     chains = {task.temperature for task in worker.tasks if task.max_tokens == 60}
     probes = {task.temperature for task in worker.tasks if task.max_tokens == 20}
     assert (chains, probes) == ({SAMPLE_TEMPERATURE}, {0.6})
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_model_that_says_how_it_is_sampled_is_sampled_so(wrapped, events):
+    """Its top-p and top-k hold, too: a temperature of ours would switch them off."""
+    worker = ScriptedWorker(lambda task: f"\\boxed{{{task.seed % 3}}}")
+    worker.default_temperature = 0.6
+    vote = MajorityVoteController(MajorityVoteController(NativeGenerationController(), 2), 2, allocation=None)
+    served = WrappingWorker(worker) if wrapped else worker
+    with ScaffoldingLlm(vote, {"generation": served}, seed=0) as llm:
+        result = llm.generate("Q?")
+        assert temperatures(worker) == {None}
+        assert not events(result, "sampling")
+        with pytest.raises(ConfigError, match=r"temperature.*all samples of a prompt are alike"):
+            llm.generate("Q?", temperature=0.0)
 
 
 def test_one_sample_is_drawn_as_the_worker_draws():
