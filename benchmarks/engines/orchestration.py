@@ -133,6 +133,7 @@ def own_peak_mib() -> float:
 @click.option("--other", multiple=True, type=click.Path(exists=True, file_okay=False), help="Another checkout.")
 def main(report: Report, repetitions: int, num_sizes: int, other: tuple[str, ...]) -> None:
     """Microseconds a task, in ratio to a bare create_task + gather, from 64 to 16,384 requests of 16 tasks."""
+    del report.setting["other"]  # paths
     report.setting |= {"width": WIDTH, "load": os.getloadavg()[0]}
     if other:
         checkouts = [Path(path).resolve() for path in other]

@@ -60,6 +60,7 @@ def main(report: Report, repetitions: int, other: tuple[str, ...]) -> None:
     here = Path(__file__).resolve().parents[2]
     checkouts = [here, *(Path(path).resolve() for path in other)]
     names = {checkout: "here" if checkout == here else (commit(checkout) or "")[:7] for checkout in checkouts}
+    del report.setting["other"]  # paths
     report.setting |= {"load": os.getloadavg()[0], "others": [commit(path) for path in checkouts[1:]]}
     found: dict[tuple[str, Path], list[Taken]] = {(name, path): [] for name in COMMANDS for path in checkouts}
     for repetition in track(range(repetitions), "rounds"):

@@ -43,7 +43,8 @@ class EmbeddedTokenizer:
         self.eos_token: str = config["eos_token"]
         self.eos_token_id: int | None = self.backend_tokenizer.token_to_id(self.eos_token)
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        self._template = environment.from_string(self.chat_template)
+        self._shipped = self.chat_template
+        self._template = environment.from_string(self._shipped)
 
     def get_vocab(self) -> dict[str, int]:
         """Ids of all tokens."""
@@ -58,10 +59,9 @@ class EmbeddedTokenizer:
         **options: Any,
     ) -> Any:
         """A conversation as text, as transformers renders it."""
-        if tokenize or options.get("continue_final_message"):
-            return self._whole.apply_chat_template(
-                conversation, tokenize=tokenize, add_generation_prompt=add_generation_prompt, **options
-            )
+        if tokenize or options.get("continue_final_message") or self.chat_template != self._shipped:
+            options = {"chat_template": self.chat_template, "tokenize": tokenize, **options}
+            return self._whole.apply_chat_template(conversation, add_generation_prompt=add_generation_prompt, **options)
         variables = {"tools": None, "documents": None, "eos_token": self.eos_token, **options}
         return self._template.render(messages=conversation, add_generation_prompt=add_generation_prompt, **variables)
 
@@ -71,12 +71,16 @@ class EmbeddedTokenizer:
 
         return AutoTokenizer.from_pretrained(self.name_or_path)
 
+    def __len__(self) -> int:
+        return int(self.backend_tokenizer.get_vocab_size(with_added_tokens=True))
+
     def __call__(self, *texts: Any, **options: Any) -> Any:
         """Token ids, in the shape in which transformers gives them."""
         return self._whole(*texts, **options)
 
-    def __reduce__(self) -> tuple[type[EmbeddedTokenizer], tuple[str]]:
-        return EmbeddedTokenizer, (self.name_or_path,)  # a template can neither be copied nor pickled
+    def __reduce__(self) -> tuple[type[EmbeddedTokenizer], tuple[str], dict[str, Any]]:
+        state = {"chat_template": self.chat_template}
+        return EmbeddedTokenizer, (self.name_or_path,), state  # a compiled template can neither be copied nor pickled
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # of Python's own protocols: copying, pickling

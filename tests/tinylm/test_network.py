@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -75,4 +76,9 @@ def test_the_tokenizer_is_that_of_transformers(model: str) -> None:
         )
     assert (own.chat_template, own.eos_token_id) == (theirs.chat_template, theirs.eos_token_id)
     assert own.get_vocab() == theirs.get_vocab()
+    assert len(own) == len(theirs)
+    twin = copy.deepcopy(own)
+    twin.chat_template = theirs.chat_template = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}"
+    assert twin.apply_chat_template(TURNS, tokenize=False) == theirs.apply_chat_template(TURNS, tokenize=False)
+    assert copy.deepcopy(twin).chat_template == twin.chat_template != own.chat_template
     assert own.pad_token_id == theirs.pad_token_id  # what it has not itself, transformers answers
