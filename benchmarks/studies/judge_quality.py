@@ -52,6 +52,8 @@ AUCS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 STEP_LEN = 48  # tokens
 MAX_TOKENS = 1000  # of a solution
 SOLUTION_LEN = 500  # tokens of a solution, about: the searches that have no end of their own get as many a solution
+DIFFICULTIES = (("10 to 13 operations", 10, 13), ("14 to 24 operations", 14, 24))
+OF_DIFFICULTY = ("beam", "REBASE", "particle filter")
 CHOICES = {"best": "the best leaf", "elected": "a vote weighed by scores"}
 BASES = {"decoded": "decoded tokens", "all_tokens": "tokens of policy and judge"}
 
@@ -196,6 +198,28 @@ def add_least(report: Report, points: Sequence[Point]) -> None:
         report.closing.append(f"Above a vote of as many {words}, interval above 0: {', '.join(said)}.")
 
 
+def add_difficulty(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: Curve) -> None:
+    """Questions of few and of many operations apart: chosen answer, any right leaf, distinct answers."""
+    for name, least, most in DIFFICULTIES:
+        for cell, rows in found.items():
+            own = [at for at, each in enumerate(rows) if least <= each.num_steps <= most]
+            if not own or (cell.auc and not (cell.name in OF_DIFFICULTY and cell.auc in (0.8, 1.0))):
+                continue
+            kept, questions = [rows[at] for at in own], [rows[at].question for at in own]
+            label = f"{name}, {cell.label if cell.auc else f'vote of {curve.right.shape[1]}'}"
+            right = [each.is_right[each.elected] for each in kept] if cell.auc else curve.right[own, -1]
+            report.difference(f"{label}: accuracy, %", right, questions=questions, scale=100)
+            if cell.auc:
+                tokens = float(np.mean([each.decoded for each in kept]))
+                at_equal = curve.at(tokens)[own]
+                gain = f"{label}: points above a vote of as many decoded tokens"
+                report.difference(gain, right, at_equal, questions, scale=100)
+            any_right = [any(each.is_right) for each in kept]
+            report.difference(f"{label}: any leaf right, %", any_right, questions=questions, scale=100)
+            report.figure(f"{label}: distinct answers", float(np.mean([len(set(each.answers)) for each in kept])))
+        report.figure(f"{name}: questions", len(own))
+
+
 def plot(drawn: Mapping[str, Sequence[Point]], baselines: Sequence[Any], path: Path) -> None:
     """Points above a vote at equal tokens by the judge's AUC, and accuracy against all tokens, a panel a judge."""
     points = drawn["elected"]
@@ -287,6 +311,7 @@ def main(
     curve, baselines = add_samples(report, samples, aucs)
     drawn = add_cells(report, found, curve)
     add_least(report, drawn["elected"])
+    add_difficulty(report, found, curve)
     if plot_path is not None:
         plot(drawn, baselines, plot_path)
 
