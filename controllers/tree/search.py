@@ -22,7 +22,7 @@ from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander, expander_from
 from scaffolding_ext.controllers.tree.gates.settings import Gates
 from scaffolding_ext.controllers.tree.parts import part_from
-from scaffolding_ext.controllers.tree.score import Scorer, scorer_from
+from scaffolding_ext.controllers.tree.score import CheckerScorer, Scorer, scorer_from
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
 from scaffolding_ext.controllers.tree.steps import Steps
 from scaffolding_ext.controllers.tree.stops import Budget, Look, Spent, Stop, leader_of
@@ -133,6 +133,11 @@ class SearchController(BaseController):
             self.scorer.reads_logprobs or self.gates.skip is not None or self.gates.decode_exit is not None
         )
         self.expander.num_logprobs = int(self.expander.reads_logprobs)  # a worker that tells none is refused
+        self.expander.drops_ended = (
+            (self.scorer.is_free or isinstance(self.scorer, CheckerScorer))
+            and self.gates.decode_exit is None
+            and self.budget.seconds is None
+        )
         self._check_together()
         writes = isinstance(self.expander, WorkerExpander)
         self.required_tags = (WorkerTag.GENERATION,) if writes or insist_on_answer else ()

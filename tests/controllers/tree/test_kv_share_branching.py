@@ -400,7 +400,7 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
             "scorer.args.scorer.args.layer_exit",
             "give a mapping of its arguments",
         ),
-        ({"expander": 3}, "expander", "give a search expander, or the name of one: controller, worker"),
+        ({"expander": 3}, "expander", "give a search expander, or the name of one: controller, refine, worker"),
         (
             {"scorer": {"type": "controller", "args": {"controller": Longest(), "question": "Right?"}}},
             "scorer",

@@ -580,3 +580,13 @@ def test_a_template_without_its_places_is_refused():
     for template in ("{question}", "{answer}", "{question} {answer} {answer}", 3):
         with pytest.raises(ConfigError, match="template"):
             SearchController("AdaptiveBranching", expander={"type": "refine", "args": {"template": template}})
+
+
+@pytest.mark.parametrize(("scorer", "worth"), [("mean_logprob", [0.0]), ("random", [0.0]), ("verdict", [1.0])])
+def test_what_is_written_to_its_end_is_worth_no_blocks_unless_a_verdict_is_read_behind_it(scorer, worth):
+    worker = Stepper()
+    searched(SearchController({"type": "BestOfN", "args": {"num_samples": 3}}, scorer, budget=9), worker)
+    assert [set(task.branch_scores) for task in of_type(worker, BranchTask)] == [set(worth)]
+    worker = Stepper()
+    searched(SearchController(Beam(2, 1), scorer, budget=3), worker)
+    assert 0.0 not in of_type(worker, BranchTask)[0].branch_scores  # steps that others stand behind
