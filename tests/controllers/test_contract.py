@@ -21,12 +21,17 @@ from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.search import SearchController
+from scaffolding_ext.controllers.tree.tree_inference import ResultRewardController, TreeInferenceController
 from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.testing.controller_contract import CONTROLLER_CHECKS
 
-SCORING = {RewardController, ProcessRewardController}  # they judge what others wrote, and write nothing
+SCORING = {
+    RewardController,
+    ProcessRewardController,
+    ResultRewardController,
+}  # they judge what others wrote, and write nothing
 NEEDS_LOGPROBS = {DeepConfController, RecordChainController}  # the contract's script has none
 
 
@@ -84,6 +89,8 @@ CONTROLLERS = {
     "search_best_first": lambda: search("BestFirst", stop="unchanged"),
     "search_mcts": lambda: search({"type": "MCTS", "args": {"rollouts": True}}, look_ahead=1),
     "search_budget_guided": lambda: search("BudgetGuidedMCTS", budget={"tokens": 900}),
+    "search_refine": lambda: search("BestFirst", expander="refine"),
+    "their_tree": lambda: TreeInferenceController(NativeGenerationController()),
     "search_over_chains": lambda: search("BestOfN", expander=DynasorCoTController(chunk_size=24)),
     "vote_of_searches": lambda: MajorityVoteController(search({"type": "Beam", "args": {"width": 2}}), 2),
     "budget_cut": lambda: BudgetForcingController(40),
