@@ -98,3 +98,14 @@ def test_the_linter_finds_nothing(tool: str, paths: list[Path]) -> None:
         pytest.skip(f"{tool} is not installed here")
     process = subprocess.run([found, *map(str, paths)], capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout + process.stderr
+
+
+@pytest.mark.parametrize("python", re.findall(r"Python :: (3\.\d+)", SETUP))
+def test_a_package_is_pinned_once_for_each_python(python: str) -> None:
+    """Two pins of one package cannot be kept, and pip then refuses the whole installation."""
+    requirements = pytest.importorskip("packaging.requirements")
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [requirements.Requirement(line) for line in lines if line and not line.startswith("#")]
+    held = {"python_version": python, "python_full_version": f"{python}.0"}
+    names = [pin.name.lower().replace("_", "-") for pin in pins if pin.marker is None or pin.marker.evaluate(held)]
+    assert sorted({name for name in names if names.count(name) > 1}) == []

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 HOME = re.findall(r'^HOME = "(.+?)"', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)[0]
 PLOTS = "benchmarks/results"
 LINK = re.compile(r"(!?\[[^]]*]\()((?:\.\./)+[^)#\s]+)(#[^)\s]+)?\)")
-FIGURES = re.compile(r"^Figures?: .*not run since<!--.*$", re.MULTILINE)  # as benchmarks.check reads it
+FIGURES = re.compile(r"^Figures?: .*not run since<!--\w+-->\.?$", re.MULTILINE)  # as benchmarks.check reads it
 
 
 def on_config(config: Any) -> Any:

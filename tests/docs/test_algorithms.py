@@ -15,6 +15,10 @@ FOLDER = Path(__file__).parents[2] / "docs" / "algorithms"
 PAGES = sorted(page for page in FOLDER.glob("*.md") if page.name != "index.md")
 PARTS = ["When to use it", "YAML", "Measured", "What it does not do"]
 INSIDE_OTHERS = {"RewardController", "ProcessRewardController", "RecordChainController"}
+INSIDE_OTHERS |= {
+    "TreeInferenceController",
+    "ResultRewardController",
+}  # around TensorRT-LLM's own trees: docs/search.md
 PLAIN = {"NativeGenerationController", "DynasorGenerationController"}  # the latter is upstream's name of DynasorCoT
 
 
