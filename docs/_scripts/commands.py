@@ -17,8 +17,9 @@ HEAD = """# Commands
 
 <!-- Written by `make pages`; a test fails where it lags. -->
 
-This page lists every command and option of `scaffolding-ext`; `scaffolding-ext COMMAND --help` prints the same. Keys of a stack file can be set on the command
-line: `--set controller.args.chunk_size=64`, as often as needed. Exit codes stand on [the page of what is public](../public_api.md#commands).
+This page lists every command and option of `scaffolding-ext`; `scaffolding-ext COMMAND --help` prints the same. Keys of
+a stack file can be set on the command line: `--set controller.args.chunk_size=64`, as often as needed. Exit codes stand
+on [the page of what is public](../public_api.md#commands).
 """
 
 
