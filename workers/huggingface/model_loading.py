@@ -14,7 +14,7 @@ from scaffolding_ext.prompts.model_files import how_to_load
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
 
 _DTYPES = ("float32", "bfloat16", "float16")
-_KV_DTYPES = ("float16",)  # of what a narrower cache is made, on a CPU
+_NARROWER = {"kv_cache_dtype": ("float16",), "weight_dtype": ("bfloat16", "int8")}  # than float32, on a CPU
 _LEAST = {
     **dict.fromkeys(("threads", "max_batch_size", "max_seq_len", "prefill_chunk", "kv_cache_bytes"), 1),
     **dict.fromkeys(("prefix_cache_bytes", "seed"), 0),
@@ -63,8 +63,9 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     device = given.get("device", "cpu")
     if device != "cpu":
         _check_kind(device)
-    if given.get("kv_cache_dtype") is not None:
-        _check_kv_dtype(given["kv_cache_dtype"], given.get("dtype", "float32"), device)
+    for key in _NARROWER:
+        if given.get(key) is not None:
+            _check_narrower(key, given[key], given.get("dtype", "float32"), device)
     if "model" in given:
         model = given["model"]
         if not isinstance(model, str):
@@ -73,20 +74,15 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             how_to_load(model_folder(model), model, bool(given.get("trust_remote_code")))
 
 
-def _check_kv_dtype(kv_cache_dtype: Any, dtype: Any, device: Any) -> None:
-    """Refuse keys and values of a type that nothing reads."""
-    if kv_cache_dtype == dtype:
+def _check_narrower(key: str, value: Any, dtype: Any, device: Any) -> None:
+    """Refuse keys, values or weights of a type that nothing reads."""
+    if value == dtype:
         return
-    require.one_of("kv_cache_dtype", kv_cache_dtype, (dtype, *_KV_DTYPES))
+    require.one_of(key, value, (dtype, *_NARROWER[key]))
     if dtype != "float32":
-        raise ConfigError(
-            f"is {kv_cache_dtype!r}, which goes with dtype 'float32'; dtype is {dtype!r}", "kv_cache_dtype"
-        )
+        raise ConfigError(f"is {value!r}, which goes with dtype 'float32'; dtype is {dtype!r}", key)
     if device != "cpu":
-        raise ConfigError(
-            f"is {kv_cache_dtype!r}, which is for the CPU; on device {device!r} set dtype to {kv_cache_dtype!r}",
-            "kv_cache_dtype",
-        )
+        raise ConfigError(f"is {value!r}, which is for the CPU; on device {device!r} leave it out and set dtype", key)
 
 
 def _check_kind(device: Any) -> None:

@@ -54,6 +54,8 @@ class HuggingFaceWorker(ChatWorker):
         kv_cache_dtype: `"float16"` keeps keys and values in half the memory, on a CPU with `dtype` `"float32"`. They
             are rounded to 11 significant bits, and widened where they are read; nearly all greedy texts stay the same.
             None keeps them as `dtype`.
+        weight_dtype: `"bfloat16"` or `"int8"` rounds the matrices of linear layers and their inputs, with `dtype`
+            `"float32"` on a CPU that is fast at it. That is faster, and texts are others. None keeps them as `dtype`.
         device: A torch device.
         threads: Threads of each torch operation of this worker. Where other work shares the cores, another worker's
             included, 1 is often fastest.
@@ -92,6 +94,7 @@ class HuggingFaceWorker(ChatWorker):
         *,
         dtype: str = "float32",
         kv_cache_dtype: str | None = None,
+        weight_dtype: str | None = None,
         device: str = "cpu",
         threads: int = 1,
         max_batch_size: int = 64,
@@ -111,6 +114,7 @@ class HuggingFaceWorker(ChatWorker):
             model=model,
             dtype=dtype,
             kv_cache_dtype=kv_cache_dtype,
+            weight_dtype=weight_dtype,
             device=device,
             threads=threads,
             max_batch_size=max_batch_size,
@@ -133,6 +137,10 @@ class HuggingFaceWorker(ChatWorker):
         from scaffolding_ext.workers.huggingface.layer_loop import why_not_layer_by_layer
         from scaffolding_ext.workers.huggingface.model_limits import check_attention, kv_limits, rounded_to
 
+        if weight_dtype is not None and weight_dtype != dtype:
+            from scaffolding_ext.workers.huggingface.narrow_weights import narrow_weights
+
+            narrow_weights(network, weight_dtype)
         kv_dtype = rounded_to(dtype, kv_cache_dtype)
         if attends_to_blocks and threads == 1 and (device, dtype) == ("cpu", "float32"):
             warn_without_kernel()

@@ -100,9 +100,15 @@ def test_keys_and_values_of_a_type_that_nothing_reads():
     error = refusal(MODEL, kv_cache_dtype="float16", dtype="bfloat16")
     assert str(error) == "kv_cache_dtype: is 'float16', which goes with dtype 'float32'; dtype is 'bfloat16'"
     error = refusal(MODEL, kv_cache_dtype="float16", device="cuda")
-    assert error.message == "is 'float16', which is for the CPU; on device 'cuda' set dtype to 'float16'"
+    assert error.message == "is 'float16', which is for the CPU; on device 'cuda' leave it out and set dtype"
     with HuggingFaceWorker(MODEL, kv_cache_dtype="bfloat16", dtype="bfloat16", max_seq_len=32):
         pass  # it says what holds anyway
+
+
+def test_weights_of_a_type_that_nothing_reads():
+    assert str(refusal(MODEL, weight_dtype="int4")) == "weight_dtype: is 'int4'; choose one of float32, bfloat16, int8"
+    assert refusal(MODEL, weight_dtype="int8", dtype="bfloat16").key == "weight_dtype"
+    assert refusal(MODEL, weight_dtype="int8", device="cuda").key == "weight_dtype"
 
 
 def test_an_attention_that_does_not_exist():

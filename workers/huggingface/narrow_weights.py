@@ -1,0 +1,97 @@
+"""Linear layers whose matrices take less memory than float32: on a CPU, reading them is what one request waits for.
+
+All else stays float32. Every row is computed from itself alone, so a text does not depend on what runs beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+
+from scaffolding_ext.errors import ConfigError
+
+_MOST = 127  # of an int8 that has its negative
+_LEAST = 1e-30  # so that a row of zeros can be divided
+
+
+class BFloat16Linear(torch.nn.Module):  # type: ignore[misc]
+    """A linear layer in bfloat16, for float32 on both sides.
+
+    Args:
+        layer: Its weights are copied, rounded to 8 significant bits; inputs are rounded alike.
+    """
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.register_buffer("matrix", layer.weight.detach().bfloat16())
+        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().bfloat16())
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return linear(inputs.bfloat16(), self.matrix, self.bias).float()
+
+
+class Int8Linear(torch.nn.Module):  # type: ignore[misc]
+    """A linear layer in whole numbers of 8 bits, for float32 on both sides.
+
+    Each output has a scale of its own for its weights, each token one for its inputs; sums are exact.
+
+    Args:
+        layer: Its weights are copied, rounded to the nearest of 255 numbers of equal distance.
+
+    Reference:
+        Dettmers et al., LLM.int8() (arXiv 2208.07339), section 2.1, vector-wise quantization. Deviation: inputs that
+        stand out are not kept apart.
+    """
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        weights = layer.weight.detach()
+        scales = weights.abs().amax(1).clamp(min=_LEAST) / _MOST
+        self.register_buffer("matrix", (weights / scales[:, None]).round().to(torch.int8))
+        self.register_buffer("scales", scales)
+        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        own = rows.abs().amax(1, keepdim=True).clamp_(min=_LEAST) / _MOST
+        sums = torch._int_mm((rows / own).round_().to(torch.int8), self.matrix.t())
+        outputs = sums.float().mul_(own).mul_(self.scales)
+        if self.bias is not None:
+            outputs += self.bias
+        return outputs.unflatten(0, inputs.shape[:-1])
+
+
+LAYERS = {"bfloat16": BFloat16Linear, "int8": Int8Linear}
+# The instructions with which torch's kernel is fast, and its word for whether a processor has them; without them it
+# computes the same many times as slowly.
+_NEEDS = {"bfloat16": ("AVX512_BF16", "_is_avx512_bf16_supported"), "int8": ("AVX512_VNNI", "_is_vnni_supported")}
+
+
+def narrow_weights(network: Any, weight_dtype: str) -> None:
+    """Put layers with narrower weights in the place of a model's linear layers.
+
+    Args:
+        network: A model in float32 on the CPU; changed.
+        weight_dtype: One of `LAYERS`.
+
+    Raises:
+        ConfigError: This processor computes it slowly, or the model has no linear layer.
+    """
+    needed, has_it = _NEEDS[weight_dtype]
+    if not getattr(torch.cpu, has_it, bool)():
+        raise ConfigError(
+            f"is {weight_dtype!r}, which this processor computes slowly: it lacks {needed}; leave it out",
+            "weight_dtype",
+        )
+    found = [
+        (parent, name, child)
+        for parent in network.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, torch.nn.Linear)
+    ]
+    if not found:
+        raise ConfigError(f"is {weight_dtype!r}, and the model has no linear layer: leave it out", "weight_dtype")
+    for parent, name, child in found:
+        setattr(parent, name, LAYERS[weight_dtype](child))
