@@ -225,7 +225,9 @@ def main(
             write_gguf(model, files["float32"])
         if float16:
             files["float16"] = as_float16(next(iter(files.values())), Path(folder) / "model.float16.gguf")
-        ours: dict[str, dict[str, Any]] = {"float32": {}, "int8": {"weight_dtype": "int8", "kv_cache_dtype": "float16"}}
+        ours: dict[str, dict[str, Any]] = {"float32": {}}
+        if not model.startswith("tinylm/"):  # of an embedded one they stay as they are
+            ours["int8"] = {"weight_dtype": "int8", "kv_cache_dtype": "float16"}
         makers: dict[str, Callable[[], Ours | Theirs]] = {}
         for name, options in ours.items():
             makers[f"ours {name}"] = partial(Ours, model, threads, {"max_batch_size": most, **options})

@@ -77,13 +77,16 @@ def narrow_weights(network: Any, weight_dtype: str) -> None:
         weight_dtype: One of `LAYERS`.
 
     Raises:
-        ConfigError: This processor computes it slowly, or the model has no linear layer.
+        ConfigError: This processor computes it slowly, the model has no linear layer, or it is an embedded one, whose
+            weights fit into the processor's cache.
     """
+    key = "weight_dtype"
+    if not isinstance(network, torch.nn.Module):
+        raise ConfigError(f"is {weight_dtype!r}, which does not pay for an embedded model: leave it out", key)
     needed, has_it = _NEEDS[weight_dtype]
     if not getattr(torch.cpu, has_it, bool)():
         raise ConfigError(
-            f"is {weight_dtype!r}, which this processor computes slowly: it lacks {needed}; leave it out",
-            "weight_dtype",
+            f"is {weight_dtype!r}, which this processor computes slowly: it lacks {needed}; leave it out", key
         )
     found = [
         (parent, name, child)
@@ -92,6 +95,6 @@ def narrow_weights(network: Any, weight_dtype: str) -> None:
         if isinstance(child, torch.nn.Linear)
     ]
     if not found:
-        raise ConfigError(f"is {weight_dtype!r}, and the model has no linear layer: leave it out", "weight_dtype")
+        raise ConfigError(f"is {weight_dtype!r}, and the model has no linear layer: leave it out", key)
     for parent, name, child in found:
         setattr(parent, name, LAYERS[weight_dtype](child))

@@ -73,7 +73,7 @@ def test_a_row_in_whole_numbers_depends_on_itself_alone(layer):
 @kinds
 def test_a_worker_gives_nearly_the_models_texts_from_a_fraction_of_the_bytes(weight_dtype):
     def texts(**options):
-        with HuggingFaceWorker(MODEL, **options) as worker:
+        with HuggingFaceWorker(MODEL, attn_implementation="sdpa", **options) as worker:  # loaded by transformers
             network = worker._engine._batch._runner._model
             tasks = [GenerationTask(input_tokens=[*range(5, 20 + n)], max_tokens=24, temperature=0.0) for n in range(8)]
 
@@ -95,7 +95,12 @@ def test_a_processor_that_is_slow_at_it_is_refused(monkeypatch, weight_dtype):
     needed, has_it = module._NEEDS[weight_dtype]
     monkeypatch.setattr(torch.cpu, has_it, lambda: False, raising=False)
     with pytest.raises(ConfigError, match=rf"^weight_dtype: is '{weight_dtype}', .*: it lacks {needed}; leave it out$"):
-        HuggingFaceWorker(MODEL, weight_dtype=weight_dtype)
+        HuggingFaceWorker(MODEL, attn_implementation="sdpa", weight_dtype=weight_dtype)
+
+
+def test_an_embedded_model_is_refused():
+    with pytest.raises(ConfigError, match=r"^weight_dtype: is 'int8', which does not pay for an embedded model"):
+        HuggingFaceWorker(MODEL, weight_dtype="int8")
 
 
 def test_a_model_without_linear_layers_is_refused(monkeypatch):
