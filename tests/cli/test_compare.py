@@ -29,8 +29,8 @@ def test_tables_hold_what_was_found(runs: list[Path]) -> None:
     result = compare(*runs)
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert "only quick right: q4" in lines
-    assert "only plain right, against quick: none" in lines
+    assert "questions that only quick got right: q4" in lines
+    assert "questions that only plain got right, against quick: none" in lines
     assert "plain 100.0 -" in lines
     assert any(line.startswith("quick 40 +2.5 (+0.0..+7.5) 0:1, 1 0.582 (") for line in lines)
 

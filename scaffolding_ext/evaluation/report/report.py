@@ -108,8 +108,9 @@ def text_of(compared: Compared) -> str:
     shown.print(pairs_table(compared.comparisons))
     shown.print(reasons_table(compared.runs))
     for one in compared.comparisons:
-        shown.print(f"only {one.baseline} right, against {one.run}: {shown_keys(one.only_baseline_right)}")
-        shown.print(f"only {one.run} right: {shown_keys(one.only_run_right)}")
+        only_baseline = shown_keys(one.only_baseline_right)
+        shown.print(f"questions that only {one.baseline} got right, against {one.run}: {only_baseline}")
+        shown.print(f"questions that only {one.run} got right: {shown_keys(one.only_run_right)}")
         shown.print(f"questions for a power of 0.9, {one.run}: {shown_needed(one.needed, one.margin)}")
     for sweep in compared.sweeps:
         shown.print(sweep_table(sweep))
