@@ -5,7 +5,9 @@ Whole questions are resampled, so that a question's total is all that an interva
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -26,12 +28,21 @@ Origin = (
 class Columns:
     """The columns of a report by name; equal ones are kept once.
 
+    Args:
+        packed: What `packed` gave.
+
     Attributes:
         kept: Numbers in one line of text, by name of the column.
     """
 
-    def __init__(self, kept: Mapping[str, str] | None = None) -> None:
-        self.kept = dict(kept or {})
+    def __init__(self, packed: str | None = None) -> None:
+        self.kept: dict[str, str] = {}
+        if packed:
+            self.kept = json.loads(zlib.decompress(base64.b85decode(packed)))
+
+    def packed(self) -> str:
+        """All columns in one short text: JSON, compressed by zlib, in base 85."""
+        return base64.b85encode(zlib.compress(json.dumps(self.kept).encode(), 9)).decode()
 
     def keep(self, values: npt.ArrayLike) -> str:
         """Keep a column of numbers, shape [num_questions]; returns its name."""

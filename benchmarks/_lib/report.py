@@ -92,7 +92,7 @@ class Report:
             name: {key: float(f"{entry:.8g}") if isinstance(entry, float) else entry for key, entry in figure.items()}
             for name, figure in self.figures.items()
         }
-        return {"setting": self.setting, "figures": figures, "bars": bars, "columns": self.columns.kept}
+        return {"setting": self.setting, "figures": figures, "bars": bars, "columns": self.columns.packed()}
 
     def show(self) -> None:
         """Print tables."""

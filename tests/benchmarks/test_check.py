@@ -28,7 +28,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "gain": {"value": -1.25, "low": -4, "high": 2},
         "tokens": {"value": 1234.5, "low": None, "high": None},
     }
-    document = {"setting": {"commit": "0123456789abcdef", "seed": 0}, "figures": figures, "columns": {}}
+    document = {"setting": {"commit": "0123456789abcdef", "seed": 0}, "figures": figures, "columns": ""}
     (tmp_path / "mine.json").write_text(json.dumps(document), encoding="utf-8")
     yield tmp_path
     pages.result.cache_clear()
