@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import scaffolding_ext
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.family_choice import config_of, thinking_mark
 from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import Purpose, purpose_of
@@ -125,11 +126,19 @@ class GreedyWatch:
 
 
 def _thinks(folder: str) -> bool:
-    """Whether a model's files know `</think>`; the embedded models' do not count."""
+    """Whether a chat template, or a vocabulary without one, marks thinking; the embedded models do not count."""
     if _PACKAGE in Path(folder).parents:
         return False
-    paths = (_local(folder, name) for name in ("chat_template.jinja", "tokenizer_config.json", "tokenizer.json"))
-    return any("</think>" in path.read_text(encoding="utf-8") for path in paths if path is not None)
+    own = _local(folder, "chat_template.jinja")
+    template = (
+        config_of(folder, "tokenizer_config.json").get("chat_template")
+        if own is None
+        else own.read_text(encoding="utf-8")
+    )
+    if template is not None:
+        return thinking_mark(str(template)) is not None
+    vocabulary = _local(folder, "tokenizer.json")
+    return vocabulary is not None and "</think>" in vocabulary.read_text(encoding="utf-8")
 
 
 def _local(folder: str, name: str) -> Path | None:

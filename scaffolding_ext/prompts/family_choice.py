@@ -58,14 +58,18 @@ def chosen_family(folder: str, tokenizer: PreTrainedTokenizerFast) -> FamilyChoi
             if said in _BY_TYPE:
                 return FamilyChoice(_BY_TYPE[said], f"config.json has {key} {said}")
     if tokenizer.chat_template is not None:
-        template = str(tokenizer.chat_template)
-        for mark, family in _BY_MARK.items():
-            if mark in template:
-                return FamilyChoice(family, f"the chat template has {mark}")
+        mark = thinking_mark(str(tokenizer.chat_template))
+        if mark is not None:
+            return FamilyChoice(_BY_MARK[mark], f"the chat template has {mark}")
         return FamilyChoice("instruct", f"the chat template has no mark of thinking, such as {_THINKING}")
     if _THINKING in tokenizer.get_vocab():
         return FamilyChoice("deepseek_r1", f"there is no chat template, and the vocabulary has {_THINKING}")
     return FamilyChoice("instruct", f"there is no chat template, and the vocabulary has no {_THINKING}")
+
+
+def thinking_mark(template: str) -> str | None:
+    """What a chat template writes around thinking; None where it writes nothing of the kind."""
+    return next((mark for mark in _BY_MARK if mark in template), None)
 
 
 def config_of(folder: str, name: str = "config.json") -> Mapping[str, Any]:

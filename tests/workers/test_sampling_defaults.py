@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,24 @@ def test_the_transformers_worker_takes_the_models_own_sampling(tmp_path: Path) -
         return task.output_tokens or []
 
     assert ids(str(folder)) == ids(MODEL, temperature=3.0, top_k=40) != ids(MODEL)
+
+
+@pytest.mark.parametrize(
+    ("template", "thinks"),
+    [
+        ("qwen3", True),
+        ("gpt_oss", True),
+        ("magistral", True),
+        ("qwen3_instruct_2507", False),
+        ("llama3_instruct", False),
+    ],
+)
+def test_the_chat_template_says_whether_a_model_thinks(
+    template: str, thinks: bool, saved_model: Callable[..., str]
+) -> None:
+    """The vocabulary of all of them has `</think>`, as that of Qwen3-Instruct-2507 does."""
+    watch = GreedyWatch(saved_model(template))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        watch.see(GenerationTask(), 0.0)
+    assert [warning.category for warning in caught] == [GreedyThinkingWarning] * thinks
