@@ -76,7 +76,7 @@ def write_back_branch(task: BranchTask, lowered: list[GenerationTask]) -> None:
     """
     task.outputs = [output_of(generation) for generation in lowered]
     task.output_tokens = [generation.output_tokens or [] for generation in lowered]
-    steps = [[] if generation.output_tokens == [] else _logprobs_of(generation) for generation in lowered]
+    steps = [_steps_of(generation) for generation in lowered]
     task.confidences = [generation_confidence([math.exp(_top(step)) for step in own]) for own in steps]
     try:
         task.logprobs = [sampled_logprobs(ids, own) for ids, own in zip(task.output_tokens, steps, strict=True)]
@@ -123,6 +123,12 @@ def probability_of_first(first: float, second: float) -> float:
 
 def _top(step: Mapping[int, Any]) -> float:
     return float(max(entry.logprob for entry in step.values()))
+
+
+def _steps_of(generation: GenerationTask) -> Sequence[Mapping[int, Any]]:
+    """What was reported for each token of a branch, none behind its last: a stop word may be cut from the ids alone."""
+    ids = generation.output_tokens
+    return [] if ids == [] else _logprobs_of(generation)[: None if ids is None else len(ids)]
 
 
 def _logprobs_of(generation: GenerationTask) -> Sequence[Mapping[int, Any]]:

@@ -51,7 +51,7 @@ def test_a_branch_task_becomes_one_generation_a_suffix():
     write_back_branch(task, lowered)
     assert task.outputs == ["a", "", "b"]
     assert task.output_tokens == [[97], [], []]
-    assert task.confidences == pytest.approx([0.7, 0.0, 0.25])  # the mean of 0.5 and 0.9
+    assert task.confidences == pytest.approx([0.5, 0.0, 0.25])  # what was told behind the one token does not count
     assert task.logprobs == [pytest.approx([math.log(0.5)]), [], []]
     assert task.finish_reasons == ["length", "stop", None]
 

@@ -57,6 +57,7 @@ def test_the_shortest_remaining_goes_first_by_what_was_learned() -> None:
 
 def test_a_program_that_said_nothing_of_its_steps_had_one() -> None:
     policy = ShortestRemaining(phi=100)
+    assert policy.num_tokens(Progress(1, 0.0, None, 0, Steps("", 0, 4, 0.5))) == 2  # of nothing known a step is a token
     for tokens in (40, 60):
         policy.learn(Progress(0, 0.0, None, tokens))
     policy.learn(Progress(0, 0.0, None, 0))  # it failed before its first token: nothing to learn
