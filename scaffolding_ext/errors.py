@@ -1,5 +1,6 @@
 """Every exception that the package raises on purpose.
 
+```text
 ScaffoldingExtError
 ├── ConfigError                 a stack file or an argument is wrong; names the key's path
 │   ├── UnknownNameError        a name that no registry knows; lists the known ones
@@ -22,6 +23,7 @@ ScaffoldingExtError
     ├── RequestCancelledError   the request was cancelled
     ├── TokenLimitError         the request decoded more tokens than it may
     └── ShutdownError           the host was shut down first
+```
 
 All of them can be pickled, so that they cross processes.
 """
