@@ -45,7 +45,7 @@ EXTRAS = {
     "problems": ["reasoning-gym>=0.1.25", "datasets>=3"],
     "plots": ["matplotlib>=3.8"],
     "semantic": ["sentence-transformers>=3"],
-    "ray": ["ray>=2.50"],
+    "ray": ["ray[serve]>=2.50"],
     "lm-eval": ["lm-eval>=0.4.9"],
     "inspect": ["inspect-ai>=0.3.200"],
     "otel": ["opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-http>=1.30"],

@@ -43,6 +43,7 @@ class Front:
         keys: Who may ask.
         tokens_per_minute: Of each holder of a key; None bounds nothing.
         clock: Seconds, for budgets and durations.
+        metrics: Makes the metrics, given what counts the choices under way.
 
     Raises:
         ConfigError: Two stacks have one name.
@@ -60,6 +61,7 @@ class Front:
         keys: Keys | None = None,
         tokens_per_minute: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        metrics: Callable[[Callable[[], dict[str, int]]], Metrics] = Metrics,
     ) -> None:
         self.stacks = {stack.name: stack for stack in stacks}
         if len(self.stacks) < len(stacks):
@@ -69,7 +71,7 @@ class Front:
         self._keys = keys or Keys(None)
         self._budgets = TokenBudgets(tokens_per_minute, clock)
         self._clock = clock
-        self.metrics = Metrics(lambda: {name: stack.num_open for name, stack in self.stacks.items()})
+        self.metrics = metrics(lambda: {name: stack.num_open for name, stack in self.stacks.items()})
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._endpoint("chat", ChatBody, "chatcmpl"), methods=["POST"]),

@@ -1,0 +1,81 @@
+"""Files in `deploy/` fit the tools that read them: by these tools' own schemas where they are installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaffolding_ext import plain_yaml
+from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.config import StackConfig
+from scaffolding_ext.stack.load import load_config
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+MANIFESTS = (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8").split("\n---\n")
+
+
+def manifest(kind: str, name: str) -> Any:
+    (found,) = (
+        document
+        for document in (plain_yaml.parse(text, "kubernetes.yaml") for text in MANIFESTS)
+        if (document["kind"], document["metadata"]["name"]) == (kind, name)
+    )
+    return found
+
+
+def compose() -> Any:
+    yaml = pytest.importorskip("yaml")
+    return yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+
+
+def test_the_stacks_are_stacks() -> None:
+    config = load_config(DEPLOY / "stack.yaml")
+    assert type(check_stack(config)).__name__ == "DynasorCoTController"
+    text = manifest("ConfigMap", "scaffolding-stack")["data"]["stack.yaml"]
+    assert StackConfig.model_validate(plain_yaml.parse(text, "stack.yaml")) == config
+
+
+def test_the_stack_asks_the_engine_where_it_is() -> None:
+    services = compose()["services"]
+    for engine in ("vllm", "trtllm"):
+        assert services[engine]["networks"]["default"]["aliases"] == ["engine"]
+        assert services["serve"]["depends_on"][engine]["condition"] == "service_healthy"
+    url = load_config(DEPLOY / "stack.yaml").workers["generation"].args["base_url"]
+    assert url == "http://engine:8000/v1"
+    assert manifest("Service", "engine")["spec"]["ports"][0]["port"] == 8000
+
+
+def test_every_service_has_a_health_check() -> None:
+    assert all("healthcheck" in service for service in compose()["services"].values())
+    for name in ("engine", "scaffolding"):
+        (container,) = manifest("Deployment", name)["spec"]["template"]["spec"]["containers"]
+        assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
+    (serve,) = manifest("Deployment", "scaffolding")["spec"]["template"]["spec"]["containers"]
+    assert serve["readinessProbe"]["httpGet"]["path"] == "/ready"
+
+
+@pytest.mark.parametrize("text", MANIFESTS)
+def test_kubernetes_takes_the_manifest(text: str) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    kubernetes_validate.validate(plain_yaml.parse(text, "kubernetes.yaml"), "1.31", strict=True)
+
+
+def test_compose_takes_the_file() -> None:
+    spec = pytest.importorskip("compose_viz.spec.compose_spec")
+    spec.ComposeSpecification.model_validate(compose())
+
+
+def test_ray_serve_takes_the_file() -> None:
+    pytest.importorskip("ray.serve")
+    from ray.serve.schema import ServeDeploySchema
+
+    from scaffolding_ext.serving.ray_app import NAME, application
+
+    schema = ServeDeploySchema.model_validate(plain_yaml.read(DEPLOY / "ray_serve.yaml"))
+    (asked,) = schema.applications
+    (deployment,) = asked.deployments
+    assert deployment.name == NAME
+    assert deployment.autoscaling_config["target_ongoing_requests"] == 32
+    assert asked.import_path == f"{application.__module__}:{application.__name__}"
