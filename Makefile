@@ -16,7 +16,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-SOURCES := scaffolding_ext controllers workers configs tests benchmarks docs setup.py
+SOURCES := scaffolding_ext controllers workers configs tests benchmarks docs examples setup.py
 
 SHELL := /bin/bash
 export TIMEFORMAT := took %0R s, %0U s of CPU
