@@ -41,6 +41,7 @@ from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 BLOCK = 50  # problems that are run and stored together
 FULL, SKIP, EXIT, BOTH, RANDOM = "full verification", "skip gate", "layer exit", "skip gate and exit", "random skip"
 VOTE, MEAN_LOGPROB, FIRST = "vote", "best by mean log-probability", "one branch"
+WEIGHED = "vote weighed by mean log-probability"  # the default
 NUM_STEPS = 25  # of each threshold of the curve
 
 Choice = Callable[[BranchedProblem], int]
@@ -67,10 +68,10 @@ class Method(NamedTuple):
         return [not same_answer(p.answers[own], p.answers[other]) for p, own, other in pairs]
 
 
-def elected(problem: BranchedProblem) -> int:
-    """The first branch with the answer that most branches have."""
+def elected(problem: BranchedProblem, weights: Sequence[float] | None = None) -> int:
+    """The first branch with the answer that most branches have, or the largest sum of weights."""
     classes = group(problem.answers)
-    winner = vote(classes)
+    winner = vote(classes, weights)
     return classes.index(winner) if winner >= 0 else 0
 
 
@@ -115,6 +116,7 @@ def methods(calibration: BranchingCalibration, problems: Sequence[BranchedProble
         "verdict without confidence": lambda problem: problem.chosen(weighs_confidence=False),
         "most confident branch": most_confident,
         VOTE: elected,
+        WEIGHED: lambda problem: elected(problem, problem.mean_probabilities),
         MEAN_LOGPROB: lambda problem: int(np.argmax(problem.mean_probabilities)),
         FIRST: lambda problem: 0,
     }
@@ -131,6 +133,14 @@ def add_methods(report: Report, found: dict[str, Method]) -> None:
             report.difference(
                 f"{name} against {FULL}: accuracy, points", method.right, found[FULL].right, method.ids, scale=100
             )
+    for name in (VOTE, MEAN_LOGPROB, FIRST):
+        report.difference(
+            f"{WEIGHED} against {name}: accuracy, points",
+            found[WEIGHED].right,
+            found[name].right,
+            found[FULL].ids,
+            scale=100,
+        )
     for name in (SKIP, BOTH):
         report.bar(f"{name}: answers changed", float(np.mean(found[name].changed(found[FULL]))), "<=", 0.005)
 

@@ -26,7 +26,7 @@ from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 
 
 class KVShareBranchingController(SearchController):
-    """Writes several branches on one prompt, judges them, and gives the best, or the answer that most of them give.
+    """Writes several branches on one prompt, judges them, and gives the answer that most of them give, or the best.
 
     It is a `SearchController` of depth 1 with the gates of RKSC; beyond depth 1 it is a beam search. The prompt's KV is
     there once: a worker that serves `BranchTask` shares it by itself, on others block reuse does. Judgements are the
@@ -43,7 +43,8 @@ class KVShareBranchingController(SearchController):
         scorer: What a branch is worth: `"mean_logprob"`, the geometric mean of its tokens' probabilities, which came
             with them, or `"verdict"`, P(yes) to a question behind it, times the square root of its confidence; or as
             for `SearchController`.
-        selector: Which branch is the answer: `best`, `vote` (over the branches' answers), or as for `SearchController`.
+        selector: Which branch is the answer: `vote` (over the branches' answers, weighed by their scores), `best`, or
+            as for `SearchController`.
         gates: `{skip, decode_exit}`: when no branch is judged (`{least, gap}`), and when the others end (`{after,
             least, gap}`). Each is true for the paper's, false for never. A `skip` of None takes the calibration's.
         calibration: A file of `scaffolding-ext calibrate branching`. Its skip gate and its layer exit hold for
@@ -66,7 +67,7 @@ class KVShareBranchingController(SearchController):
         *,
         expander: Expander | Controller | Mapping[str, Any] | str | None = None,
         scorer: Scorer | Controller | Mapping[str, Any] | str = "mean_logprob",
-        selector: Selector | Mapping[str, Any] | str = "best",
+        selector: Selector | Mapping[str, Any] | str = "vote",
         gates: Gates | Mapping[str, Any] | None = None,
         calibration: str | os.PathLike[str] | None = None,
         beam_width: int = 2,

@@ -236,7 +236,9 @@ def test_beyond_depth_one_the_best_go_on(events):
 
 def test_a_branch_that_has_ended_stays_in_the_running():
     worker = Sharer(TEXTS, VERDICTS | {"boxed{3}": 0.95, "A so": 0.9, "B hence": 0.2})
-    result = answer(worker, max_depth=2, beam_width=2, step_tokens=16, sampling_params={"temperature": 1.0})
+    result = answer(
+        worker, max_depth=2, beam_width=2, step_tokens=16, selector="best", sampling_params={"temperature": 1.0}
+    )
     second = of_type(worker, BranchTask)[1]
     assert Characters().decode(second.prefix_tokens) == r"What?A so it is \boxed"
     assert len(second.suffixes) == 3  # all that may run at once
@@ -248,6 +250,14 @@ def test_the_probabilities_of_its_tokens_score_a_branch_for_nothing():
     result = answer(worker, scorer="mean_logprob")
     assert [type(task) for task in worker.tasks] == [BranchTask]
     assert result.outputs[0].answer == "1"
+
+
+def test_branches_vote_unless_the_best_is_asked_for():
+    """Two of three agree; the third is the one that its verdict likes most."""
+    texts = [r"A so \boxed{3}", r"B hence \boxed{4}", r"C well \boxed{3}"]
+    verdicts = {"boxed{4}": 0.9, "boxed{3}": 0.6}
+    assert answer(Sharer(texts, verdicts)).outputs[0].answer == "3"
+    assert answer(Sharer(texts, verdicts), selector="best").outputs[0].answer == "4"
 
 
 class Longest(BaseController):
