@@ -254,7 +254,7 @@ def test_the_probabilities_of_its_tokens_score_a_branch_for_nothing():
 
 def test_branches_vote_unless_the_best_is_asked_for():
     """Two of three agree; the third is the one that its verdict likes most."""
-    texts = [r"A so \boxed{3}", r"B hence \boxed{4}", r"C well \boxed{3}"]
+    texts = {"A": (r"A so \boxed{3}", 0.5), "B": (r"B hence \boxed{4}", 0.5), "C": (r"C well \boxed{3}", 0.5)}
     verdicts = {"boxed{4}": 0.9, "boxed{3}": 0.6}
     assert answer(Sharer(texts, verdicts)).outputs[0].answer == "3"
     assert answer(Sharer(texts, verdicts), selector="best").outputs[0].answer == "4"
