@@ -55,14 +55,20 @@ def right_share(job: dict[str, Any]) -> float:
 
 
 def _is_right(left: str, right: str) -> bool:
-    tokens = re.findall(r"-?\d[\d,]*(?:\.\d+)?|[-+*/x×÷]", left.replace("$", "").replace(" ", ""))  # noqa: RUF001
-    numbers = [float(token.replace(",", "")) for token in tokens[::2]]
-    value, sums = numbers[0], 0.0
-    for sign, number in zip(tokens[1::2], numbers[1:], strict=False):
-        if sign in "+-":
-            sums, value = sums + value, number if sign == "+" else -number
-        elif sign in "/÷" and number == 0:
+    tokens = re.findall(r"\d[\d,]*(?:\.\d+)?|[-+*/x×÷]", left)  # noqa: RUF001
+    value, total, sign, pending = 0.0, 0.0, 1.0, "+"
+    for token in tokens:
+        if not token[0].isdigit():
+            if pending and token == "-":
+                sign = -sign  # of the number that follows
+            pending = pending or token
+            continue
+        number = sign * float(token.replace(",", ""))
+        if pending in ("/", "÷") and number == 0:
             return False
+        if pending in ("+", "-"):
+            total, value = total + value, number if pending == "+" else -number
         else:
-            value = value / number if sign in "/÷" else value * number
-    return abs(sums + value - float(right.replace(",", ""))) < 0.01
+            value = value / number if pending in ("/", "÷") else value * number
+        sign, pending = 1.0, ""
+    return abs(total + value - float(right.replace(",", ""))) < 0.01

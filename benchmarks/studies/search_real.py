@@ -94,7 +94,7 @@ def main(report: Report, model: str, num_questions: int, max_tokens: int, step_t
             controller = SearchController(
                 strategy,
                 CheckerScorer(),
-                selector="vote",
+                selector="best",
                 steps={"ends": ["\n"], "max_tokens": step_tokens},
                 max_tokens=max_tokens,
                 budget={"tokens": budget},
