@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import subprocess
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 import openai
@@ -246,3 +250,47 @@ def test_nothing_is_imported_without_the_extra_and_the_error_says_how(monkeypatc
         Telemetry()
     with pytest.raises(MissingDependencyError, match=r"pip install '\.\[otel\]'"):
         Telemetry.from_environment()
+
+
+def test_a_stack_file_sends_spans_where_the_environment_says(tmp_path: Path) -> None:
+    """A process of its own, since OpenTelemetry has one provider a process, and a collector that takes what comes."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    bodies: list[bytes] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["content-length"]))
+            bodies.append(gzip.decompress(content) if self.headers.get("content-encoding") == "gzip" else content)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    stack = {
+        "controller": {"type": "NativeGenerationController"},
+        "workers": {"generation": {"type": "ScriptedWorker", "args": {"respond": "7"}}},
+        "opentelemetry": True,
+    }
+    (tmp_path / "stack.yaml").write_text(json.dumps(stack))
+    code = (
+        "from scaffolding_ext import load_stack\nwith load_stack('stack.yaml') as llm:\n    llm.generate('How many?')\n"
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        serving = threading.Thread(target=collector.serve_forever)
+        serving.start()
+        try:
+            place = f"http://127.0.0.1:{collector.server_port}"
+            environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": place, "OTEL_SERVICE_NAME": "mine"}
+            subprocess.run([sys.executable, "-c", code], check=True, timeout=300, cwd=tmp_path, env=environment)
+        finally:
+            collector.shutdown()
+            serving.join()
+    (request,) = map(ExportTraceServiceRequest.FromString, bodies)
+    (resource,) = request.resource_spans
+    named = {each.key: each.value.string_value for each in resource.resource.attributes}
+    assert named["service.name"] == "mine"
+    names = {span.name for scope in resource.scope_spans for span in scope.spans}
+    assert names == {"invoke_agent NativeGenerationController", "text_completion generation"}
