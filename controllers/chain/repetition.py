@@ -111,8 +111,14 @@ class Loops:
     def _cycle_of_lines(self, text: str) -> Loop | None:
         """The shortest cycle of whole lines that the text ends in, numbers apart."""
         lines = _last_lines(text, self.max_lines + 1, self.reach * CHARACTERS)
-        alike = [period for period in range(1, len(lines)) if _may_be_alike(lines[period], lines[0])]
-        periods = [period for period in alike if _without_numbers(lines[period]) == _without_numbers(lines[0])]
+        if len(lines) < 2:
+            return None
+        last, *others = lines
+        around = _NUMBER.split(last)
+        head, tail = around[0], around[-1]  # in front of its numbers, and behind: hardly any other line has both
+        alike = [n for n, line in enumerate(others, 1) if line.startswith(head) and line.endswith(tail)]
+        known = _without_numbers(last) if alike else ""
+        periods = [period for period in alike if _without_numbers(lines[period]) == known]
         if not periods:
             return None
         lines = _last_lines(text, self.line_repeats * max(periods), self.reach * CHARACTERS)
@@ -153,22 +159,20 @@ def _places(symbols: Sequence[object], num_anchor: int, most: int) -> Iterator[i
 
 def _last_lines(text: str, num_lines: int, most: int) -> list[str]:
     """So many whole lines of a text that hold anything, the last one first; only its last `most` characters count."""
-    found: list[str] = []
     size = 128 * num_lines
     while True:
-        size = min(size, most)
-        parts = text[-size:].split("\n")[1 if size < len(text) else 0 : -1]
-        found = [line for part in reversed(parts) if (line := part.strip())]
-        if len(found) >= num_lines or size >= min(most, len(text)):
-            return found[:num_lines]
+        size, found = min(size, most), list[str]()
+        parts = text[-size:].split("\n")
+        for part in reversed(parts[1 if size < len(text) else 0 : -1]):
+            if line := part.strip():
+                found.append(line)
+                if len(found) == num_lines:
+                    return found
+        if size >= min(most, len(text)):
+            return found
         size *= 4
 
 
-def _may_be_alike(line: str, other: str) -> bool:
-    """Whether two lines may be alike but for their numbers, by their ends: saves most of the work."""
-    return all(a == b or (a.isdigit() and b.isdigit()) for a, b in ((line[0], other[0]), (line[-1], other[-1])))
-
-
 def _without_numbers(line: str) -> str:
-    """A line with one sign for each number, and one space for each gap."""
-    return " ".join(_NUMBER.sub("#", line).split())
+    """A line with one sign for each number."""
+    return _NUMBER.sub("#", line)
