@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -103,8 +104,7 @@ class Loops:
         end, least = len(symbols), self.min_tokens * scale
         for period in _places(symbols, (self.repeats - 1) * least // self.repeats, self.max_period * scale):
             num_alike = max(self.repeats * period, least) - period
-            start = end - num_alike
-            if start >= period and symbols[start:] == symbols[start - period : end - period]:
+            if num_alike + period <= end and _are_alike(symbols, period, num_alike):
                 return period, (num_alike + period) // period
         return None
 
@@ -132,29 +132,34 @@ class Loops:
         return None
 
 
-def _places(symbols: Sequence[object], num_anchor: int, most: int) -> Iterator[int]:
+def _are_alike(symbols: Sequence[Any], period: int, num_alike: int) -> bool:
+    """Whether each of the last `num_alike` symbols equals the one `period` places before it; most differ soon."""
+    end, size = len(symbols), 64
+    while True:
+        start = end - min(size, num_alike)
+        if symbols[start:] != symbols[start - period : end - period]:
+            return False
+        if size >= num_alike:
+            return True
+        size *= 4
+
+
+def _places(symbols: Sequence[Any], num_anchor: int, most: int) -> Iterator[int]:
     """How far before the end the last `num_anchor` symbols end a second time, nearest first; `most` at most."""
     start = len(symbols) - num_anchor
     if start <= 0:
         return
-    anchor, first = symbols[start:], max(0, start - most)
-    if isinstance(symbols, str):
-        assert isinstance(anchor, str)
-        at = start
-        while (at := symbols.rfind(anchor, first, at - 1 + num_anchor)) >= 0:
-            yield start - at
-        return
-    rare: Any = max(anchor)  # type: ignore[type-var]  # tokens that a tokenizer made late are rare: few places to look at
-    offset, places = anchor.index(rare), []
-    at = first + offset
-    try:
-        while True:
-            at = symbols.index(rare, at, start + offset)
-            if symbols[at - offset : at - offset + num_anchor] == anchor:
-                places.append(start + offset - at)
-            at += 1
-    except ValueError:
-        yield from reversed(places)
+    window: Any = symbols[max(0, start - most) :]
+    width = 1
+    if not isinstance(window, str):  # bytes are searched as fast as text
+        numbers = array("Q", window)
+        window, width = numbers.tobytes(), numbers.itemsize
+    num_bytes = num_anchor * width
+    anchor, last = window[-num_bytes:], len(window) - num_bytes
+    at = last
+    while (at := window.rfind(anchor, 0, at - 1 + num_bytes)) >= 0:
+        if at % width == 0:
+            yield (last - at) // width
 
 
 def _last_lines(text: str, num_lines: int, most: int) -> list[str]:
