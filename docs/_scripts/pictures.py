@@ -98,18 +98,19 @@ def tree(described: str) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def branches(confidences: list[str], chosen: int) -> Lanes:
+def branches(judged: list[tuple[str, str]], chosen: int) -> Lanes:
     """Branches behind one prompt."""
     return [
         (
             f"branch {number + 1}",
             [
                 *([Bar(0, 22, "prompt", "prompt")] if number == 0 else [Bar(0, 22, "spared", "shared")]),
-                Bar(23, 62 + 7 * number, "chain", confidence),
-                *([Bar(90, 100, "answer", "12")] if number == chosen else []),
+                Bar(23, 58 + 7 * number, "chain", confidence),
+                Bar(75, 83, "probe", answer),
+                *([Bar(90, 100, "answer", answer)] if number == chosen else []),
             ],
         )
-        for number, confidence in enumerate(confidences)
+        for number, (confidence, answer) in enumerate(judged)
     ]
 
 
@@ -174,8 +175,8 @@ PICTURES: dict[str, tuple[Lanes, str]] = {
         "The draft writes chunks. Where the p-value of a chunk is at most alpha, the target writes it anew.",
     ),
     "kv_share_branching": (
-        branches(["0.93", "0.88", "0.71"], chosen=0),
-        "Branches share the prompt's keys and values. The branch that the model was surest of is the answer.",
+        branches([("0.88", "12"), ("0.90", "17"), ("0.86", "12")], chosen=0),
+        "Branches share the prompt's keys and values. The answer that most branches give, weighed by their scores, is the answer.",
     ),
     "budget_forcing": (
         [
