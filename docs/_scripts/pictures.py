@@ -176,7 +176,7 @@ PICTURES: dict[str, tuple[Lanes, str]] = {
     ),
     "kv_share_branching": (
         branches([("0.88", "12"), ("0.90", "17"), ("0.86", "12")], chosen=0),
-        "Branches share the prompt's keys and values. The answer that most branches give, weighed by their scores, is the answer.",
+        "Branches share the prompt's keys and values. The answer with the largest sum of scores wins.",
     ),
     "budget_forcing": (
         [
