@@ -1,4 +1,4 @@
-"""Beginnings of branches, by domain, so that branches look at one problem in different ways."""
+"""Hints: texts with which branches begin, so that branches try one problem in different ways."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGED_HINTS = "configs:branch_hints.json"
 
 
 def hints_of(hints: str | Sequence[str] | None, file: str | os.PathLike[str] = PACKAGED_HINTS) -> tuple[str, ...]:
-    """The hints themselves; none where branches differ by chance alone.
+    """The list of hints. It is empty where branches differ by chance alone.
 
     Args:
         hints: The texts, or the name of a domain in the file.
@@ -37,7 +37,7 @@ def hints_of(hints: str | Sequence[str] | None, file: str | os.PathLike[str] = P
 
 
 def in_turn(given: Sequence[T], number: int) -> T | None:
-    """What a branch has of things that are dealt out in turn; None where there is nothing to deal."""
+    """The item of one branch, where branches get items in turn; None where there are no items."""
     return given[number % len(given)] if given else None
 
 

@@ -1,4 +1,4 @@
-"""Other wordings of a request's question, for branches that each read their own."""
+"""Other wordings of a question: each branch reads a wording of its own."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ REFINE = (
 
 
 def templates_of(phrasings: Sequence[str] | None) -> tuple[str, ...]:
-    """The templates themselves; none where all branches read the question as it stands.
+    """The list of templates. It is empty where all branches read the question as it stands.
 
     Raises:
-        ConfigError: They are no list of texts, or one has not exactly one place for the question.
+        ConfigError: They are no list of texts, or a template does not have exactly one place for the question.
     """
     if phrasings is None:
         return ()
@@ -47,7 +47,7 @@ def refine_template_of(template: str) -> str:
 
 
 def refined(prompt: GenerationTask, template: str, solution: str) -> GenerationTask:
-    """A request's prompt that asks for a better solution than one, whose thinking is left out.
+    """The prompt that asks for a better solution than a given one. The thinking of that solution is left out.
 
     Raises:
         ConfigError: As for `phrased`.
@@ -63,7 +63,7 @@ def least_similarity_of(least: float | None, templates: Sequence[str], hints: Se
     """The threshold of a similarity gate; None where there is no gate.
 
     Raises:
-        ConfigError: It is outside [-1, 1], or there is nothing that it could look at.
+        ConfigError: It is outside [-1, 1], or no branch has a wording of its own.
     """
     if least is None:
         return None
@@ -83,8 +83,8 @@ def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
         template: Other words around the question.
 
     Raises:
-        ConfigError: The task is not the request's prompt, as where another controller has written behind it, or the
-            prompt went to the model as it is, so that nobody knows where the question stands.
+        ConfigError: The task is not the request's prompt (another controller may have written behind it), or the prompt
+            went to the model as it is: then nobody knows where the question stands.
     """
     program = current_program()
     wording = copy.copy(prompt)

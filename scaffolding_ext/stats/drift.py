@@ -15,7 +15,7 @@ class Drift(NamedTuple):
 
     Attributes:
         distance: The largest difference of the two distribution functions, in [0, 1].
-        p_value: Chance of a distance as large where nothing has changed.
+        p_value: Chance of a distance at least as large where nothing has changed.
         drifted: Whether to calibrate again: the p-value is at most the level.
     """
 
@@ -27,12 +27,12 @@ class Drift(NamedTuple):
 def drift_between(calibrated: Sequence[float], recent: Sequence[float], level: float = 0.01) -> Drift:
     """Kolmogorov-Smirnov test of the calibration's values against recent ones.
 
-    With ties, which small votes have many of, the test is conservative: it reports a drift less often than `level`.
+    Small votes have many ties. With ties the test is conservative: it reports a drift less often than `level`.
 
     Args:
         calibrated: One value of each calibration question, such as its certaindex at a knob.
-        recent: The same of each recent request; one value a request, or they are not independent.
-        level: Largest p-value that counts as a drift, in (0, 1). Asked after every request, expect false alarms.
+        recent: The same value of each recent request. Several values of one request are not independent.
+        level: Largest p-value that counts as a drift, in (0, 1). Who tests after every request gets false alarms.
 
     Raises:
         ValueError: A list is empty, or the level is out of range.

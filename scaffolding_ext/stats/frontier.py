@@ -1,4 +1,4 @@
-"""What an accuracy costs on a sweep: the cheapest mix of two of its points that is as accurate."""
+"""What an accuracy costs on a sweep: the cheapest mix of two points that reaches this accuracy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 
 class CostAt(NamedTuple):
-    """What an accuracy costs, an entry a row of points.
+    """What an accuracy costs, one entry for each row of points.
 
     Attributes:
         cost: In the unit of the points' costs; infinite where no point is as accurate.
@@ -25,7 +25,7 @@ def cost_at_accuracy(accuracy: npt.ArrayLike, cost: npt.ArrayLike, wanted: npt.A
 
     Points that are no more accurate than a cheaper one are not on the frontier. Answering each question at random by
     one of two neighbours has every accuracy and cost on the line between them, so that an interpolated figure can be
-    had; nothing is extrapolated: where the cheapest point is accurate enough its own cost is taken.
+    had. Nothing is extrapolated: where the cheapest point is accurate enough, its own cost is taken.
 
     Args:
         accuracy: Of each point, shape [num_rows, num_points].

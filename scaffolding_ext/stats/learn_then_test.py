@@ -1,7 +1,7 @@
 """Learn then test: settings whose risk is at most a level, with a confidence, for data of any distribution.
 
 Each setting is a hypothesis, "its risk is above the level", that its mean loss on exchangeable questions may reject.
-All that are rejected hold together with the confidence, so that the cheapest of them may be taken.
+All rejected hypotheses hold together with the confidence. So the cheapest of these settings may be taken.
 
 Reference: Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test: Calibrating Predictive Algorithms to Achieve
 Risk Control", arXiv 2110.01052.
@@ -47,7 +47,7 @@ def hoeffding_bentkus(mean_loss: npt.ArrayLike, num_questions: int, level: float
     Args:
         mean_loss: Mean of losses in [0, 1], any shape.
         num_questions: How many losses each is the mean of, at least 1.
-        level: The risk that may be, in (0, 1).
+        level: The largest risk that is allowed, in (0, 1).
 
     Raises:
         ValueError: An argument is out of range.
@@ -85,7 +85,7 @@ def bonferroni(p_values: npt.ArrayLike, delta: float) -> npt.NDArray[np.bool_]:
 
 
 def pareto_sequence(risk: npt.ArrayLike, cost: npt.ArrayLike) -> list[int]:
-    """Settings that none is both cheaper and safer than, the safest first and the cheapest last.
+    """The settings for which no other one is both cheaper and safer; the safest is first, the cheapest last.
 
     Args:
         risk: Of each setting, shape [num_settings].
@@ -104,7 +104,7 @@ def pareto_sequence(risk: npt.ArrayLike, cost: npt.ArrayLike) -> list[int]:
 
 
 def questions_needed(level: float, delta: float, testing: str = "fixed_sequence", num_settings: int = 1) -> int:
-    """Fewest questions of which `learn_then_test` can choose a setting: as many as let one pass that loses nothing.
+    """Fewest questions with which `learn_then_test` can choose: with fewer not even a setting without loss passes.
 
     Args:
         level: As there.
@@ -138,8 +138,8 @@ def learn_then_test(
 
     Args:
         losses: Loss of each question under each setting, in [0, 1], shape [num_questions, num_settings].
-        costs: Likewise what it costs.
-        level: The risk that may be, in (0, 1).
+        costs: Cost of each question under each setting, of the same shape.
+        level: The largest risk that is allowed, in (0, 1).
         delta: Chance that a setting of a higher risk is chosen, in (0, 1).
         rng: Draws the questions that order the settings.
         testing: `"fixed_sequence"` orders the settings on some of the questions (`pareto_sequence`) and tests them one

@@ -43,7 +43,7 @@ def bootstrap_power(
         bar: What the lower end must exceed, in the unit of `differences`: 0 to show superiority, -0.015 to show a loss
             of less than 1.5 points.
         effect: True mean difference to assume: the pilot's differences are shifted to it. None: the pilot's own mean,
-            which bears the pilot's luck.
+            which depends on the pilot's luck.
         rng: Source of the simulations.
         num_simulations: Simulations, at least 1; the standard error is `sqrt(power * (1 - power) / num_simulations)`.
         confidence: Nominal two-sided coverage of the planned interval, in (0, 1).

@@ -20,7 +20,7 @@ def pass_at_k(correct: npt.ArrayLike, k: int) -> Floats:
 
     Args:
         correct: Whether each attempt is right, shape [num_questions, num_attempts].
-        k: Attempts that are had, from 1 to `num_attempts`; they are drawn without replacement.
+        k: Number of attempts, from 1 to `num_attempts`; they are drawn without replacement.
 
     Returns:
         Shares, shape [num_questions].
@@ -45,7 +45,7 @@ def majority_at_k(
 ) -> Floats:
     """For each question how often the vote of `k` of its attempts is right.
 
-    The class with the most votes wins; of several, the one that was answered first. Attempts without an answer do not
+    The class with the most votes wins; of equals, the first one. Attempts without an answer do not
     vote, and a vote without votes is wrong.
 
     Args:
@@ -54,8 +54,8 @@ def majority_at_k(
         correct: Whether each attempt is right, of the same shape.
         k: Attempts that vote, from 1 to `num_attempts`.
         rng: Source of the subsets.
-        num_subsets: Subsets of `k` attempts that are drawn, the same for all questions; where there are no more, all
-            of them are taken, and the figure is exact.
+        num_subsets: Number of subsets of `k` attempts, the same for all questions. Where there are no more subsets,
+            all are taken, and the figure is exact.
 
     Returns:
         Shares, shape [num_questions].

@@ -1,4 +1,4 @@
-"""What error bars stand on: checked input, samples grouped by question, bootstrap totals over whole questions."""
+"""The ground of error bars: input is checked, samples are grouped by question, whole questions are resampled."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def checked_values(name: str, values: npt.ArrayLike) -> Floats:
 
 
 def checked_pair(name_a: str, a: npt.ArrayLike, name_b: str, b: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Both as by `checked_values`; ValueError also if their lengths differ."""
+    """Two arrays as `checked_values` gives them; ValueError also if their lengths differ."""
     values_a, values_b = checked_values(name_a, a), checked_values(name_b, b)
     if len(values_a) != len(values_b):
         raise ValueError(

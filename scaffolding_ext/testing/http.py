@@ -9,10 +9,10 @@ from typing import Any
 
 
 class HttpAnswer:
-    """Writes one answer; its methods return whether the connection can go on to the next.
+    """Writes one answer. Its methods return whether the connection can serve another request.
 
     Args:
-        writer: Of the connection.
+        writer: The connection's.
         count: Called with the number of bytes of each write.
     """
 
@@ -30,7 +30,7 @@ class HttpAnswer:
         return await self.json({"error": {"message": message, "type": "error", "code": status}}, status)
 
     async def raw(self, content: bytes, kind: str, status: int = 200) -> bool:
-        """Any body; clients that try again need not wait."""
+        """A whole answer with any body. It tells clients to try again at once."""
         head = f"HTTP/1.1 {status} -\r\ncontent-type: {kind}\r\nretry-after-ms: 1\r\ncontent-length: {len(content)}\r\n"
         await self._write(head.encode() + b"\r\n" + content)
         return True

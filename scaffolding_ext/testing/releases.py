@@ -1,6 +1,6 @@
-"""What each kind of OpenAI-compatible server refuses, takes and calls otherwise, release by release.
+"""What each release of each OpenAI-compatible server takes, refuses, and names differently.
 
-As their sources had it in 2026: vLLM (`entrypoints/openai`), SGLang (`srt/entrypoints/openai`), TensorRT-LLM
+The source is their code of 2026: vLLM (`entrypoints/openai`), SGLang (`srt/entrypoints/openai`), TensorRT-LLM
 (`serve/openai_protocol.py`, which forbids all fields that it does not know).
 """
 
@@ -43,10 +43,10 @@ class Release(NamedTuple):
     by_priority: bool = False
 
     def check(self, body: Mapping[str, Any]) -> None:
-        """Refuse what it does not take.
+        """Refuse a body that this release does not take.
 
         Raises:
-            InvalidTaskError: It is asked for that.
+            InvalidTaskError: The body asks for something that it does not take.
         """
         kind = {"vllm": self._check_vllm, "sglang": self._check_sglang, "trtllm": self._check_trtllm}.get(self.flavor)
         if kind is not None:
@@ -60,7 +60,7 @@ class Release(NamedTuple):
         return has_field and bool(body.get("return_token_ids"))
 
     def given_tokens(self, body: Mapping[str, Any]) -> list[int]:
-        """Tokens whose log-probabilities are told whatever they are; an older release looks over the field."""
+        """Tokens whose log-probabilities are told, however unlikely they are. An older release ignores the field."""
         return [] if self.flavor != "vllm" or self.is_older else list(body.get("logprob_token_ids") or ())
 
     def names_tokens_by_ids(self, body: Mapping[str, Any]) -> bool:
@@ -68,7 +68,7 @@ class Release(NamedTuple):
         return self.flavor == "vllm" and bool(body.get("return_tokens_as_token_ids"))
 
     def thinking_field(self, body: Mapping[str, Any]) -> str | None:
-        """Where a chat's thinking is told; None where the text is left whole."""
+        """The field that holds a chat's thinking; None where the text stays whole."""
         if not self.reasons or "messages" not in body or self.flavor not in ("vllm", "sglang", "trtllm"):
             return None
         if self.flavor == "sglang" and body.get("separate_reasoning") is False:

@@ -56,8 +56,8 @@ class OpenAIServer:
         flavor: Whose answers it gives, and whose refusals: `"vllm"`, `"sglang"`, `"trtllm"` (token ids in place of
             text, on request), `"dynamo"` (no token ids; it refuses hints that its source would not read), `"llama_cpp"`
             (log-probabilities in the shape of chat completions, no scores), `"llama_cpp_python"` (no token ids): these
-            two with what the real ones get wrong.
-        fault: Gets the number of the request (from 0) and the request, and says how it is to be answered wrongly: one
+            two repeat the errors of the real ones.
+        fault: Gets the number of the request (from 0) and the request, and returns how the answer goes wrong: one
             of `FAULTS`, or None. `"early"` and `"late"` shift the scores of a prompt by one token; `"filter"` ends an
             answer with `content_filter`.
         allowed: Fields that a request may have; others are refused with status 400. None allows all.
@@ -73,7 +73,7 @@ class OpenAIServer:
         head: Scores of each of a prompt's tokens, of a reward model behind trtllm-serve; None is a model that
             generates, with a logit for each token of its vocabulary.
 
-    A request without a temperature is sampled as the worker does by itself: the embedded models are greedy.
+    A request without a temperature is sampled as the worker samples by itself.
 
     Attributes:
         requests: All requests, in order of arrival.

@@ -1,6 +1,6 @@
 """Requests and answers of the test double of an OpenAI-compatible server, in the shape of each kind of server.
 
-llama.cpp's servers come with what they do otherwise than the others, as it was seen on the real ones.
+llama.cpp's servers differ from the others. The double does what the real servers were seen to do.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Told(NamedTuple):
 
     Attributes:
         num_ids: Token ids.
-        num_characters: Characters of its text; where a reasoning parser reads it, of what follows the thinking.
-        num_thinking: Characters of the thinking that such a one has told apart.
+        num_characters: Characters of its text. Where a reasoning parser reads the text, characters behind the thinking.
+        num_thinking: Characters of the thinking that a reasoning parser has told apart.
     """
 
     num_ids: int = 0
@@ -86,7 +86,7 @@ class Shape:
         return ScoreTask(input_tokens=ids[:1], continuation_tokens=ids[1:])
 
     def scores(self, task: ScoreTask, body: Mapping[str, Any], fault: str | None) -> dict[str, Any]:
-        """What such a task came to; `"early"` and `"late"` shift it by a token."""
+        """The answer with the scores of that task; `"early"` and `"late"` shift them by a token."""
         ids = [*(task.input_tokens or ()), *(task.continuation_tokens or ())]
         values: list[float | None] = [None, *(task.logprobs or ())]
         if fault == "early":
@@ -103,13 +103,13 @@ class Shape:
             counts["completion_tokens"] = num_drawn
             values += [-1.0] * num_drawn
         if self._flavor == "llama_cpp_python" and not self._first:
-            values.pop()  # it has one row of values for each token that was read, and nobody read the last
+            values.pop()  # there is a row of values for each token that was read, and the last token was not read
         logprobs = {"token_logprobs": values, "tokens": [f"token_id:{token}" for token in ids], "top_logprobs": None}
         choice = {"index": 0, "text": "", "logprobs": logprobs, "finish_reason": "length"}
         return {"object": "text_completion", "choices": [choice], "usage": counts}
 
     def choice(self, task: GenerationTask, body: Mapping[str, Any], told: Told) -> tuple[dict[str, Any], Told]:
-        """What a task has beyond what was told before, and what is told then."""
+        """The new part of a task's output, and all that has been told with it."""
         ids, text = task.output_tokens or [], task.output_str or ""
         if self._flavor == "llama_cpp" and body.get("stream"):
             ids, text = self._whole_characters(ids, text)
@@ -134,7 +134,7 @@ class Shape:
         return choice | {name: {"role": "assistant", "content": text, **told_apart}}, told_now
 
     def _logprobs(self, ids: list[int], steps: list[dict[int, Any]], body: Mapping[str, Any]) -> dict[str, Any]:
-        """Log-probabilities of completions, or of chats: those list the drawn token first, and are cut behind that."""
+        """Log-probabilities of completions or of chats. A chat lists the drawn token first, and then is cut."""
         given, most = self._release.given_tokens(body), num_logprobs(body)
         by_ids = self._release.names_tokens_by_ids(body)
         told = []
@@ -150,14 +150,14 @@ class Shape:
         return {"content": [{**tops[0], "top_logprobs": tops} for tops in entries]}
 
     def logits(self, body: Mapping[str, Any], head: Callable[[list[int]], list[list[float]]]) -> dict[str, Any]:
-        """What trtllm-serve says of a prompt's logits: nothing is decoded, and nothing is text."""
+        """What trtllm-serve answers where a prompt's logits are asked for: it decodes nothing and gives no text."""
         fields = self._given(body["prompt"])
         ids = fields.get("input_tokens") or self._encode(fields["input_str"])
         choice = {"index": 0, "text": "", "context_logits": head(ids), "finish_reason": "length"}
         return {"object": "text_completion", "choices": [choice], "usage": usage(TokenCounts(0, len(ids)))}
 
     def _whole_characters(self, ids: list[int], text: str) -> tuple[list[int], str]:
-        """Without the tokens at the end that make no whole character yet."""
+        """The tokens without those at the end that are no whole character yet."""
         num_ids = len(ids)
         while num_ids and self._decode(ids[:num_ids]).endswith(_UNREADABLE):
             num_ids -= 1
@@ -178,7 +178,7 @@ class Shape:
         return entries[:-1] if at_a_stop_string and not body.get("stream") else entries
 
     def _told_again(self, body: Mapping[str, Any]) -> str:
-        """The unfinished turn, with which llama-server begins an answer unless it is told in a stream not to."""
+        """The unfinished turn. llama-server begins an answer with it, unless a stream asks it not to."""
         if self._flavor != "llama_cpp" or len(body["messages"]) < 2 or not self._keeps_turns_open:
             return ""
         is_told_not_to = body.get("stream") and body.get("continue_final_message")
@@ -186,7 +186,7 @@ class Shape:
 
 
 def _taken_apart(text: str) -> tuple[str, str]:
-    """Thinking and the rest, without their marks; what may be the beginning of one is held back."""
+    """The thinking and the rest, without marks. What may be the beginning of a mark is held back."""
     thinking, _, rest = text.removeprefix(_THINK_OPEN).partition(_THINK_CLOSE)
     for mark in (_THINK_OPEN, _THINK_CLOSE):
         num_held = next((end for end in range(len(mark) - 1, 0, -1) if text.endswith(mark[:end])), 0)

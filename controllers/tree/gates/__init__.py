@@ -1,4 +1,4 @@
-"""Branches on one prefix: what they may share, which verdicts they can do without, and what that saves.
+"""The gates of a tree: which branches end early, and which branches need no verdict.
 
 Reference: Sekar, "RKSC: Reasoning-Aware KV Cache Sharing and Confident Early Exit for Multi-Step LLM Inference", arXiv
 2606.09937.

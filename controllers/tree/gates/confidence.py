@@ -1,4 +1,4 @@
-"""How sure a model was of what it wrote, and what may be decided on that without a verdict."""
+"""How sure a model was of its own branches. A gate decides by it, without a verdict."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from scaffolding_ext import require
 
 @dataclass(frozen=True)
 class ConfidenceGate:
-    """Whether one branch is so much surer than all others that nothing need be asked of them.
+    """Whether the model is so much surer of one branch than of all others that no branch needs a verdict.
 
     Args:
-        least: Confidence that the surest branch must have, in [0, 1].
-        gap: Lead over the next that it must have, as a share of its own confidence, in [0, 1].
+        least: Least confidence of the surest branch, in [0, 1].
+        gap: Its least lead over the next branch, as a share of its own confidence, in [0, 1].
 
     Raises:
         ValueError: One is outside its range.
@@ -38,7 +38,7 @@ class ConfidenceGate:
         require.number("gap", self.gap, least=0, most=1)
 
     def leader(self, confidences: Sequence[float]) -> int | None:
-        """The branch that is sure enough; None where none is. A single branch needs no lead."""
+        """The branch that passes the gate; None where no branch passes. A single branch needs no lead."""
         if not confidences:
             return None
         best = max(range(len(confidences)), key=confidences.__getitem__)

@@ -15,11 +15,11 @@ from scaffolding_ext.protocol.branching import LayerExit
 
 @dataclass(frozen=True)
 class LayerExitFit:
-    """What a rule does on the verdicts that it was chosen on.
+    """How a rule does on the verdicts from which it was chosen.
 
     Attributes:
-        rule: The rule; None where no rule agrees often enough: read the last layer.
-        agreement: Share of the decisions that are those of the full depth.
+        rule: The rule. None where no rule agrees often enough; then the last layer is read.
+        agreement: Share of the decisions that are equal to the decisions at full depth.
         exit_share: Share of the verdicts that are read before the last layer.
         depth: Mean share of the layers that a verdict runs through.
     """
@@ -37,21 +37,21 @@ def fit_layer_exit(
     least_agreement: float = 0.99,
     num_steps: int = 12,
 ) -> LayerExitFit:
-    """The rule that saves the most layers among those whose decisions are the full depth's often enough.
+    """The rule that saves the most layers, among the rules that agree with the full depth often enough.
 
     Args:
         entropies: After each layer, in nats, shape (branches, layers).
         scores: The score that would be read after each layer, shape (branches, layers).
         groups: The decision that each branch belongs to (its problem), shape (branches,). A decision is which branch
             of a group has the highest score, the first of equals.
-        least_agreement: Share of the decisions that must be those of the last layer, in (0, 1].
-        num_steps: Thetas and epsilons that are tried, each; quantiles of what was seen.
+        least_agreement: Least share of the decisions that agree with the last layer, in (0, 1].
+        num_steps: Number of thetas and number of epsilons to try; they are quantiles of the data.
 
     Raises:
         ValueError: The shapes do not fit, or an argument is outside its range.
 
     Reference:
-        RKSC takes for theta the median entropy at the first stable point; nothing there looks at decisions.
+        RKSC takes the median entropy at the first stable point as theta. It does not look at decisions.
     """
     require.share("least_agreement", least_agreement)
     curves, read, members = np.asarray(entropies, dtype=float), np.asarray(scores, dtype=float), np.asarray(groups)

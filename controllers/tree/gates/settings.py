@@ -1,4 +1,4 @@
-"""What ends branches early and what spares their verdicts, as arguments of a controller say it."""
+"""The gates as arguments of a controller: one ends branches early, one spares verdicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ G = TypeVar("G")
 
 @dataclass(frozen=True)
 class DecodeExit(ConfidenceGate):
-    """A gate on the first tokens of branches: where one leads, the others end, and it goes on to its own end.
+    """A gate on the first tokens of branches. Where one branch leads, the other branches end and it goes on.
 
     Args:
         least: As for every gate.
@@ -27,7 +27,7 @@ class DecodeExit(ConfidenceGate):
         ValueError: One is outside its range.
 
     Deviation:
-        The released code ends all branches then, the leader too, so that nothing is answered.
+        The released code also ends the leading branch, so it gives no answer.
     """
 
     least: float = 0.72
@@ -40,12 +40,12 @@ class DecodeExit(ConfidenceGate):
 
 
 def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | None, known: G | None = None) -> G | None:
-    """A gate from its object, from its arguments, or from whether there is one.
+    """A gate from what a user gives: an object, its arguments, or whether there is a gate at all.
 
     Args:
         key: Name of the argument.
         kind: Class of the gate.
-        given: The gate, a mapping of its arguments, True for its defaults, False for none; None takes what is known.
+        given: The gate, or a mapping of its arguments. True: a gate with its defaults. False: no gate. None: `known`.
         known: The gate of a calibration.
 
     Raises:
@@ -71,11 +71,11 @@ def gate_from(key: str, kind: type[G], given: G | Mapping[str, Any] | bool | Non
 
 @dataclass(frozen=True)
 class Gates:
-    """What spares work where one branch leads (RKSC); None is off.
+    """The gates of a tree (RKSC). None switches a gate off.
 
     Args:
-        skip: When no branch of a round is judged.
-        decode_exit: When the other branches of a round end after their first tokens.
+        skip: Where it passes, no branch of the round gets a verdict.
+        decode_exit: Where it passes, the other branches of the round end after their first tokens.
     """
 
     skip: ConfidenceGate | None = None
