@@ -1,4 +1,4 @@
-"""What the KV blocks of branches are worth to a worker that has to give some up (RKSC, algorithm 4)."""
+"""The worth of branches' KV blocks, for a worker that must give some of them up (RKSC, algorithm 4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scaffolding_ext.protocol.branching import BranchTask, block_score
 
 
 def block_scores(task: BranchTask) -> list[float]:
-    """What the blocks of each branch are worth: its score, and how deep it stands; the prefix's are worth 1.
+    """The worth of each branch's blocks, by its score and its depth. The prefix's blocks are worth 1.
 
     Raises:
         InvalidTaskError: There is no branch, scores or seeds are not one a branch, a score is outside [0, 1], or the

@@ -1,4 +1,4 @@
-"""A worker under a budget: so many calls and tokens at once, and the others wait in order of their priority."""
+"""A worker under a budget of calls and tokens. Tasks beyond the budget wait in order of their priority."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scaffolding_ext.scheduling.waiting_line import WaitingLine
 
 
 class _Waiting(NamedTuple):
-    """A task that waits: the tokens that it will hold, and what is set when it has its place."""
+    """A task that waits: the tokens that it will hold, and the future that is set when it may begin."""
 
     num_tokens: int
     admitted: asyncio.Future[None]
@@ -28,14 +28,14 @@ class _Waiting(NamedTuple):
 class BudgetedWorker(WrappingWorker):
     """Protects another worker's memory: tasks beyond the budget wait, the lowest priority first.
 
-    That is the one in the task's `TaskNotes`, or that of its program under the host's policy. Tasks of one priority
-    are served in the order they came in. Nothing is admitted before the first that waits, so that a large task is not
-    passed over for ever by small ones; one larger than `max_tokens` is served alone. A task that `patience` later
-    ones have overtaken comes first, whatever its priority: each is served after at most so many others and those that
-    it found waiting. The trace of a request says how long each of its tasks waited (`waited`).
+    The priority is the one in the task's `TaskNotes`, or its program's under the host's policy. Tasks of one priority
+    are served in the order they came in. Nothing is admitted before the first task that waits, so small tasks do not
+    pass a large one for ever. A task larger than `max_tokens` is served alone. Once `patience` later tasks have
+    overtaken a task, it comes first, whatever its priority. So each task is served after at most so many later tasks
+    and those that waited before it. The trace of a request says how long each of its tasks waited (`waited`).
 
-    Streams are not served, since one that rests between its steps would hold memory that nobody counts: controllers
-    take plain generation instead.
+    Streams are not served: between its steps a stream would hold memory that nobody counts. Controllers take plain
+    generation instead.
 
     Args:
         worker: Does the work, and is shut down with this one.
@@ -104,7 +104,7 @@ class BudgetedWorker(WrappingWorker):
                 self._admit()
 
     async def _wait(self, priority: float, num_tokens: int) -> None:
-        """Until the task has its place in the budget."""
+        """Wait until the task has its place in the budget."""
         waiting = _Waiting(num_tokens, asyncio.get_running_loop().create_future())
         with self._lock:
             self._line.add(waiting, priority)
@@ -121,7 +121,7 @@ class BudgetedWorker(WrappingWorker):
             raise
 
     def _admit(self) -> None:
-        """Give places to those that wait, as long as the next of them fits."""
+        """Give places to waiting tasks, as long as the next one fits."""
         while self._line and self._fits((first := self._line[0]).num_tokens):
             self._line.remove(first)
             self.num_calls += 1

@@ -1,4 +1,4 @@
-"""Chats on a worker that generates: its model's template makes the prompt, and the answer becomes the next message."""
+"""Chats on a worker that generates: the model's template makes the prompt, and the answer becomes a message."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class CompareWorker(BaseWorker):
     """Serves `CompareTask` with processes that can be killed; give it the tag `compare`.
 
-    What the text of two answers does not tell is decided symbolically in another process, under a deadline, and
-    remembered for later tasks. The classes do not depend on the order of the answers; undetermined pairs count as
-    different.
+    Where the text of two answers leaves it open whether they are equal, an algebra system decides, in another process
+    and under a deadline. The verdict is remembered for later tasks. The classes do not depend on
+    the order of the answers; undetermined pairs count as different.
 
     With an `embedding` it serves `MeaningTask`, too, and every controller of the stack then has all of its answers
     grouped by what they mean, also those whose text tells that they are equal or different as mathematics.

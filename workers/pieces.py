@@ -20,14 +20,14 @@ async def run_pieces(
     decodes: bool = True,
     before: TokenCounts | None = None,
 ) -> None:
-    """Run the pieces of a task at once; if one fails, the others are aborted. What all have cost is the task's.
+    """Run the pieces of a task at once. If one fails, the others are aborted. The task's cost is the sum of theirs.
 
     Args:
         task: What was lowered; its hints for the engine are those of the pieces, too.
         pieces: What it was lowered to.
         runs: What serves each of them; nothing of it has begun.
         decodes: False where each piece's only token comes with its prompt, without a step of its own.
-        before: What the task has cost before; None is nothing.
+        before: The task's cost before; None where there is none.
     """
     for piece in pieces:
         piece.custom_input_params = {**(task.custom_input_params or {}), **(piece.custom_input_params or {})}
@@ -46,7 +46,7 @@ async def run_pieces(
 
 
 def check_verdicts(task: VerifyTask, pieces: Sequence[GenerationTask], vocab_size: int, version: str) -> None:
-    """Refuse verdicts out of fewer log-probabilities than were asked for, unless both words are among them.
+    """Refuse verdicts where fewer log-probabilities came than were asked for, unless both words are among them.
 
     Args:
         task: What was lowered.
@@ -55,7 +55,7 @@ def check_verdicts(task: VerifyTask, pieces: Sequence[GenerationTask], vocab_siz
         version: The installed release, for the error.
 
     Raises:
-        EngineError: Neither of the words can be told from them.
+        EngineError: The words' probabilities cannot be told from them.
     """
     for piece in pieces:
         entry = piece.logprobs[0] if piece.logprobs else {}

@@ -20,7 +20,7 @@ _PACKAGE = Path(scaffolding_ext.__file__).parent
 
 
 class GreedyThinkingWarning(UserWarning):
-    """A reasoning model decodes its chains greedily, at which such models repeat themselves."""
+    """A reasoning model decodes its chains greedily. Such models then repeat themselves."""
 
 
 class Selection(NamedTuple):
@@ -77,8 +77,8 @@ class SamplingDefaults(NamedTuple):
     def selection(self, task: GenerationTask) -> Selection:
         """How a task's tokens are chosen.
 
-        A task with a temperature says it all: what it leaves out is off. Without one, its own top-p and top-k hold, the
-        model's fill the rest, and where nobody says anything the task is decoded greedily.
+        A task with a temperature says all: top-p or top-k that it leaves out are off. In a task without one, its
+        own top-p and top-k hold, and the model's values fill the rest. Where nobody says anything, decoding is greedy.
 
         Raises:
             InvalidTaskError: A field of the task is no number, or outside its range.
@@ -102,7 +102,7 @@ class SamplingDefaults(NamedTuple):
 class GreedyWatch:
     """Warns once where a reasoning model decodes a chain greedily.
 
-    The embedded models are left out: greedy chains of theirs end, and are right as often as sampled ones.
+    The embedded models are left out: their greedy chains end, and are right as often as sampled ones.
 
     Args:
         model: A folder, a hub name or `tinylm/NAME`; None where nobody knows it.

@@ -1,4 +1,4 @@
-"""What every worker that streams needs: which streams are open, where one stands, and what its caller sees of it."""
+"""Streams of any worker: which are open, how far each may run, and what the caller sees."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class OpenStreams(dict[str, set[T]]):
     """The streams that a worker holds open, by the scope of the task that opened them.
 
     Args:
-        close: The worker's method that ends one of them in the engine. It is held weakly: a worker that holds its
-            streams would else be freed by the cycle collector alone, some time later.
+        close: The worker's method that ends one of them in the engine. It is held weakly: otherwise worker
+            and streams would hold each other, and only the cycle collector would free them.
     """
 
     def __init__(self, close: Callable[[T], Awaitable[object]]) -> None:
@@ -35,7 +35,7 @@ class OpenStreams(dict[str, set[T]]):
         self._close = weakref.WeakMethod(close)
 
     def add(self, stream: T) -> None:
-        """Note a stream of the task that is being served; under a host without scopes, until its program has ended."""
+        """Note a stream of the task being served. Under a host without scopes it is kept until its program ends."""
         scope, program = current_scope.get(), current_program()
         key = scope.scope_id if scope is not None else "" if program is None else program.id
         if scope is None and program is not None and key not in self:
@@ -51,7 +51,7 @@ class OpenStreams(dict[str, set[T]]):
             await close(stream)
 
     def discard(self, stream: T) -> None:
-        """Forget a stream; one that is not known is none."""
+        """Forget a stream, if it is known."""
         for scope_id, streams in list(self.items()):
             streams.discard(stream)
             if not streams:
@@ -59,7 +59,7 @@ class OpenStreams(dict[str, set[T]]):
 
 
 def is_over(task: StreamGenerationTask) -> bool:
-    """Whether a stream has nothing more to give; one that is cancelled before it began ends here."""
+    """Whether a stream has ended. A stream that is cancelled before it began ends here."""
     if task.cancel_flag and task.request_handle is None:
         task.end_flag = True
     return bool(task.end_flag)
@@ -71,13 +71,13 @@ def next_len(task: StreamGenerationTask) -> int:
 
 
 def furthest(task: StreamGenerationTask) -> int:
-    """How many tokens a stream may have until more is asked of it: what its note says, and what it is asked for now."""
+    """How many tokens a stream may have until its controller asks for more: by its note and by the present step."""
     limit = notes_of(task).may_run_to
     return NEVER if limit is None else max(limit, next_len(task))
 
 
 def fixed_end(task: StreamGenerationTask, seams: Seams | None) -> int | None:
-    """The number of tokens at which a stream is ended whatever the time; None where that depends on time, or never is.
+    """The number of tokens at which a stream is ended at any load; None where time decides, or nothing ends it.
 
     Args:
         task: A stream that begins.

@@ -38,7 +38,7 @@ def is_set(task: GenerationTask, name: str) -> bool:
 
 
 def refuse(task: GenerationTask, names: Collection[str], worker: str) -> None:
-    """Refuse fields, and what `ENGINE_FIELDS` name, that ask for what the worker cannot do.
+    """Refuse fields (also those of `ENGINE_FIELDS`) that ask for something that the worker cannot do.
 
     Raises:
         InvalidTaskError: One of them does.

@@ -1,4 +1,4 @@
-"""What workers read out of tasks: prompts as token ids, the parts of a score, and plain fields, each checked."""
+"""Reads tasks for workers, and checks them: prompts as token ids, the parts of a score, and plain fields."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TaskReader:
         return hashlib.blake2b(self.tokenizer.to_str().encode(), digest_size=16).hexdigest()
 
     def prompt(self, task: GenerationTask) -> list[int]:
-        """Token ids of a generation task's prompt; `input_tokens` go before `input_str`.
+        """Token ids of a generation task's prompt; `input_tokens` take precedence over `input_str`.
 
         Raises:
             InvalidTaskError: There is none, or it has ids that are not the model's.
@@ -89,7 +89,7 @@ class TaskReader:
         return ids
 
     def scored(self, task: ScoreTask) -> Scored:
-        """Prompt and continuation of a score task; where both are text, a token over their border is scored whole.
+        """Prompt and continuation of a score task. Where both are text, a token across their border is scored, too.
 
         Raises:
             InvalidTaskError: A part is missing, or both together are too long.
