@@ -21,7 +21,7 @@ SOURCES := scaffolding_ext controllers workers configs tests benchmarks docs exa
 SHELL := /bin/bash
 export TIMEFORMAT := took %0R s, %0U s of CPU
 
-.PHONY: demo test lint types check format docs pages dist clean
+.PHONY: demo test lint types check figures format docs pages dist clean
 
 demo: $(VENV)/.installed
 	time $(BIN)/python -m benchmarks.studies.demo
