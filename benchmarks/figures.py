@@ -87,6 +87,7 @@ STUDIES: Mapping[str, Study] = {
     "openai_soak_seed0": Study("engines.openai_soak", 5),
     "openai_worker": Study("engines.openai_worker", 1),
     "serve_load": Study("engines.serve_load", 2),
+    "loop_held": Study("engines.loop_held --num_requests 8", 3),
     "serve_parity": Study("engines.serve_parity", 5),
     "evaluation": Study("engines.evaluation", 10),
     **dict(recorded("vote_replay", 10, (*SAMPLES, RUNS), draws=False)),
