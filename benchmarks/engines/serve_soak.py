@@ -44,6 +44,7 @@ KINDS = {"loops": 0.1, "budget": 0.1, "empty": 0.1, "drops": 0.1}
 SILENCES = ("", "I think of columns.", "I think.</think>")
 ANSWER = "It is \\boxed{42}."
 SLOTS = 512
+FEW = 500  # requests whose clients need no process of their own
 NOTICE_S = 30.0  # for the last connections to be closed on both sides
 _KIND = re.compile(r"kind (\w+) (\d+)")
 _METRIC = re.compile(r"^scaffolding_(tokens|forced_answers)_total\{(.*)\} (\S+)$", re.MULTILINE)
@@ -302,7 +303,7 @@ def main(report: Report, num_requests: int, at_once: int, timeout_seconds: float
     """A backend that loops, ignores budgets, says nothing and drops streams: each client is told something, in time."""
     report.setting |= {"kinds": list(KINDS)}
     began = time.perf_counter()
-    outcome = soak(num_requests, at_once, report.seed, timeout_seconds)
+    outcome = soak(num_requests, at_once, report.seed, timeout_seconds, own_process=num_requests > FEW)
     report.figure("seconds", time.perf_counter() - began)
     report.figure("calls of the backend", outcome.num_calls)
     for name, number in sorted(outcome.ends.items()):
