@@ -62,6 +62,7 @@ from scaffolding_ext.request.seeds import derive_seed
 TEMPLATE_LEN = 64  # tokens around a solution that is refined
 ANSWER_LEN = 48  # tokens of an answer that is asked for
 SLICE_LEN = 32  # tokens between two looks at the clock, at least
+SCORE_DIGITS = 4  # that decide: the last ones of a log-probability depend on what else was in the batch
 MOST_CLOSED = 16  # open leaves that are asked for their answers, where no solution has ended
 
 
@@ -448,7 +449,7 @@ class _Search:
             publish_figures(self._section, skip_rate=Share(int(leader is not None), 1))
             if leader is not None:
                 for node, confidence in zip(nodes, confidences, strict=True):
-                    node.score = confidence
+                    node.score = _settled(confidence)
                 return
         judged = yield from self._looked_ahead(nodes)
         yield from self._parts.scorer.score(judged)
@@ -456,12 +457,12 @@ class _Search:
         if layers:
             publish_figures(self._section, exit_layers=layers)
         for node, twin in zip(nodes, judged, strict=True):
-            node.score, node.weight = twin.score, twin.weight
-            if node.score is None or not np.isfinite(node.score):
+            if twin.score is None or not np.isfinite(twin.score):
                 raise NoOutputError(
-                    f"{type(self._parts.scorer).__name__} gave the branch {node.path} the score {node.score}; a score "
+                    f"{type(self._parts.scorer).__name__} gave the branch {node.path} the score {twin.score}; a score "
                     "is a finite number"
                 )
+            node.score, node.weight = _settled(twin.score), twin.weight
 
     def _looked_ahead(self, nodes: list[Branch]) -> ControllerGenerator:
         """The branches that are judged in the place of nodes: themselves, or greedy ones that go further."""
@@ -539,3 +540,8 @@ class _Search:
 
 def _value(node: Branch) -> float:
     return 0.0 if node.score is None else node.value
+
+
+def _settled(score: float) -> float:
+    """A score without the digits that depend on what else was in the batch, so that they decide nothing."""
+    return float(f"{score:.{SCORE_DIGITS}g}")
