@@ -14,17 +14,19 @@ ENDPOINTS = ("completions", "chat")
 
 
 def api_key(variable: str) -> str:
-    """The key in an environment variable; where the usual one is not set, a word for servers that ask for none.
+    """The key that an environment variable holds.
+
+    If the usual variable is not set, this is a placeholder, for servers that need no key.
 
     Raises:
-        ConfigError: A variable of the user's own choice is not set.
+        ConfigError: The user named another variable, and it is not set.
     """
     key = os.environ.get(variable)
     if not key and variable != DEFAULT_KEY:
         raise ConfigError(
             f"names {variable}, which is not set in the environment: export {variable}=...", "api_key_env"
         )
-    return key or "none"  # the client wants one; servers without keys ignore it
+    return key or "none"  # the client needs a key; servers without keys ignore it
 
 
 def check_arguments(
@@ -34,7 +36,7 @@ def check_arguments(
     counts: Mapping[str, int],
     seconds: Mapping[str, float],
 ) -> None:
-    """Check what the worker is given.
+    """Check the worker's arguments.
 
     Args:
         base_url: The server's address.
@@ -44,13 +46,13 @@ def check_arguments(
         seconds: Arguments above 0.
 
     Raises:
-        ConfigError: One is unusable; `key` names it.
+        ConfigError: An argument is unusable; `key` names it.
     """
     try:
         parts = urllib.parse.urlsplit(base_url)
         secret = "a user name or password" if "@" in parts.netloc else "a query" if "?" in base_url else ""
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none
+    except ValueError:  # the port is not a number
         secret, is_address = "", False
     if secret:
         raise ConfigError(f"holds {secret}, which errors would show; give keys by api_key_env", "base_url")

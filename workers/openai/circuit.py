@@ -8,7 +8,9 @@ from scaffolding_ext.errors import EngineError
 
 
 class Circuit:
-    """Opens after some failures in a row; after a pause it lets one request through, whose end decides.
+    """Opens after some failures in a row, and after a pause lets one request through.
+
+    If that request succeeds, the circuit closes. If it fails, the next pause begins.
 
     Args:
         threshold: Failures in a row that open it.
@@ -26,7 +28,7 @@ class Circuit:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests are refused (but for one after each pause)."""
+        """Whether requests are refused (except one request after each pause)."""
         return self._num_failures >= self._threshold
 
     def check(self) -> None:
@@ -43,10 +45,10 @@ class Circuit:
                 f"the server has failed {self._num_failures} times in a row, so nothing is sent to it for "
                 f"{self._next_try - now:.0f} s more; its last failure: {self._reason}"
             )
-        self._next_try = now + self._pause  # this request tries; the others wait for what becomes of it
+        self._next_try = now + self._pause  # this request tries the server; the others wait for its result
 
     def succeeded(self) -> None:
-        """A request was answered, if by a refusal: the server lives."""
+        """A request was answered, perhaps by a refusal: the server works."""
         self._num_failures = 0
 
     def failed(self, reason: str) -> None:

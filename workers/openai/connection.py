@@ -1,7 +1,7 @@
 """A connection to one server: the openai client on an event loop of its own thread.
 
-A loop of its own, since a client belongs to one loop while a worker may be called from several, one after the other,
-and is shut down from none.
+The client has its own loop, because a client belongs to one loop. A worker may be called from several loops, one after
+the other, and it is shut down outside of any loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 _CLOSE_SECONDS = 10.0
-# Headers by which the library tells OpenAI of itself: together as many bytes as a short prompt.
+# Headers in which the library describes itself to OpenAI. Together they have as many bytes as a short prompt.
 _UNSENT = (
     *("X-Stainless-Lang", "X-Stainless-Package-Version", "X-Stainless-OS", "X-Stainless-Arch", "X-Stainless-Runtime"),
     *("X-Stainless-Runtime-Version", "X-Stainless-Async", "X-Stainless-Retry-Count", "X-Stainless-Read-Timeout"),
@@ -37,7 +37,7 @@ class Reply(Generic[R]):
 
     Attributes:
         value: What was read from it.
-        num_retries: How often the server was asked again before.
+        num_retries: How often the request was repeated before this answer.
     """
 
     value: R
@@ -59,21 +59,22 @@ class _Outcome(Generic[R]):
 
 
 class Connection:
-    """Sends requests to a server, so many at once, each within a deadline and through a circuit.
+    """Sends requests to a server: a limited number at once, each within a deadline and through a circuit.
 
-    What fails before an answer begins (429, 5xx, resets, time-outs) is tried again by the openai library, with
-    exponential back-off and jitter, or when the server's `Retry-After` says.
+    The openai library repeats a request that fails before its answer begins (429, 5xx, resets, time-outs). It waits
+    with exponential back-off and jitter, or as long as the server's `Retry-After` says.
 
     Args:
-        base_url: Where `/completions` and its siblings are.
+        base_url: The address under which `/completions` and the other paths are.
         api_key: Sent with each request; no error holds it.
         key_name: The environment variable that it came from, for the errors.
-        max_retries: Further attempts a request.
-        timeout_seconds: Silence after which an attempt has failed.
-        deadline_seconds: Most that a request may take, all attempts together.
+        max_retries: Most further attempts for one request.
+        timeout_seconds: Seconds of silence after which an attempt fails.
+        deadline_seconds: Most seconds that a request may take, all attempts together.
         max_concurrency: Requests at once; more wait here.
-        circuit: Told how requests end; refuses them while it is open.
-        headers: Gives further headers of a request, on whose behalf it is called; None for none.
+        circuit: It is told how requests end, and refuses requests while it is open.
+        headers: Returns further headers of a request; it is called in the context of that request. None adds no
+            headers.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Connection:
             return asyncio.run_coroutine_threadsafe(self._outcome(work, *args), self._loop)
 
     async def _outcome(self, work: Callable[..., Awaitable[T]], *args: Any) -> _Outcome[T]:
-        """What the work comes to, its error included: one that nobody waits for any more is no news."""
+        """The result of the work, or its error; an error that nobody waits for is not logged."""
         try:
             return _Outcome(await work(*args), None)
         except asyncio.CancelledError:
@@ -167,8 +168,8 @@ class Connection:
         Args:
             path: `"completions"` or `"chat"`.
             body: Its fields.
-            read: Gets the answer as the openai library parses it (fields that it does not know are kept); what it
-                raises counts as the server's failure.
+            read: Reads the answer as the openai library parses it (with the fields that the library does not know). An
+                error that it raises counts as the server's failure.
 
         Raises:
             EngineError: The server failed, or cannot be reached.
@@ -186,7 +187,9 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Reply[Any]]]:
-        """Send a request and give its answer's pieces; leaving closes the connection, so that the server stops.
+        """Send a request and give the pieces of its answer.
+
+        Leaving the context closes the connection, so that the server stops.
 
         Raises:
             EngineError: The server failed, or cannot be reached.
@@ -218,7 +221,7 @@ class Connection:
             return list(page.data or ())
 
     async def post(self, path: str, body: Mapping[str, Any]) -> None:
-        """Send a body to a path of the server's root, once, and look at nothing but its success.
+        """Send a body once to a path under the server's root; only its success is read, not its answer.
 
         Raises:
             EngineError: The server failed, or cannot be reached.
@@ -249,7 +252,7 @@ class Connection:
         return self.base_url.rstrip("/").removesuffix("/v1") + path
 
     async def _create(self, path: str, body: Mapping[str, Any], stream: bool) -> Any:
-        # Sent as it is: of a prompt that comes as an argument, the library looks at every token id.
+        # The body is sent as it is: the library would look at every token id of a prompt that is an argument.
         own = self._headers() if self._headers is not None else {}
         fields = {"model": body["model"], "extra_body": body, "extra_headers": {**self._unsent, **own}}
         if stream:
@@ -260,7 +263,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def _request(self) -> AsyncIterator[None]:
-        """A slot, and the circuit told of the end."""
+        """Hold a slot, and tell the circuit how the request ends."""
         async with self._slots:
             self._circuit.check()
             try:
@@ -270,7 +273,7 @@ class Connection:
             except UnreadableAnswerError:  # the server has answered
                 self._circuit.succeeded()
                 raise
-            except Exception as error:  # of any type: the library's, its transport's, those of a body that is no JSON
+            except Exception as error:  # of any type: from the library, its transport, or a body that is no JSON
                 told = self._failures.told(error)
                 if isinstance(told, EngineError):
                     self._circuit.failed(str(told))
@@ -285,7 +288,7 @@ class Connection:
         self._loop.close()
 
     def close(self) -> None:
-        """End what runs with an EngineError, and the thread; may be called again."""
+        """End running requests with an EngineError, then end the thread; may be called again."""
         with self._lock:
             if self._closed:
                 return
@@ -310,7 +313,7 @@ _SHUT_DOWN = "the OpenAIWorker has been shut down"
 
 @contextlib.asynccontextmanager
 async def _deadline(seconds: float) -> AsyncIterator[None]:
-    """`asyncio.timeout`, which is younger than Python 3.10."""
+    """`asyncio.timeout`, which Python 3.10 does not have yet."""
     task = asyncio.current_task()
     passed = False
 

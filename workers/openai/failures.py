@@ -1,4 +1,4 @@
-"""What a failed request is told as: which server, what it did, and what to do, never the key."""
+"""The error of a failed request: it names the server, what it did and what to do, and never holds the key."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError, WorkerError
 
-_REFUSALS = range(400, 500)  # the request's fault, or the key's; of these, 408, 409 and 429 are tried again
+_REFUSALS = range(400, 500)  # the request or the key is wrong; only 408, 409 and 429 are tried again
 
 
 class UnreadableAnswerError(EngineError):
-    """One answer cannot be read, or was filtered, for what the model wrote: this says nothing against the server."""
+    """One answer cannot be read or was filtered because of what the model wrote; the server itself works."""
 
 
 class Failures(NamedTuple):
@@ -20,11 +20,11 @@ class Failures(NamedTuple):
 
     Attributes:
         base_url: The server.
-        key: What no message may hold.
-        key_name: The environment variable that it came from.
-        num_attempts: Attempts a request.
-        timeout_seconds: Silence after which an attempt has failed.
-        deadline_seconds: Most that a request may take.
+        key: The key; no message may hold it.
+        key_name: The environment variable that the key came from.
+        num_attempts: Most attempts for one request.
+        timeout_seconds: Seconds of silence after which an attempt fails.
+        deadline_seconds: Most seconds that a request may take.
         max_concurrency: Requests at once.
     """
 
@@ -70,7 +70,7 @@ class Failures(NamedTuple):
         return EngineError(f"{self.base_url} answered what cannot be read: {type(error).__name__}: {text}")
 
     def broken_off(self, error: Exception) -> EngineError:
-        """What to raise for an error of any type behind the beginning of an answer."""
+        """The error to raise when a request fails in any way after its answer has begun."""
         text = self._without_key(f"{type(error).__name__}: {error}")
         return EngineError(f"{self.base_url} broke off its answer: {text}")
 

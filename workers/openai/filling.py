@@ -15,11 +15,11 @@ def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: f
     Args:
         task: Gets text, ids, log-probabilities, counts and times.
         answer: What the server has said.
-        bodies: What made the request.
-        seconds: Since it was sent.
+        bodies: The maker of the request.
+        seconds: Seconds since the request was sent.
 
     Raises:
-        EngineError: Log-probabilities were asked for, and some tokens lack theirs.
+        EngineError: Log-probabilities were asked for, and some tokens have none.
     """
     ids = answer.token_ids
     shown = ids is not None and not bodies.flavor.ids.with_text
@@ -29,7 +29,7 @@ def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: f
     task.output_tokens = ids
     task.finish_reason = answer.finish_reason
     set_token_counts(task, answer.counts)
-    if hasattr(task, "ttft_s"):  # younger than 1.2
+    if hasattr(task, "ttft_s"):  # upstream's 1.2 does not have it yet
         task.latency_s = seconds
         task.usage_prompt_tokens = answer.counts.prefilled + answer.counts.reused
         task.usage_completion_tokens = answer.counts.decoded

@@ -1,6 +1,6 @@
 """What each kind of OpenAI-compatible server takes and gives on `/v1/completions` and `/v1/chat/completions`.
 
-One table is all that tells servers apart: a request holds nothing that its server's row does not name.
+One table holds all differences between servers: a request holds only fields that its server's row names.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class TokenIds(NamedTuple):
 
     Attributes:
         ask: Request fields that make the server give token ids; None where it gives none.
-        with_text: Whether it gives text beside token ids; else they are decoded here.
-        on_chat: Whether a chat's answer has token ids, too, in streams as well.
+        with_text: Whether the server gives text beside token ids; if not, the ids are decoded here.
+        on_chat: Whether chat answers have token ids, too, both whole and streamed.
         loses: Whether it leaves out the ids of tokens that end inside a character.
-        in_prompts: Whether a prompt may be token ids; else they go as the text that gives them.
+        in_prompts: Whether a prompt may be token ids; if not, the text that gives these ids is sent.
         plain_text: Request fields that make it tokenise a text without adding special tokens; None where it cannot.
     """
 
@@ -58,8 +58,8 @@ class Logprobs(NamedTuple):
         field: Request field for their number on completions.
         by_ids: Request fields that name alternatives by their ids.
         most: Most alternatives a token that the server reports with their ids.
-        given_field: Request field for the tokens whose log-probabilities are told, likely or not; releases that lack it
-            ignore it, and tell the likeliest.
+        given_field: Request field that lists tokens; the server reports their log-probabilities, however unlikely they
+            are. Releases without this field ignore it and report the likeliest tokens.
     """
 
     field: str = "logprobs"
@@ -73,7 +73,7 @@ class PromptScores(NamedTuple):
 
     Attributes:
         are_echoed: Whether it gives the log-probabilities of a prompt (`echo`).
-        num_drawn: Tokens that it must be asked to draw then, where 0 is refused or no limit.
+        num_drawn: Tokens that the server must draw beside the echo: some servers refuse 0, or read it as no limit.
         logits_field: Request field for the logits of a prompt, which are a reward model's scores.
     """
 
@@ -83,12 +83,12 @@ class PromptScores(NamedTuple):
 
 
 class Chat(NamedTuple):
-    """What its chats take beside what completions take.
+    """What chat requests take in addition to the fields of completions.
 
     Attributes:
         fields: Task fields.
         neutral: Sent with every chat request, so that its answer is the model's whole text.
-        continue_turn: Fields that let the model go on with an unfinished assistant turn; None where it cannot be asked.
+        continue_turn: Fields that let the model go on with an unfinished assistant turn; None where there are none.
         thinking: Fields for a budget of thinking; None where chats have none.
         takes_salt: Whether chats take `cache_salt`.
     """
@@ -107,14 +107,14 @@ class Flavor(NamedTuple):
         name: As `OpenAIWorker(flavor=...)` has it.
         owned_by: What its `/v1/models` says in `owned_by`, where that tells it.
         fields: Task fields that it takes beside the common ones, under the same name.
-        neutral: Sent with each request that has a temperature, so that what its task does not set is the model's plain
-            distribution and not a default of the server.
-        seed_bits: Bits of a seed that it keeps apart.
-        streamed_for: Request fields with which a whole answer is wrong, and one in pieces is right.
-        priority: The `priority` of a place in the queue (-1 before all others, then 0, 1, ...: the lower, the sooner),
-            where the server schedules by it; None leaves it to the server.
+        neutral: Fields that are sent with each request that has a temperature. They switch off the server's defaults,
+            so that fields that the task does not set leave the model's plain distribution.
+        seed_bits: Bits of a seed that the server takes; higher bits are cut off.
+        streamed_for: Request fields for which the server's whole answers are wrong and its streamed answers are right.
+        priority: Turns a place in the queue into the server's `priority`. Place -1 is served first, then 0, 1, and so
+            on. None where the server takes no priority.
         takes_agent_hints: Whether it reads `nvext.agent_hints`, with the priority among them, and a session's header.
-        has_kv_control: Whether releases of it can be told to drop KV; each server is asked.
+        has_kv_control: Whether some releases can be told to drop KV; the worker asks each server.
         thinking: Request fields for a budget of thinking on completions; None where they have none.
         takes_salt: Whether completions take `cache_salt`.
         ids: How prompts and answers are token ids.
@@ -141,22 +141,22 @@ class Flavor(NamedTuple):
 
 
 def _as_it_is(place: int) -> float:
-    """The lowest first; whoever says nothing has 0."""
+    """The lowest number is served first; a request without a number has 0."""
     return place
 
 
 def _two_levels(place: int) -> float | None:
-    """The highest first. SGLang throws running requests out for one that is far above them: two levels alone."""
+    """The highest number is served first. SGLang preempts running requests for far higher ones: use two levels."""
     return 1 if place < 0 else None
 
 
 def _up_to_one(place: int) -> float:
-    """The highest first, 0.5 where nobody says."""
+    """The highest number is served first; a request without a number has 0.5."""
     return 1.0 if place < 0 else 0.5 / (1 + place / 1024)
 
 
 def _of_31_bits(place: int) -> float:
-    """The highest first, a whole number of 32 bits, 0 where nobody says."""
+    """The highest number is served first. It is a whole number of 32 bits; a request without one has 0."""
     return -min(place, 2**31 - 1)
 
 
@@ -165,16 +165,16 @@ def _top_level(budget: ThinkingBudget) -> Mapping[str, Any]:
 
 
 def _custom_params(budget: ThinkingBudget) -> Mapping[str, Any]:
-    """Read by strict thinking, and by the logit processor that a request may name beside it."""
+    """Two parts of SGLang read it: strict thinking, and the logit processor that a request may name."""
     return {"custom_params": {"thinking_budget": budget.max_tokens}}
 
 
 def _sampler(budget: ThinkingBudget) -> Mapping[str, Any]:
-    """llama-server's sampler counts only where it knows both marks, was told of an open one, and has a message."""
+    """llama-server's sampler counts only if it knows both marks, knows that thinking is open, and has a message."""
     return {
         "reasoning_budget_tokens": budget.max_tokens,
         "reasoning_budget_start_tag": budget.open,
-        "reasoning_budget_end_tag": budget.close,  # of releases before those with several
+        "reasoning_budget_end_tag": budget.close,  # for releases that take only one end mark
         "reasoning_budget_end_tags": [budget.close],
         "reasoning_budget_message": "",
         **({"generation_prompt": budget.open} if budget.is_open else {}),
@@ -186,7 +186,7 @@ def _of_template(budget: ThinkingBudget) -> Mapping[str, Any]:
 
 
 _CONTINUE: Mapping[str, Any] = MappingProxyType({"add_generation_prompt": False, "continue_final_message": True})
-# llama.cpp cuts the distribution before it heats it, unless it is told the order that the other servers have.
+# By default llama.cpp truncates the distribution before it applies the temperature. The other servers do it after.
 _SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 
 _OPEN: Mapping[str, Any] = MappingProxyType({"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1})
@@ -243,7 +243,7 @@ _KNOWN = (
         ("top_k", "ignore_eos"),
         {**_LLAMA, "samplers": _SAMPLERS},
         seed_bits=31,
-        # Whole, its answer lacks ids where it ends at a stop string, and begins with the turn that it went on with.
+        # A whole answer lacks ids if it ends at a stop string, and it repeats the turn that it continues.
         streamed_for=("stop", "continue_final_message"),
         thinking=_sampler,
         ids=TokenIds({"n_probs": 1}, loses=True),
@@ -259,7 +259,7 @@ _KNOWN = (
         ids=TokenIds(in_prompts=False),
         scores=PromptScores(are_echoed=True, num_drawn=1),
     ),
-    # NVIDIA Dynamo's frontend, whatever engine is behind it. It tells no token ids of answers.
+    # NVIDIA Dynamo's frontend, with any engine behind it. Its answers have no token ids.
     Flavor(
         "dynamo",
         None,
@@ -290,7 +290,7 @@ class ServedModel(NamedTuple):
 
     Attributes:
         flavor: The server's kind; plain `openai` where its answer does not tell.
-        max_seq_len: Prompt and generated tokens at most, where it says.
+        max_seq_len: Prompt and generated tokens at most; None where the server does not say.
     """
 
     flavor: Flavor
@@ -301,9 +301,9 @@ def described(models: list[Any], model: str, url: str) -> ServedModel:
     """Read `/v1/models`.
 
     Args:
-        models: Its entries.
-        model: Which of them is meant.
-        url: For the error.
+        models: The entries of `/v1/models`.
+        model: The name of the model to look for.
+        url: The server's address, for the error.
 
     Raises:
         ConfigError: The server does not list the model.
@@ -315,6 +315,6 @@ def described(models: list[Any], model: str, url: str) -> ServedModel:
     owner = getattr(known[model], "owned_by", None)
     flavor = next((flavor for flavor in FLAVORS.values() if flavor.owned_by == owner), FLAVORS["openai"])
     length = getattr(known[model], "max_model_len", None)
-    if length is None:  # llama-server tells it of one of its slots
+    if length is None:  # llama-server reports the length of one slot
         length = (getattr(known[model], "meta", None) or {}).get("n_ctx")
     return ServedModel(flavor, length if isinstance(length, int) and length > 0 else None)

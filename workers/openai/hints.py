@@ -9,20 +9,20 @@ from scaffolding_ext.protocol.notes import is_urgent, notes_of
 from scaffolding_ext.request.program import cache_salt_of, current_program, record
 from scaffolding_ext.workers.openai.flavors import Flavor
 
-_PER_UNIT = 1000  # places of a server, which are whole numbers, for one of a policy's
+_PER_UNIT = 1000  # a policy's 1.0 is so much for a server, which takes whole numbers
 
 
 def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool, max_tokens: int | None = None) -> dict[str, Any]:
     """Request fields that help the server to order requests, and to keep apart what shares no KV.
 
-    What others wait for goes first, then comes the order of the programs: that of the host's policy, or the oldest
-    first, so that the requests of one stay together.
+    Tasks that others wait for go first. The other tasks follow in the order of their programs: the order of the host's
+    policy, or the oldest program first. So the requests of one program stay together.
 
     Args:
-        task: What is asked for; its cache salt (see `cache_salt_of`) names the requests that it may share KV with.
+        task: The task; it may share KV with requests of the same cache salt (see `cache_salt_of`).
         flavor: What the server takes.
         chat: Whether the request goes to `/chat/completions`.
-        prioritize: Whether the server is told which tasks go before others.
+        prioritize: Whether the server is told the order of tasks.
         max_tokens: Most tokens that are generated; None where there are none.
     """
     fields: dict[str, Any] = {}
@@ -47,8 +47,10 @@ def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool, max_tokens: 
 
 
 def _agent_hints(task: Task, priority: float | None, max_tokens: int | None) -> dict[str, Any]:
-    """Dynamo's `AgentHints`: a soft priority (higher is sooner) and a strict tier of the router's queue; how long the
-    answer may become; and whether a request will follow that reads on behind it.
+    """Dynamo's `AgentHints`.
+
+    They are a soft priority (a higher one is served sooner), a strict tier of the router's queue, the most tokens of
+    the answer, and whether a later request will continue this text.
 
     Reference: ai-dynamo/dynamo, `lib/llm/src/protocols/openai/nvext.rs` (i32, u32, u32, bool), and its page on hints.
     """
@@ -65,7 +67,7 @@ def _agent_hints(task: Task, priority: float | None, max_tokens: int | None) -> 
 
 
 def session_headers(process: str) -> dict[str, str]:
-    """Headers that tell Dynamo which requests belong together: those of one request of ours.
+    """Headers that tell Dynamo which requests belong together: those that serve one request of this package.
 
     Args:
         process: Tells the requests of this process from those of others.

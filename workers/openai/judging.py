@@ -18,7 +18,7 @@ from scaffolding_ext.workers.pieces import run_pieces
 
 
 async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask) -> None:
-    """Ask for P(yes) of each branch: exactly, where the release tells the log-probabilities of tokens that it is given.
+    """Ask for P(yes) of each branch; it is exact where the release reports the log-probabilities of given tokens.
 
     Raises:
         EngineError: The server failed, or told too little.
@@ -40,10 +40,12 @@ async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask
 
 
 async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask) -> None:
-    """Leave a reward model's score of a text in the task's outputs; of two classes, the second's probability.
+    """Write a reward model's score of a text into the task's outputs.
+
+    If the model has two classes, the score is the probability of the second class.
 
     Raises:
-        EngineError: The server failed, or its model is none that scores.
+        EngineError: The server failed, or its model does not score.
         InvalidTaskError: There is no text.
     """
 
@@ -60,7 +62,7 @@ async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask
 
 
 def last_logits(reply: Any) -> list[float]:
-    """The logits of a prompt's last token, or of the whole prompt where the model gives but those.
+    """The logits of a prompt's last token, or those of the whole prompt if the model gives only these.
 
     Raises:
         EngineError: The server gave none.

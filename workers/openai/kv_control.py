@@ -1,4 +1,4 @@
-"""What trtllm-serve can be told of KV that nobody will read again.
+"""Tells trtllm-serve which KV nobody will read again.
 
 Reference:
     TensorRT-LLM, `tensorrt_llm/serve/control_plane.py` and `openai_protocol.py` (`KVCacheTruncateRequest`,
@@ -20,19 +20,19 @@ _log = logging.getLogger(__name__)
 OF_TOKENS = "/_control/kv_cache/truncate_tokens"
 OF_MESSAGES = "/_control/kv_cache/truncate"
 OLDER = "/v1/kv_cache_hints"
-_IS_THERE = 405  # what a path of POST says of a GET, which changes nothing
-_MOST_SEQUENCES = 256  # of a request; the oldest are left to the server
+_IS_THERE = 405  # the answer to a GET on a path that exists for POST; the GET changes nothing
+_MOST_SEQUENCES = 256  # kept for a request; the server evicts the KV of older ones itself
 
 
 class KVControl:
-    """Tells one server of KV that is of no more use.
+    """Tells one server which KV is of no more use.
 
     Args:
         connection: To the server.
         model: The server's name for the model.
 
     Attributes:
-        paths: Those that the server was found to have.
+        paths: The paths that the server has.
     """
 
     def __init__(self, connection: Connection, model: str) -> None:
@@ -50,7 +50,7 @@ class KVControl:
         self.paths = frozenset(found)
 
     async def drop(self, task: DropKVCacheTask) -> None:
-        """Have the KV of a chat dropped, but for the messages that it retains.
+        """Have the server drop the KV of a chat, except that of the messages to retain.
 
         Raises:
             EngineError: The server failed.
@@ -72,7 +72,7 @@ class KVControl:
         return bool(self.paths & {OF_MESSAGES, OLDER})
 
     async def truncate(self, sequences: Sequence[Sequence[int]], num_kept: int) -> None:
-        """Have the KV of token sequences dropped behind their first tokens; a failure is logged, and harms nobody."""
+        """Have the server drop the KV of token sequences after their first tokens; a failure is only logged."""
         body = {
             "model": self._model,
             "prefixes": [list(sequence) for sequence in sequences],
@@ -101,7 +101,7 @@ class Chains:
         self._of_request: dict[str, list[_Ended]] = {}
 
     def add(self, task: GenerationTask) -> None:
-        """Keep what a generation has read and written; without a scope, or without ids, nobody could give it back."""
+        """Keep the tokens that a generation has read and written; without a scope or ids there is nothing to keep."""
         scope = current_scope.get()
         if scope is None or task.input_tokens is None or not task.output_tokens:
             return
@@ -112,7 +112,7 @@ class Chains:
     def ended(self, scope_id: str) -> tuple[list[list[int]], int] | None:
         """The longest sequences of a request that has ended, and the length of its prompt, which others may share.
 
-        None where the scope is that of a branch: what goes on behind it may read its KV.
+        None if the scope is a branch: later parts of the request may read the KV of the branch.
         """
         found = self._of_request.pop(scope_id, None)
         if not found:

@@ -1,4 +1,4 @@
-"""Finds the ids again that llama-server leaves out: those of tokens that end inside a character."""
+"""Restores the token ids that llama-server leaves out: those of tokens that end inside a character."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Callable
 from scaffolding_ext.workers.openai.failures import UnreadableAnswerError
 from scaffolding_ext.workers.openai.responses import Piece
 
-_MAX_TAIL = 3  # bytes of a character that lacks its last one, and so tokens at most
+_MAX_TAIL = 3  # most bytes of an unfinished character, and so most tokens
 _UNREADABLE = "\ufffd"  # stands in decoded text for bytes that are no character
 
 
 class LostIds:
     """Restores the token ids of one answer.
 
-    The server holds a token back that ends inside a character, and gives the whole character with the token that ends
-    it, under that one's id alone. Its text says what came before.
+    If a token ends inside a character, the server holds it back. Later the server gives the whole character, with the
+    id of only the token that completes it. The text shows which tokens came before.
 
     Args:
         encode: Token ids of a text, without special tokens.
         decode: Text of token ids.
-        needs_logprobs: Whether each token's log-probability is asked for, too: those cannot be found again.
+        needs_logprobs: Whether each token's log-probability is asked for, too: lost log-probabilities cannot be
+            restored.
     """
 
     def __init__(
@@ -29,15 +30,15 @@ class LostIds:
         self._encode = encode
         self._decode = decode
         self._needs_logprobs = needs_logprobs
-        self._textless: list[int] = []  # told without their text, which may be the beginning of a stop string
+        self._textless: list[int] = []  # ids that came without text; the text may be the beginning of a stop string
         self._num_tokens = 0
         self._has_dropped = False
 
     def restored(self, piece: Piece) -> Piece:
-        """A piece with all of its ids; bytes that make no character go, since nobody tells their ids.
+        """A piece with all of its ids. Bytes that form no character are removed, because their ids are unknown.
 
         Raises:
-            UnreadableAnswerError: Its text does not say which they are, or log-probabilities are lost that are needed.
+            UnreadableAnswerError: The text does not determine the ids, or needed log-probabilities are lost.
         """
         if piece.token_ids is None:  # all are lost where the text is not one whole character
             return piece if piece.text.strip(_UNREADABLE) else piece._replace(token_ids=[])
@@ -58,7 +59,7 @@ class LostIds:
         return piece._replace(token_ids=ids)
 
     def _read(self, token: int, told: str) -> tuple[list[int], str]:
-        """The ids that were left out before a token, and its text with theirs."""
+        """The ids that were left out before a token, and the text of these ids and of the token."""
         if not told:
             self._textless.append(token)
             return [], ""
@@ -67,7 +68,7 @@ class LostIds:
         if told.isascii() or told == own:
             return [], told
         text = told.replace(_UNREADABLE, "")
-        if _UNREADABLE not in own:  # it ends no character that another began
+        if _UNREADABLE not in own:  # no earlier token began its character
             return [], text
         if not text:
             return [], own
@@ -80,10 +81,10 @@ class LostIds:
         return whole[len(textless) : -1], text
 
     def ended(self, piece: Piece, num_decoded: int) -> Piece:
-        """The last piece: text whose tokens' ids were lost at its end, inside a character, goes with them.
+        """The last piece. If ids at its end were lost inside a character, their text is removed.
 
         Args:
-            piece: That piece.
+            piece: The last piece.
             num_decoded: Tokens by the server's own count.
 
         Raises:

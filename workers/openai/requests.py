@@ -22,7 +22,7 @@ from scaffolding_ext.workers.task_fields import NEUTRAL, is_set, refuse
 from scaffolding_ext.workers.task_reading import TaskReader, integer, number
 
 WORKER = "OpenAIWorker"
-_MAX_VOCAB = 1 << 31  # the server knows its vocabulary, and refuses what lies beyond it
+_MAX_VOCAB = 1 << 31  # the server itself refuses ids beyond its vocabulary
 
 
 class _Tokenizer:
@@ -42,10 +42,10 @@ class RequestBodies:
         flavor: What the server takes.
         model: The server's name for the model.
         tokenizer: Name of its tokenizer, loaded when it is first needed.
-        max_seq_len: Prompt and generated tokens at most, or None where nobody says.
+        max_seq_len: Prompt and generated tokens at most; None where this is unknown.
         chat: Whether requests go to `/chat/completions`.
-        compact: Whether a prompt of token ids goes as text where that is shorter and certain to give the same ids.
-        prioritize: Whether the server is told which tasks go before others.
+        compact: Whether a prompt of token ids is sent as text if the text is shorter and certainly gives the same ids.
+        prioritize: Whether the server is told the order of tasks.
         thinking_fields: Further request fields beside a budget of thinking.
 
     Raises:
@@ -87,13 +87,13 @@ class RequestBodies:
     def max_num_logprobs(self) -> int:
         """Most alternatives a token that a task may ask for.
 
-        A chat's list is cut where it should end, and begins with the token that was drawn: one more is asked for.
+        A chat's list begins with the token that was drawn and counts it, so the request asks for one alternative more.
         """
         return max(0, self.flavor.logprobs.most - self._chat) if self.gives_ids else 0
 
     @property
     def unserved(self) -> frozenset[str]:
-        """Task types that servers of this kind know nothing of on this endpoint."""
+        """Task types that servers of this kind cannot serve on this endpoint."""
         fields = {"VerifyTask": self.flavor.logprobs.given_field, "RewardTask": self.flavor.scores.logits_field}
         return frozenset(name for name, field in fields.items() if field is None or self._chat)
 
@@ -112,7 +112,7 @@ class RequestBodies:
             InvalidTaskError: A field is unusable, or asks for what the server cannot do.
         """
         refuse(task, self._refused, WORKER)
-        says_all = task.temperature is not None  # what it leaves out is off; else that is the server's to say
+        says_all = task.temperature is not None  # then unset fields are off; otherwise the server's defaults hold
         body: dict[str, Any] = {"model": self._model, **(self.flavor.neutral if says_all else {}), **self._prompt(task)}
         if self._chat:
             body.update(self.flavor.chat.neutral)
@@ -138,28 +138,28 @@ class RequestBodies:
 
     @staticmethod
     def shorten(body: dict[str, Any], max_tokens: int) -> None:
-        """Have a generation end sooner."""
+        """Lower the number of tokens of a generation."""
         body["max_tokens"] = max_tokens
         told = body.get("nvext", {}).get("agent_hints", {})
         if "osl" in told:
             told["osl"] = max_tokens
 
     def lost_ids(self, task: GenerationTask) -> LostIds | None:
-        """What restores the ids of a task's answer, where its server loses some; chats are gone on with as texts."""
+        """The object that restores lost token ids, if the server loses some. Chats need none: they continue as text."""
         if self._chat or not self.flavor.ids.loses:
             return None
         encode = functools.partial(self.encode, add_special_tokens=False)
         return LostIds(encode, self.decode, needs_logprobs=bool(task.num_logprobs))
 
     def stops(self, task: GenerationTask) -> IdStops | None:
-        """A task's stop strings, where its server sends ids alone and so matches none."""
+        """A task's stop strings, where its server sends only ids and so cannot match them."""
         if not self.gives_ids or self.flavor.ids.with_text or not is_set(task, "stop"):
             return None
         strings = stop_strings(task.stop)
         return IdStops(StopStrings(strings), self.decode) if strings else None
 
     def is_streamed(self, task: GenerationTask, body: Mapping[str, Any]) -> bool:
-        """Whether an answer must be asked for in pieces to be right, or to be ended here."""
+        """Whether an answer must be streamed, because a whole one would be wrong or because it is ended here."""
         return bool(body.keys() & {*self.flavor.streamed_for}) or self.stops(task) is not None
 
     def verdict(self, piece: GenerationTask, task: VerifyTask) -> dict[str, Any]:
@@ -182,24 +182,24 @@ class RequestBodies:
         return {**fixed, "prompt": prompt, **self._hints(task)}
 
     def echo(self, prompt: list[int], task: Task | None = None) -> dict[str, Any]:
-        """The body of a request for the log-probabilities of a prompt's own tokens, for a task where there is one.
+        """The body of a request for the log-probabilities of a prompt's own tokens; `task` adds its hints.
 
         Raises:
-            InvalidTaskError: The server takes text alone, and none gives these ids.
+            InvalidTaskError: The server takes only text, and no text gives these ids.
         """
         fixed = {"echo": True, "max_tokens": self.flavor.scores.num_drawn, "logprobs": 1, "temperature": 0.0}
         hints = {} if task is None else self._hints(task)
         return {"model": self._model, "prompt": self._sent(prompt, None), **fixed, **hints}
 
     def num_hidden(self, prompt: list[int]) -> int:
-        """Tokens at a prompt's beginning that the server adds itself, and tells nothing of."""
+        """Tokens that the server itself adds at a prompt's beginning and does not report."""
         if self.flavor.ids.in_prompts:
             return 0
         added = self.encode("", True)
         return len(added) if prompt[: len(added)] == added else 0
 
     def _sent(self, ids: list[int], text: str | None) -> list[int] | str:
-        """A prompt of token ids as the server takes it; `text` is what the task says that it reads."""
+        """A prompt of token ids in the form that the server takes; `text` is the text that the task gives for it."""
         if self.flavor.ids.in_prompts:
             return ids
         rest = ids[self.num_hidden(ids) :]
@@ -289,5 +289,5 @@ class RequestBodies:
 
 
 def _num_bytes(fields: Mapping[str, Any]) -> int:
-    """How long they are in a request."""
+    """The length of request fields in bytes of JSON."""
     return len(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())

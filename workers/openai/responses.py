@@ -11,8 +11,8 @@ from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.openai.failures import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import Flavor
 
-_ID = "token_id:"  # how a token is written that stands for its id
-_THINK_CLOSE = "</think>"  # a reasoning parser keeps it for itself
+_ID = "token_id:"  # prefix of a token that is written as its id
+_THINK_CLOSE = "</think>"  # a reasoning parser removes this mark
 _THINKING = ("reasoning", "reasoning_content")  # vLLM renamed it; SGLang and trtllm-serve have the older name
 _FAILED = ("abort", "error")
 _FILTERED = "content_filter"
@@ -23,12 +23,12 @@ class Piece(NamedTuple):
     """A whole answer, or one piece of a stream.
 
     Attributes:
-        text: Its text; of a chat behind a reasoning parser, what follows the thinking.
+        text: Its text; if a reasoning parser has split a chat's answer, only the text after the thinking.
         token_ids: Its token ids, or None where the server gives none.
-        logprobs: For each token id, the reported ones; empty where none were asked for.
+        logprobs: The reported log-probabilities for each token id; empty where none were asked for.
         finish_reason: `"stop"` or `"length"` in the last piece with text.
         token_texts: The text of each token, as its log-probability's entry has it; empty where there are none.
-        thinking: What the server's reasoning parser has told apart, without its marks.
+        thinking: The thinking that the server's reasoning parser has split off, without its marks.
     """
 
     text: str
@@ -40,13 +40,13 @@ class Piece(NamedTuple):
 
 
 class WholeText:
-    """Puts a text together again that a server's reasoning parser took apart: the thinking, its end, and the rest."""
+    """Joins the parts of a text that a server's reasoning parser has split: the thinking, its end, and the rest."""
 
     def __init__(self) -> None:
         self._in_thinking = False
 
     def add(self, piece: Piece) -> str:
-        """What the model wrote of a piece."""
+        """The text of a piece as the model wrote it."""
         self._in_thinking = self._in_thinking or bool(piece.thinking)
         if not piece.text:
             return piece.thinking
@@ -97,11 +97,11 @@ def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: b
     Args:
         reply: A completion that was asked to echo its prompt.
         num_tokens: Tokens of the prompt.
-        num_hidden: Tokens at its beginning that the server added and tells nothing of; the next has no score then.
-        from_text: Whether the server was sent text, and has to have read just as many tokens.
+        num_hidden: Tokens at its beginning that the server added and does not report; then the next token has no score.
+        from_text: Whether the prompt was sent as text; the server must then have read exactly `num_tokens` tokens.
 
     Raises:
-        EngineError: It has not one for each token.
+        EngineError: The server did not report a log-probability for each token.
     """
     reported = getattr(reply.choices[0], "logprobs", None)
     values = [None] * num_hidden + list(getattr(reported, "token_logprobs", None) or ())
@@ -121,7 +121,7 @@ def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: b
 
 
 def _content(reported: Any) -> Sequence[Any] | None:
-    """Entries in the shape of chat completions, which llama-server has on completions, too."""
+    """Entries in the shape of chat completions; llama-server uses this shape on completions, too."""
     content = getattr(reported, "content", None)
     return content if isinstance(content, list) else None
 
@@ -131,7 +131,7 @@ def _of(entry: Any, name: str) -> Any:
 
 
 def _reported_ids(reported: Any) -> list[int] | None:
-    """The ids of the tokens by their log-probabilities' entries, where those name them."""
+    """The token ids that the entries of the log-probabilities name; None where an entry names none."""
     content = _content(reported)
     if content is not None:
         ids = [_id_of(entry) for entry in content]
@@ -142,7 +142,10 @@ def _reported_ids(reported: Any) -> list[int] | None:
 
 
 def _id_of(entry: Any) -> int | None:
-    """The id of an entry in the shape of chat completions: llama-server has it beside the text, vLLM in its place."""
+    """The id of an entry in the shape of chat completions.
+
+    llama-server gives the id beside the token's text, vLLM instead of the text.
+    """
     number = _of(entry, "id")
     return _named_id(str(_of(entry, "token"))) if number is None else int(number)
 
@@ -153,7 +156,7 @@ def _named_id(token: str) -> int | None:
 
 
 def _steps(reported: Any, ids: list[int]) -> Steps:
-    """What is reported with each token: the token itself, and the alternatives that are named by their ids."""
+    """The log-probabilities reported with each token: of the token itself and of alternatives that have ids."""
     content = _content(reported)
     if content is not None:
         return [

@@ -17,7 +17,8 @@ class Scores(NamedTuple):
 
     Attributes:
         values: Log-probability of each token that was asked for, in nats.
-        counts: The cost; nothing is decoded, since a token that the server draws beside takes no pass of the model.
+        counts: The cost. No decoded token is counted: the token that the server draws in addition takes no pass of the
+            model.
     """
 
     values: list[float]
@@ -34,7 +35,7 @@ async def scores_of(
         bodies: Makes the request.
         prompt: Its token ids.
         start: Index of the first token that is scored.
-        task: Whose scores they are; None for nobody's.
+        task: The task that asks for the scores; None where there is none.
 
     Raises:
         EngineError: The server failed, or told too little.

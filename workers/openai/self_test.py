@@ -21,7 +21,7 @@ _WORDS = " one two three four five six seven eight nine ten"
 _NUM_TOKENS = 8
 _NUM_TRIALS = 3
 _UNTESTED = "only with flavor='auto' a server is asked whether its model is one that scores"
-_TOLERANCE = 0.1  # nats: half-precision kernels differ by less between decoding and prefilling, neighbours by more
+_TOLERANCE = 0.1  # nats: half-precision decoding and prefilling differ by less, neighbouring tokens by more
 
 
 class Proven(NamedTuple):
@@ -29,7 +29,7 @@ class Proven(NamedTuple):
 
     Attributes:
         flavor: Its kind, without what this release lacks.
-        refused: What that is, and why.
+        refused: What this release lacks, and why.
     """
 
     flavor: Flavor
@@ -61,7 +61,7 @@ async def proven(connection: Connection, flavor: Flavor, model: str) -> Proven:
 
 
 async def _piece(connection: Connection, flavor: Flavor, body: Mapping[str, Any]) -> Piece | str:
-    """What the server answers, or why it does not."""
+    """The server's answer, or the reason why there is none."""
     try:
         reply = await connection.complete("completions", body, lambda reply: read_piece(_choice(reply), flavor))
     except WorkerError as error:
@@ -70,13 +70,13 @@ async def _piece(connection: Connection, flavor: Flavor, body: Mapping[str, Any]
 
 
 def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: bool) -> dict[str, str]:
-    """What a server cannot do that a stack may ask of it, and why.
+    """What a stack may need and this server cannot do, and why.
 
     Args:
         connection: To the server.
         bodies: Makes the requests.
         chat: Whether they go to the chat endpoint.
-        tested: Whether the server is tested, or its kind believed.
+        tested: Whether the server itself is tested; if not, the table of its flavour is believed.
 
     Raises:
         EngineError: The server failed.
@@ -106,13 +106,13 @@ async def refused_scores(connection: Connection, bodies: RequestBodies) -> str |
     """Why the server's scores cannot be trusted, or None where they can.
 
     The server draws some tokens and says how likely each was; then it scores the same tokens as a prompt. Both must
-    agree token by token, and would not if either were shifted by one.
+    agree for each token. They would not agree if one of them were shifted by one token.
     """
     if not bodies.flavor.scores.are_echoed:
         return f"servers of flavor {bodies.flavor.name!r} give no log-probabilities of a prompt"
     try:
         found = await _found_wrong(connection, bodies)
-    except WorkerError as error:  # a server may have to be started for them
+    except WorkerError as error:  # some servers give scores only if started with an option
         return f"the server failed when it was asked for the scores of a prompt: {error}"
     return None if found is None else f"the server's scores of a prompt are wrong: {found}"
 
@@ -131,13 +131,13 @@ async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | N
         try:
             scores = (await scores_of(connection, bodies, [*prompt, *ids], len(prompt))).value.values
         except InvalidTaskError:
-            continue  # nor does the server take ids
+            continue  # and the server takes no ids
         in_place = _distance(drawn, scores)
         early, late = _distance(drawn[1:], scores[:-1]), _distance(drawn[:-1], scores[1:])
         if in_place <= _TOLERANCE < min(early, late):
             return None
         found = f"they are {in_place:.2f} nats from what it said when it drew the same tokens"
-        if min(early, late) <= _TOLERANCE < in_place:  # of tokens that are all as likely a trial cannot tell
+        if min(early, late) <= _TOLERANCE < in_place:  # equally likely tokens cannot show a shift
             shifted = f"they come one token too {'early' if early <= late else 'late'}"
     return shifted or found
 
@@ -145,7 +145,8 @@ async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | N
 async def refused_rewards(connection: Connection, bodies: RequestBodies) -> str | None:
     """Why the server gives no rewards, or None where its model scores what it reads.
 
-    It is asked for the logits of a text of one token: a reward model has one or two for it, any other its vocabulary.
+    The server is asked for the logits of a text of one token. A reward model gives one or two; any other model gives
+    one for each token of its vocabulary.
     """
     try:
         logits = (await connection.complete("completions", bodies.logits(RewardTask(input_str="1")), last_logits)).value
@@ -159,8 +160,8 @@ async def refused_rewards(connection: Connection, bodies: RequestBodies) -> str 
 async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | None:
     """Why the server cannot go on with an unfinished assistant turn, or None where it can.
 
-    A server that closes the turn and opens another reads more prompt tokens than the same words cost in the user's
-    turn.
+    The same words are sent in the user's turn and in an unfinished assistant turn. A server that closes the assistant
+    turn and opens another one reads more prompt tokens for them.
     """
     if bodies.flavor.chat.continue_turn is None:
         return f"chat servers of flavor {bodies.flavor.name!r} cannot go on with an unfinished answer"
@@ -173,7 +174,7 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
         lengths.append(int(reply.value.usage.prompt_tokens))
     asked, opened, plain = lengths
     extra = (opened - asked) - (plain - asked)
-    if abs(extra) <= 1:  # a token may join the words to what stands before them
+    if abs(extra) <= 1:  # one token may hold the first word and text before it
         return None
     return f"the chat server does not go on with an unfinished answer: it read {extra} tokens more than were written"
 

@@ -13,7 +13,8 @@ _MOST_WAITING = 8  # tokens that wait for the rest of a character; a character h
 class IdStops:
     """Finds the token that completes a stop string in one growing list of token ids.
 
-    Each token is decoded with the few before it that its text may depend on, so the cost is linear in the tokens.
+    Each token is decoded together with the few tokens before it that its text may depend on. So the cost is linear in
+    the number of tokens.
 
     Args:
         strings: The strings that end the answer.
@@ -27,11 +28,11 @@ class IdStops:
         self._context = self._read = 0  # ids before `_read` were matched; those from `_context` on decode the next ones
 
     def feed(self, ids: list[int], num_new: int) -> int | None:
-        """How many of the ids there are once a string is complete; None where none is yet.
+        """The number of ids up to the end of the first complete stop string; None while no string is complete.
 
         Args:
-            ids: All so far.
-            num_new: Those at their end that were not looked at before.
+            ids: All ids so far.
+            num_new: The number of ids at the end that are new since the last call.
         """
         for end in range(len(ids) - num_new + 1, len(ids) + 1):
             known, text = self._decode(ids[self._context : self._read]), self._decode(ids[self._context : end])

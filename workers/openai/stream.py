@@ -1,4 +1,4 @@
-"""Reads a server's stream in the background, so that its connection never waits for whoever reads its text."""
+"""Reads a server's stream in the background, so that its connection never waits for the reader of its text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
         token_ids: All token ids, or None where the server gives none.
         logprobs: What is reported with each token.
         finish_reason: `"stop"`, `"length"`, `"cancelled"` or `PAUSED`; None while it goes on.
-        counts: Its cost; without the prompt's until the server tells.
+        counts: Its cost; the prompt's part is missing until the server reports it.
     """
 
     text: str
@@ -39,7 +39,7 @@ def read_answer(reply: Any, flavor: Flavor, expects_ids: bool, lost_ids: LostIds
     """A whole answer at once.
 
     Raises:
-        EngineError: It is unusable.
+        EngineError: The answer is unusable.
     """
     piece = read_piece(reply.choices[0], flavor)
     piece = piece if lost_ids is None else lost_ids.restored(piece)
@@ -50,7 +50,7 @@ def read_answer(reply: Any, flavor: Flavor, expects_ids: bool, lost_ids: LostIds
 
 
 class StreamReader:
-    """One streamed answer. Everything but its making happens on the connection's loop.
+    """One streamed answer. Only its constructor may run outside the connection's loop.
 
     Args:
         connection: To the server.
@@ -58,14 +58,16 @@ class StreamReader:
         body: The request.
         flavor: How to read the answer.
         expects_ids: Whether token ids must come.
-        lost_ids: Restores those that the server leaves out.
-        stops: Strings that end the answer, where the server matches none; what came behind them is counted, not kept.
-        is_piece: Whether its budget is a piece of its task's, so that the end of it is a pause.
-        holds_back: Whether an answer ends with the piece that has the last token asked for, though more has come: for a
-            reader that has no tokenizer, and so cannot cut it there itself.
+        lost_ids: Restores token ids that the server leaves out.
+        stops: Strings that end the answer, where the server matches none. Tokens after such a string are counted, not
+            kept.
+        is_piece: Whether its budget is only a part of its task's budget, so that the stream's end is a pause.
+        holds_back: Whether an answer ends with the piece that has the last token asked for, even if more has come. This
+            serves a reader that has no tokenizer and so cannot cut the answer there itself.
 
     Attributes:
-        may_run_to: Tokens at which it is given up, with `PAUSED` as its reason: a server cannot pause it.
+        may_run_to: Number of tokens at which the stream is closed, with `PAUSED` as its reason: a server cannot pause
+            it.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class StreamReader:
         return self._ended or self._task is None
 
     async def wait(self, num_tokens: int) -> Answer:
-        """Until there are that many tokens (pieces, where the server gives no ids) or the end."""
+        """Wait until there are that many tokens (pieces, where the server gives no ids) or the end."""
         if self._task is None:
             self._grown = asyncio.Event()
             self._task = asyncio.ensure_future(self._read(self._grown))
@@ -178,7 +180,7 @@ class StreamReader:
             self._finish_reason, self._is_cut = "stop", True
 
     def _answer(self, num_tokens: int = NEVER) -> Answer:
-        """What there is, or the first pieces of it that have so many tokens."""
+        """The answer so far, or only its first pieces, up to the one with token `num_tokens`."""
         ids, logprobs, texts = self._ids, self._logprobs, self._texts
         counts = token_counts(self._usage, self._num_received)
         reason = self._finish_reason if self._ended else None
@@ -192,7 +194,7 @@ class StreamReader:
 
 
 class _Mark(NamedTuple):
-    """How much there is behind a piece."""
+    """How much of the answer there is once a piece has come."""
 
     num_received: int
     num_ids: int

@@ -13,14 +13,17 @@ from scaffolding_ext.workers.openai.stream import StreamReader
 
 
 class TaskStream:
-    """One task's stream. The task holds it, so it does not hold the task: each step is given it, and writes into it.
+    """One task's stream.
+
+    The task holds the stream, so the stream does not hold the task: each method is given the task.
 
     Args:
         connection: To the server.
         path: `"completions"` or `"chat"`.
         bodies: Makes the request.
-        task: Its output begins anew.
-        end_at: Tokens at which it ends, with `PAUSED` as its reason, whatever is asked of it; None: at its budget.
+        task: The task; its output is reset.
+        end_at: Number of tokens at which the stream always ends, with `PAUSED` as its reason. None: it ends at its
+            budget.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class TaskStream:
         task.output_tokens = None
 
     def may_run_to(self, num_tokens: int) -> None:
-        """Say at how many tokens it is given up, where it does not end at a place of its own."""
+        """Set the number of tokens at which the stream is closed, unless it has a fixed end."""
         if not self._is_piece:
             self._reader.may_run_to = num_tokens
 
@@ -56,7 +59,7 @@ class TaskStream:
             Whether it has ended.
 
         Raises:
-            WorkerError: It broke off.
+            WorkerError: The stream broke off.
         """
         reader = self._reader
         first = task.output_str is None or task.output_tokens is None
@@ -74,19 +77,19 @@ class TaskStream:
         """End it; the task gets what has come.
 
         Returns:
-            Whether it has ended: one that had not begun has not.
+            Whether it has ended; a stream that had not begun has not ended.
         """
         answer = await self._connection.run(self._reader.cancel)
         fill(task, answer, self._bodies, time.monotonic() - self._started_at)
         return answer.finish_reason is not None
 
     async def close(self) -> None:
-        """End it, where it goes on; its task stays as it is."""
+        """End the stream if it still runs; its task is not changed."""
         if not self._reader.ended:
             await self._connection.run(self._reader.cancel)
 
 
 def record_retries(num_retries: int) -> None:
-    """Have the trace say how often a server was asked again, where it was."""
+    """Note in the trace how often a request was repeated, if it was."""
     if num_retries:
         record("retried", worker="OpenAIWorker", num_retries=num_retries)

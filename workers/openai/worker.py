@@ -51,20 +51,20 @@ _log = logging.getLogger(__name__)
 class OpenAIWorker(ChatWorker):
     """Serves generation, streaming and scoring from a server with OpenAI's HTTP interface.
 
-    With `flavor="auto"` the server is asked what it is when the worker is made, and tested for what its kind is known
-    to get wrong, so that a stack which needs that is refused when it is built; `refused` says why. A named flavour is
-    believed, but for scores, which are tested before the first `ScoreTask`.
+    With `flavor="auto"` the worker asks the server what it is, and tests what this kind of server is known to get
+    wrong. A stack that needs a missing ability is refused when it is built; `refused` says why. A named flavour is
+    believed. Only scores are tested then, before the first `ScoreTask`.
 
     Where a task gives no temperature, none is sent: the server's own defaults hold, which it may take from the model's
     `generation_config.json`. Where a task gives one, what a server would add by its defaults (top-p, top-k, penalties)
-    is switched off. `input_tokens` take precedence over `input_str`. A key is read from the environment; no log, record
-    or error holds it.
+    is switched off. `input_tokens` take precedence over `input_str`. The key is read from the environment; no log,
+    record or error holds it.
 
-    What fails before an answer begins (429, 5xx, resets, time-outs) is tried again with exponential back-off and
-    jitter, and the trace says so; a stream that breaks off after its first token fails.
+    A request that fails before its answer begins (429, 5xx, resets, time-outs) is repeated with exponential back-off
+    and jitter; the trace shows the repeats. A stream that breaks off after its first token fails.
 
     Args:
-        base_url: Where the interface is: `http://host:8000/v1`.
+        base_url: The address of the interface, such as `http://host:8000/v1`.
         model: The server's name for the model.
         api_key_env: Environment variable with the key; a server that asks for none needs none.
         flavor: `"auto"`, `"vllm"`, `"sglang"`, `"trtllm"`, `"llama_cpp"`, `"llama_cpp_python"`, `"scaffolding_ext"`
@@ -73,29 +73,30 @@ class OpenAIWorker(ChatWorker):
         endpoint: `"completions"` takes prompts as the stack's chat template renders them, as token ids where it can.
             `"chat"` leaves the template to the server, takes text alone, and must be able to go on with an unfinished
             answer where a controller asks for one.
-        tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer, where `model` is no such name.
-        compact_prompts: Whether a prompt of token ids goes as text where that is shorter (as a rule by half) and
-            the tokenizer gives the same ids for it; takes a flavour whose servers add nothing to a text (`"vllm"`,
+        tokenizer: Folder, hub name or `tinylm/NAME` of the model's tokenizer; needed if `model` is not such a name.
+        compact_prompts: Whether a prompt of token ids is sent as text if the text is shorter (usually by half) and the
+            tokenizer gives the same ids for it. The flavour's servers must add nothing to a text (`"vllm"`,
             `"trtllm"`).
-        text_prompts: Whether prompts go as text, to a server that takes no token ids. A prompt of ids is refused if no
-            text gives these ids.
-        max_seq_len: Prompt and generated tokens of one request; None takes what the server says.
-        max_concurrency: Requests at once, open streams included; more wait.
-        max_retries: Further attempts a request.
-        timeout_seconds: Silence after which an attempt has failed.
-        deadline_seconds: Most that a request may take, all its attempts together.
-        failure_threshold: Requests that fail in a row until nothing more is sent.
-        failure_pause_seconds: How long then, until one request is tried.
-        prioritize: Whether the server is told of tasks that others wait for (probes, forced answers, scores), so that
-            it serves them before chains: for a vLLM or SGLang that schedules by priority, see `docs/servers.md`.
+        text_prompts: Whether prompts are sent as text, for a server that takes no token ids. A prompt of ids is refused
+            if no text gives these ids.
+        max_seq_len: Prompt and generated tokens of one request; None takes the server's own limit.
+        max_concurrency: Requests at once, open streams included; further requests wait.
+        max_retries: Most further attempts for one request.
+        timeout_seconds: Seconds of silence after which an attempt fails.
+        deadline_seconds: Most seconds that a request may take, all its attempts together.
+        failure_threshold: After so many failed requests in a row, no more requests are sent.
+        failure_pause_seconds: Seconds of that pause; then one request is tried.
+        prioritize: Whether the server is told which tasks others wait for (probes, forced answers, scores), so that it
+            serves them before chains. The vLLM or SGLang server must schedule by priority, see `docs/servers.md`.
         thinking_fields: Further request fields beside a budget of thinking, such as SGLang's `custom_logit_processor`.
-        drop_kv: Whether a trtllm-serve is told to drop the KV of a request's chains when the request has ended, all but
-            its prompt: for batches whose texts nobody goes on with. Such a server is refused where it cannot.
-        seams: Where a stream ends that nobody has asked more of, since a server cannot pause it; its chain goes on in
-            another. `"fixed"`: at a place that follows from the controller's arguments, so that a seeded server gives
-            the same texts at any load. `"late"`: only where it gets too far ahead: fewer bytes, places that depend on
-            time. `"none"`: nowhere: the fewest bytes, the texts of one stream, and no limit to what is decoded in vain.
-            None is `"fixed"` for sampled tasks with a seed, else `"late"`.
+        drop_kv: Whether trtllm-serve is told to drop the KV of a request's chains, except its prompt, when the request
+            has ended. Use it for batches whose texts nobody continues. A server that cannot drop KV is refused.
+        seams: Where a stream ends if its reader does not ask for more. A server cannot pause a stream, so the chain
+            goes on in another one. `"fixed"`: the place follows from the controller's arguments, so a seeded server
+            gives the same texts at any load. `"late"`: the stream ends only when it is too far ahead. This sends fewer
+            bytes, and the place depends on time. `"none"`: the stream never ends early. This sends the fewest bytes and
+            gives the texts of one stream, but nothing limits how many tokens are decoded in vain. None is `"fixed"` for
+            sampled tasks with a seed, else `"late"`.
 
     Raises:
         MissingDependencyError: openai is not installed.
@@ -103,11 +104,12 @@ class OpenAIWorker(ChatWorker):
         EngineError: With `flavor="auto"`, the server cannot be reached.
 
     Attributes:
-        model: Whose tokenizer prompts are rendered for; None on the chat endpoint, where prompts go as they are.
+        model: The name of the tokenizer that prompts are rendered for; None on the chat endpoint, where prompts are
+            sent as they are.
         max_seq_len: Prompt and generated tokens of one request at most, or None.
         max_num_logprobs: Most alternatives a token that `num_logprobs` may ask for.
         flavor: The server's kind.
-        server_budget: Whether it is relied on for budgets of thinking.
+        server_budget: Whether the worker relies on the server for budgets of thinking.
         refused: What this server cannot do that its kind could, and why: `"ScoreTask"`, `"continued turns"`.
     """
 
@@ -220,7 +222,7 @@ class OpenAIWorker(ChatWorker):
         self._connection.close()
 
     async def on_scope_end(self, scope_id: str) -> None:
-        """Cancel the streams that a request or branch has left open, and give back the KV of an ended request."""
+        """Cancel the open streams of a request or branch, and give back the KV of an ended request."""
         await self._streams.end(scope_id)
         ended = None if self._chains is None else self._chains.ended(scope_id)
         if ended is not None:
@@ -238,7 +240,7 @@ class OpenAIWorker(ChatWorker):
             _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
 
     def chat_tokenizer(self) -> Any:
-        """That of the model; a chat server puts messages into its template itself."""
+        """The model's tokenizer; None for a chat server, which puts messages into its template itself."""
         return None if self._path == "chat" else load_tokenizer(self._bodies.tokenizer_name)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
@@ -249,7 +251,7 @@ class OpenAIWorker(ChatWorker):
             if notes.thinking is None:
                 raise
             set_notes(task, notes._replace(thinking=None))
-            status = await self._generate_once(task)  # fails, where the budget was not at fault
+            status = await self._generate_once(task)  # it fails again if the budget was not the reason
             self.server_budget.reason = f"the server refused it: {error}"
             return status
 
@@ -270,7 +272,7 @@ class OpenAIWorker(ChatWorker):
         return TaskStatus.SUCCESS
 
     async def _generate_in_pieces(self, task: GenerationTask) -> TaskStatus:
-        """Generation that its caller may look at while it goes on, or that is only right in pieces."""
+        """Generation whose text is read while it runs, or for which only streamed answers are right."""
         stream = self._open_stream(task)
         ended, num_pieces = False, 0
         try:
@@ -320,7 +322,7 @@ class OpenAIWorker(ChatWorker):
             return await super()._drop(task)
         try:
             await self._connection.run(self._kv_control.drop, task)
-        except WorkerError as error:  # a hint that failed is no reason to fail a request
+        except WorkerError as error:  # a failed hint must not fail a request
             record("ignored", task=type(task).__name__, reason=str(error))
         return TaskStatus.SUCCESS
 
