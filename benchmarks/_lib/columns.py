@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import lzma
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -38,11 +39,11 @@ class Columns:
     def __init__(self, packed: str | None = None) -> None:
         self.kept: dict[str, str] = {}
         if packed:
-            self.kept = json.loads(zlib.decompress(base64.b85decode(packed)))
+            self.kept = json.loads(lzma.decompress(base64.b85decode(packed)))
 
     def packed(self) -> str:
-        """All columns in one short text: JSON, compressed by zlib, in base 85."""
-        return base64.b85encode(zlib.compress(json.dumps(self.kept).encode(), 9)).decode()
+        """All columns in one short text: JSON, compressed by LZMA, in base 85."""
+        return base64.b85encode(lzma.compress(json.dumps(self.kept).encode(), preset=9)).decode()
 
     def keep(self, values: npt.ArrayLike) -> str:
         """Keep a column of numbers, shape [num_questions]; returns its name."""
