@@ -1,9 +1,9 @@
 """Attention over cached keys and values in blocks, for all the tokens of a step in one flat sequence.
 
-The tokens of every request in a step lie one behind the other, without padding between them, so that all of a model but
-its attention works on them as on one text. Attention reads the blocks of each request through a table: in C on a CPU
+The tokens of all requests in a step form one sequence, without padding between the requests. All parts of a model
+except attention treat them as one text. Attention reads the blocks of each request through a table: in C on a CPU
 (`block_attention`), by FlashInfer on an NVIDIA GPU (`flashinfer_attention`), else by torch, span by span. transformers
-calls `attend` in the place of its own attention where a model's `attn_implementation` is `ATTENTION`.
+calls `attend` instead of its own attention if a model's `attn_implementation` is `ATTENTION`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ATTENTION = "scaffolding_ext_blocks"
 
 
 class Span:
-    """Requests of a step that compute equally many tokens each, and whose lengths are alike.
+    """Requests of a step that each compute the same number of tokens and have similar lengths.
 
     Args:
-        start: Where their tokens begin in the step.
+        start: Index in the step at which their tokens begin.
         tables: Their blocks, int64, shape (rows, blocks).
-        positions: Those of their tokens, int64, shape (rows, tokens).
-        kv_len: Positions that they see.
-        shared_len: Positions of these that all of them see, in the same blocks.
-        dtype: Of the mask.
+        positions: The positions of their tokens, int64, shape (rows, tokens).
+        kv_len: Number of positions that they see.
+        shared_len: How many of these positions all requests see in the same blocks.
+        dtype: Type of the mask.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Span:
         """What is added to the scores: 0 where a token sees a position, else the lowest number.
 
         Args:
-            window: Positions that a token sees at most, itself included; None is all before it.
-            num_groups: Heads that share keys and values; their tokens lie one head behind the other.
+            window: Most positions that a token sees, itself included; None: it sees all positions before it.
+            num_groups: Heads that share keys and values; the tokens of one head follow those of the head before.
 
         Returns:
             Shape (rows, 1, groups * tokens, positions); (rows, 1, 1, positions) for one token.
@@ -76,22 +76,22 @@ class Span:
 
 
 class Step(NamedTuple):
-    """What attention must know of one forward pass.
+    """What attention must know about one forward pass.
 
-    Requests that hold the same blocks have them in both tables, one behind the other, so that what they share is read
-    once for all of them.
+    Requests that hold the same blocks have these blocks in both tables and stand next to each other. So the shared
+    positions are read once for all of them.
 
     Attributes:
         kv: All keys and values.
-        slots: Where those of the pass are written.
+        slots: Where the keys and values of the pass are written.
         tables: The blocks of each request, int64, shape (requests, blocks).
-        rows: Of each token, whose table is its own; int64, shape (tokens,).
-        positions: Of each token, int64, shape (tokens,).
-        shared: Of each token, positions that it and the next one see, in the same blocks; int64, shape (tokens,).
-        num_few: Tokens at the beginning whose requests compute few of them; the kernel attends to these.
-        spans: All requests, in the order of the tokens; behind the last span's tokens there may be padding.
-        plans: What FlashInfer must know of the requests.
-        layers: Those that have attended.
+        rows: For each token, the row of its request's table; int64, shape (tokens,).
+        positions: The position of each token, int64, shape (tokens,).
+        shared: For each token, how many positions it and the next token see in the same blocks; int64, shape (tokens,).
+        num_few: Tokens at the beginning that belong to requests with few tokens in the pass; the kernel computes these.
+        spans: All requests, in the order of the tokens; padding may follow the last span's tokens.
+        plans: What FlashInfer must know about the requests.
+        layers: The layers whose attention has run.
     """
 
     kv: KVBlocks
@@ -106,7 +106,7 @@ class Step(NamedTuple):
     layers: set[int]
 
 
-# What models pass on that does not change what is computed here.
+# Arguments of models that do not change the result here.
 _HARMLESS = {"dropout", "position_ids", "use_cache", "cache_position", "is_causal", "output_attentions"}
 _HARMLESS |= {"output_hidden_states", "output_router_logits", "return_dict"}
 current_step: ContextVar[Step] = ContextVar("current_step")
@@ -129,10 +129,10 @@ def attend(
         query: Shape (1, heads, tokens, head size).
         key: Shape (1, key-value heads, tokens, head size).
         value: As the keys.
-        attention_mask: Must be None: spans have their own.
+        attention_mask: Must be None: spans have their own masks.
         scaling: Factor on the scores.
-        sliding_window: Positions that a token sees at most.
-        **kwargs: What else a model passes on; what would change the result is refused.
+        sliding_window: Most positions that a token sees.
+        **kwargs: Other arguments that a model passes on; an argument that would change the result is refused.
 
     Returns:
         The attention's output, shape (1, tokens, heads, head size), and no weights.
@@ -175,7 +175,7 @@ def _check(module: torch.nn.Module, again: bool, mask: torch.Tensor | None, opti
     """Refuse a layer that does more than causal attention to its own keys and values.
 
     Raises:
-        ConfigError: It does.
+        ConfigError: The layer does more.
     """
     unknown = [name for name, value in options.items() if value is not None and name not in _HARMLESS]
     causal = options.get("is_causal") is not False and getattr(module, "is_causal", True)
@@ -192,7 +192,7 @@ def _attend_span(queries: torch.Tensor, kv: LayerKV, span: Span, window: int | N
     num_heads, num_kv_heads = queries.shape[0], kv.keys.shape[1]
     num_groups = num_heads // num_kv_heads
     grouped = queries.unflatten(1, (span.num_rows, span.num_tokens)).unflatten(0, (num_kv_heads, num_groups))
-    by_row = grouped.permute(2, 0, 1, 3, 4).flatten(2, 3)  # heads that share keys stand as tokens: these are read once
+    by_row = grouped.permute(2, 0, 1, 3, 4).flatten(2, 3)  # heads that share keys count as tokens: keys are read once
     mask = span.mask(window, num_groups)
     if span.shared_len and window is None:
         attended = _attend_together(by_row, kv, span, mask, scale)
@@ -204,13 +204,13 @@ def _attend_span(queries: torch.Tensor, kv: LayerKV, span: Span, window: int | N
 
 
 def _attend_together(queries: torch.Tensor, kv: LayerKV, span: Span, mask: torch.Tensor, scale: float) -> torch.Tensor:
-    """What all rows share is attended to once, the rest row by row; joined by both sums of exponentials.
+    """Attend once to the positions that all rows share, and row by row to the rest; sums of exponentials join them.
 
     Args:
         queries: Shape (rows, key-value heads, tokens, head size).
         kv: Keys and values.
-        span: Where they lie.
-        mask: Of the span.
+        span: The requests, and where their blocks are.
+        mask: The mask of the span.
         scale: Factor on the scores.
 
     Returns:
@@ -237,7 +237,7 @@ def _attend_together(queries: torch.Tensor, kv: LayerKV, span: Span, mask: torch
 def _sums(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Weighted values and sum of weights, both relative to the highest score, and that score; float32."""
+    """Weighted values and sum of weights, both relative to the highest score; and the highest score; float32."""
     scores = (queries @ keys.transpose(-1, -2)).float() * scale
     if mask is not None:
         scores = scores + mask

@@ -1,8 +1,8 @@
-"""Attention through tables of blocks on a CPU, in C: a pass over the keys and values that each token sees, no more.
+"""Attention through tables of blocks on a CPU, in C: it reads only the keys and values that each token sees.
 
-torch has no kernel for a few tokens a sequence, nor for tables: what there is reads the rows of a batch up to the
-longest, and spends its time on matrix products that are too small. The C file beside this one is built when the package
-is installed; where that could not be done, torch computes the same.
+torch has no kernel for a few tokens of each sequence, and none for tables. Its kernels read every row of a batch up to
+the length of the longest row, and spend their time on small matrix products. The C file beside this module is built
+when the package is installed. If it could not be built, torch computes the same result.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
 
 try:
     from scaffolding_ext.workers.huggingface import _block_attention as kernel
-except ImportError:  # there was no compiler at the installation
+except ImportError:  # there was no compiler when the package was installed
     kernel = None  # type: ignore[assignment]
 
 _UNBOUNDED = 1 << 60
-_WIDEST = 512  # numbers of a head that the kernel can widen
+_WIDEST = 512  # largest head size that the kernel can widen
 
 
 @functools.cache
 def warn_without_kernel() -> None:
-    """Say, once in a process, that attention on a CPU is slower here than it could be."""
+    """Warn, once in a process, that attention on this CPU is slower than necessary."""
     if kernel is None:
         warnings.warn(
             "the C kernel for attention on a CPU was not built when the package was installed; torch computes the "
@@ -59,22 +59,23 @@ def block_attention(
     output: torch.Tensor,
     shared: torch.Tensor | None = None,
 ) -> None:
-    """Attend from tokens to their sequences' positions up to and with their own.
+    """Attend from each token to its sequence's positions up to its own, its own included.
 
     Args:
         queries: float32, shape (heads, tokens, head size); consecutive heads share keys and values.
         kv: Keys and values in blocks, of the same shape and type: float32, or float16 that is widened when it is read.
         tables: The blocks of each sequence, int64, contiguous, shape (sequences, blocks).
-        rows: Of each token, whose table is its own; int64, contiguous.
-        positions: Of each token, int64, contiguous.
-        window: Positions that a token sees at most; None is all.
+        rows: For each token, the row of its sequence's table; int64, contiguous.
+        positions: The position of each token, int64, contiguous.
+        window: Most positions that a token sees; None: all positions.
         scale: Factor on the scores.
         output: Contiguous, shape (tokens, heads, head size); written.
-        shared: Of each token, positions that it and the next one both see, in the same whole blocks; int64, contiguous.
-            These are read once for all that share them, which changes no figure. None is none.
+        shared: For each token, how many positions it and the next token both see in the same whole blocks; int64,
+            contiguous. The kernel reads these positions once for all tokens that share them; the results stay the same.
+            None: tokens share nothing.
 
     Raises:
-        MemoryError: There is no room for the scores of one token.
+        MemoryError: There is not enough memory for the scores of one token.
     """
     num_heads, num_tokens, size = queries.shape
     _, num_kv_heads, block_len, _ = kv.keys.shape

@@ -1,7 +1,7 @@
-"""The blocks of the transformers engine's memory: which are free, which are held, and which stay as cache.
+"""The blocks of the transformers engine's memory: free blocks, held blocks, and blocks that stay as cache.
 
-A block that holds computed tokens stands behind the block that holds the tokens before them, so that the blocks form a
-tree of prefixes: who holds a block holds all before it, and what nobody holds leaves from the ends of the branches.
+The parent of a block is the block with the tokens before its own, so the blocks form a tree of prefixes. A sequence
+that holds a block also holds all blocks before it. Blocks that nobody holds are evicted from the ends of the branches.
 """
 
 from __future__ import annotations
@@ -11,38 +11,37 @@ from itertools import islice
 
 from sortedcontainers import SortedList
 
-_NUM_TRIED = 16  # blocks that a look-up compares at most: siblings on one prefix
+_NUM_TRIED = 16  # most siblings on one prefix that a look-up compares
 _NUM_REMEMBERED = 1 << 16  # evicted prefixes
-_ROOT = -1  # index of the roots, which have no place in the buffers
+_ROOT = -1  # index of a root, which has no place in the buffers
 _MOST_ROOTS = 1024
 GRAIN = 16  # tokens; the lengths at which blocks are looked up are multiples of it
 
 
 def prefix_key(before: Sequence[int], token_ids: list[int]) -> int:
-    """A number that stands for a prefix: that of what comes before its last 16 tokens, and these."""
+    """A number that stands for a prefix, computed from the number of the prefix 16 tokens shorter and these 16."""
     return hash((before[-1] if before else 0, tuple(token_ids)))
 
 
 def salt_keys(salt: str) -> list[int]:
-    """What stands in the place of the prefix before the first tokens of a sequence with a salt."""
+    """The number before the first tokens of a sequence with a salt, in the place of a prefix's number."""
     return [hash(salt)]
 
 
 class Block:
-    """One block: what it holds, what stands behind it, and who holds it.
+    """One block: the tokens in it, the blocks that follow it, and the number of sequences that hold it.
 
     Args:
         index: Its place in the buffers.
 
     Attributes:
-        token_ids: Its tokens whose KV is there.
-        num_holders: Sequences that hold it.
-        num_behind: Blocks that stand directly behind it.
+        token_ids: Its tokens whose KV is computed.
+        num_holders: Number of sequences that hold it.
+        num_behind: Number of blocks that directly follow it.
         stays: Whether one of its holders wanted it to stay as cache.
-        worth: What is worth less leaves the cache sooner.
-        last_use: When it was let go of last; of blocks that are worth the same, the one that was used least recently
-            leaves first.
-        prefix_keys: A number for each 16 of its tokens, as far as it is found by them.
+        worth: Its worth in the cache; blocks of less worth are evicted first.
+        last_use: When it was last released. Of blocks of equal worth, the least recently used one is evicted first.
+        prefix_keys: A number for each 16 of its tokens, as far as look-ups find the block by them.
     """
 
     __slots__ = (
@@ -71,11 +70,11 @@ class Block:
 
     @property
     def parent(self) -> Block | None:
-        """The block behind which it stands; None where it is found by nobody."""
+        """The block that it follows; None if no look-up can find it."""
         return self._parent
 
     def stand_behind(self, parent: Block) -> None:
-        """Let the block be found behind another, by the first of its tokens: none of them, 16, 32 and so on."""
+        """Let look-ups find the block after its parent, by its first 0, 16, 32 and so on tokens."""
         if self._parent is None:
             self._parent = parent
             parent.num_behind += 1
@@ -101,7 +100,7 @@ class Block:
             self.prefix_keys = []
 
     def next(self, token_ids: list[int]) -> Block | None:
-        """Of the latest blocks behind this one that agree up to a multiple of 16, the one that agrees furthest."""
+        """The next block that agrees with the tokens furthest, among the latest that agree up to a multiple of 16."""
         num_tokens = len(token_ids) // GRAIN * GRAIN
         while num_tokens >= 0:
             found = self._behind.get(tuple(token_ids[:num_tokens]))
@@ -113,7 +112,7 @@ class Block:
 
 
 class BlockPool:
-    """Gives blocks out, and takes back what nobody holds: as cache, as long as there is room for it.
+    """Gives out blocks and takes back blocks that nobody holds; they stay as cache as long as there is room.
 
     Args:
         num_blocks: Blocks in all.
@@ -122,7 +121,7 @@ class BlockPool:
     Attributes:
         num_blocks: Blocks in all.
         max_cached: Blocks that stay as cache at most.
-        root: Stands before the first block of every sequence without a salt; holds nothing.
+        root: The parent of the first block of every sequence without a salt; it holds nothing.
         num_held: Blocks that sequences hold.
         num_cached_tokens: Tokens in the blocks that stay as cache.
         num_evicted: Blocks that have left the cache for others.
@@ -136,7 +135,7 @@ class BlockPool:
         self.max_cached = max_cached
         self._num_cached = self._num_made = self._now = 0
         self._evicted: dict[int, None] = {}  # the prefixes that left, the oldest first
-        self._free: list[Block] = []  # the latest last: what has memory is used again before more is taken
+        self._free: list[Block] = []  # the latest last: blocks that already have memory are used first
         self._ends: SortedList = SortedList(key=lambda block: (block.worth, block.last_use))  # cached, none behind
 
     def root_of(self, salt: str | None) -> Block:
@@ -145,7 +144,7 @@ class BlockPool:
             return self.root
         root = self._roots.get(salt)
         if root is None:
-            if len(self._roots) >= _MOST_ROOTS:  # those that nothing stands behind can be made again
+            if len(self._roots) >= _MOST_ROOTS:  # roots without blocks can be made again
                 self._roots = {name: root for name, root in self._roots.items() if root.num_behind}
             root = self._roots[salt] = Block(_ROOT)
             root.prefix_keys = salt_keys(salt)
@@ -153,7 +152,7 @@ class BlockPool:
 
     @property
     def num_cached(self) -> int:
-        """Blocks that nobody holds, and that stay because somebody may need what is in them."""
+        """Number of blocks that nobody holds and that stay because a later request may need their content."""
         return self._num_cached
 
     @property
@@ -167,7 +166,7 @@ class BlockPool:
         return self.num_blocks - self.num_held
 
     def take(self) -> Block:
-        """A block for one holder, empty; the cache gives one up where none is free. There must be one available."""
+        """An empty block for one holder; if none is free, the cache evicts one. One must be available."""
         if not self._free and self._num_made == self.num_blocks:
             self._evict()
         if self._free:
@@ -187,15 +186,15 @@ class BlockPool:
         block.num_holders += 1
 
     def let_go(self, block: Block, keep: bool, worth: float = 0.0) -> bool:
-        """Let a sequence hold a block no longer; blocks of a sequence are let go of from its end.
+        """End a sequence's hold on a block. The blocks of a sequence must be released from its end.
 
         Args:
             block: The block.
-            keep: Whether it stays as cache; it stays in any case where an earlier holder wanted it to.
-            worth: What it is worth there to who keeps it; what is worth less leaves sooner.
+            keep: Whether the block stays as cache. It always stays if an earlier holder wanted this.
+            worth: The block's worth in the cache for this holder; blocks of less worth are evicted first.
 
         Returns:
-            Whether nothing of it is left.
+            Whether the block's content is gone.
         """
         if keep:
             block.worth, block.stays = worth, True
@@ -217,7 +216,7 @@ class BlockPool:
         return False
 
     def come_back(self, keys: list[int]) -> int:
-        """Note that prefixes are computed, and count those of them that had been evicted."""
+        """Note that prefixes are computed, and count how many of them had been evicted."""
         before = len(self._evicted)
         for key in keys:
             self._evicted.pop(key, None)
@@ -230,7 +229,7 @@ class BlockPool:
             self._ends.remove(block)
 
     def _evict(self) -> None:
-        """Free the end of a branch that is worth least."""
+        """Evict the block of least worth among those at the ends of branches."""
         block: Block = self._ends[0]
         self._take_from_cache(block)
         self.num_evicted += 1

@@ -1,4 +1,4 @@
-"""Branches in the generation engine: written on one prefix, and judged on the KV that they left there."""
+"""Branches in the generation engine: they are written on one prefix, and judged on their cached KV."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ async def write_branches(
     generate: Callable[..., Coroutine[Any, Any, Any]],
     probe: SharingProbe | None = None,
 ) -> None:
-    """A request a branch: they hold the blocks of the prefix together, and copy what they share of the next one.
+    """Run one request for each branch. They share the blocks of the prefix and copy the shared part of the next block.
 
     Args:
         task: Gets its results.
         engine: Serves the requests.
-        builder: Makes those that only read.
+        builder: Makes the requests that only read.
         tokens_per_block: Of the engine.
-        generate: Serves a generation task, with what else its request is told.
-        probe: Says whether branches on one prefix share it; None: they do.
+        generate: Serves a generation task, with further arguments of its request.
+        probe: Decides whether branches on one prefix share it; None: they always share it.
 
     Raises:
         InvalidTaskError: The task is unusable.
@@ -79,17 +79,18 @@ async def write_branches(
 
 
 def _worth(num_shared: int, own: float) -> Worth:
-    """What the blocks of a branch are worth: those of its prefix 1, the others what the branch is."""
+    """The worth of a branch's blocks: 1 for blocks of its prefix, the score of the branch for the others."""
     return lambda number: 1.0 if number < num_shared else own
 
 
 async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuilder) -> list[bool]:
-    """Which branches stay on the prefix: their suffix is read there, and its hidden states are held against its own.
+    """Which branches stay on the prefix. Each suffix is read there, and its hidden states are compared with the
+    prefix's.
 
-    What was read stays in the cache, so that a branch that stays goes on for one token.
+    The read tokens stay in the cache, so a branch that stays on the prefix computes only one token to continue.
 
     Raises:
-        InvalidTaskError: The threshold is outside its range, or a branch has no token that could be looked at.
+        InvalidTaskError: The threshold is outside its range, or a branch has no token to compare.
     """
     least = number("least_similarity", task.least_similarity, 0.0, least=-1.0, most=1.0)
     if task.phrasings is None:
@@ -117,7 +118,7 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
 
 
 async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: RequestBuilder) -> None:
-    """A request a branch, which reads the two words' logits behind it.
+    """Run one request for each branch; it reads the logits of the two words after the branch.
 
     Args:
         task: Gets its results.
@@ -135,7 +136,7 @@ async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: R
 async def _read(
     task: Task, engine: GenerationEngine, requests: Sequence[EngineRequest], waiters: Sequence[Waiter]
 ) -> None:
-    """Run a task's requests that only read, together or not at all; what all have cost is the task's."""
+    """Run a task's requests that only read, either all or none; the task is charged for all of them."""
     for request in requests:
         engine.submit(request)
     try:

@@ -1,7 +1,8 @@
-"""Continuous batching: which requests run, what each step computes, and what becomes of it.
+"""Continuous batching: which requests run, what each step computes, and how its results are used.
 
-Requests join and leave between steps. A step computes one token of every request that decodes and, in the same pass, a
-bounded number of prompt tokens of those that still read, so that a long prompt delays the others by little.
+Requests join and leave between steps. A step computes one token of every request that decodes. In the same pass it
+computes a limited number of prompt tokens of requests that still read, so a long prompt delays the others only a
+little.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Drawn(NamedTuple):
-    """What a pass gave: the requests that it completed, which of them have no usable logits, and their next tokens."""
+    """The result of a pass: the requests that it completed, those without usable logits, and their next tokens."""
 
     completed: list[EngineRequest]
     broken: list[bool]
@@ -36,7 +37,7 @@ class _Drawn(NamedTuple):
 
 
 class ContinuousBatch:
-    """The requests that wait for a model and those that run on it; for one thread.
+    """The requests that wait for a model and the requests that run on it; only one thread may use it.
 
     Args:
         runner: The model.
@@ -44,9 +45,9 @@ class ContinuousBatch:
         index: The prefixes that can be reused.
         tokenizer: The tokenizer's Rust backend, for text and stop strings.
         end_ids: Token ids that end a text.
-        num_places: Requests that one step computes at most.
-        prefill_chunk: Prompt tokens that one step computes at most.
-        on_end: Called with each request when it has ended, before the request says so itself.
+        num_places: Most requests that one step computes.
+        prefill_chunk: Most prompt tokens that one step computes.
+        on_end: Called with each request that ends, before the request itself reports its end.
     """
 
     def __init__(
@@ -101,14 +102,14 @@ class ContinuousBatch:
         )
 
     def warm_up(self) -> None:
-        """Run the model once, so that one that does not fit or cannot be served fails now."""
+        """Run the model once, so that a model that does not fit or cannot be served fails now."""
         request = EngineRequest([0], Ends(), GREEDY, notify=lambda _: None)
         self._index.begin(request.sequence, NO_MATCH, may_adopt=False)
         self._runner.forward([Work(request, 1)])
         self._index.discard(request.sequence)
 
     def add(self, request: EngineRequest) -> None:
-        """Put a request behind those that wait."""
+        """Add a request at the end of the queue."""
         self._scheduler.add(request)
 
     def drop(self, request: EngineRequest) -> None:
@@ -119,11 +120,11 @@ class ContinuousBatch:
             self._release(request, "cancelled")
 
     def clear(self) -> None:
-        """Let go of every request; none of them is told."""
+        """Drop every request without telling it."""
         self._scheduler.clear()
 
     def step(self) -> None:
-        """Admit what fits; then compute one token of every request that decodes, and some of the prompts."""
+        """Admit requests that fit; then compute one token of every request that decodes, and a part of the prompts."""
         started = time.monotonic()
         self._num_steps += 1
         self._scheduler.admit()
@@ -133,10 +134,10 @@ class ContinuousBatch:
         self._busy_s += time.monotonic() - started
 
     def _compute(self, works: list[Work]) -> None:
-        """Run the model on these tokens; where that fails, on halves of them, until it is known whose fault it is."""
+        """Run the model on these tokens; if that fails, on halves of them, to find the request that causes it."""
         try:
             drawn = self._run(works)
-        except Exception as error:  # an out-of-memory or a model's bug: the engine lives
+        except Exception as error:  # out of memory, or a bug of the model: the engine goes on
             failure = error
         else:
             self._take(works, drawn)
@@ -157,7 +158,7 @@ class ContinuousBatch:
         return _Drawn(completed, logits.isnan().any(-1).tolist(), self._sample(completed, logits))
 
     def _take(self, works: list[Work], drawn: _Drawn) -> None:
-        """Note what a pass has computed and drawn, and let go of the requests that end with it."""
+        """Note what a pass has computed and drawn, and release the requests that end with it."""
         self._advance(works)
         self._accept(drawn.completed, drawn.sampled)
         for request in [request for request, broken in zip(drawn.completed, drawn.broken, strict=True) if broken]:
@@ -186,8 +187,8 @@ class ContinuousBatch:
         """Draw the next token of each request that generates.
 
         Args:
-            requests: Those that have read all their tokens.
-            logits: Of their next tokens, shape (requests, vocabulary).
+            requests: The requests that have read all their tokens.
+            logits: The logits of their next tokens, shape (requests, vocabulary).
         """
         drawing = [row for row, request in enumerate(requests) if request.ends.max_tokens]
         for row, request in enumerate(requests):
@@ -227,7 +228,7 @@ class ContinuousBatch:
             self._num_recomputed += max(0, min(request.num_known - request.sequence.num_kv, num_tokens))
             if completes:
                 self._scheduler.has_read(request)
-            if request.exit_layer is None:  # else layers are missing in it
+            if request.exit_layer is None:  # otherwise the KV of some layers is missing
                 self._index.extend(request.sequence, num_tokens)
 
     def _accept(self, requests: list[EngineRequest], sampled: Sampled | None) -> None:
@@ -244,7 +245,7 @@ class ContinuousBatch:
             request.accept(token_id, logprobs, self._tokenizer, self._end_ids)
 
     def _release(self, request: EngineRequest, reason: str, error: EngineError | None = None) -> None:
-        """Take a request's blocks; they stay as cache if what is in them is worth it."""
+        """Take a request's blocks; they stay as cache if their content is worth keeping."""
         wanted = request.kv.keep or (error is None and self._scheduler.num_waiting)  # somebody may wait for this prefix
         self._scheduler.leave(request, keep=bool(wanted))
         self._end(request, reason, error)
@@ -255,7 +256,7 @@ class ContinuousBatch:
 
 
 def caused_by(cause: BaseException, where: str = "") -> EngineError:
-    """The error that a task gets where its engine met another."""
+    """The error for a task whose engine has met another error."""
     error = EngineError(f"{where}{type(cause).__name__}: {cause}")
     error.__cause__ = cause
     return error

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
-    """What is reported with the token of one row: the likeliest alternatives and the token itself; None for none."""
+    """The log-probabilities reported with one row's token: of the token itself and of the likeliest alternatives."""
     if not (num_logprobs and sampled.logprobs and sampled.top_ids and sampled.top_logprobs):
         return None
     likeliest = zip(sampled.top_ids[row][:num_logprobs], sampled.top_logprobs[row], strict=False)
@@ -33,14 +33,15 @@ def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int
 
 
 class Snapshot(NamedTuple):
-    """What a request had at one moment.
+    """The state of a request at one moment.
 
     Attributes:
         finish_reason: Why it has ended; None while it goes on.
-        token_ids: Its generated tokens behind those that the caller had already.
-        text: The text of all its tokens; while it goes on, without an end that may be the beginning of a stop string.
+        token_ids: Its generated tokens after those that the caller already had.
+        text: The text of all its tokens. While the request runs, an end that may be the beginning of a stop string is
+            left out.
         logprobs: Log-probabilities of all its tokens.
-        counts: What it has cost.
+        counts: Its cost.
     """
 
     finish_reason: str | None
@@ -51,28 +52,28 @@ class Snapshot(NamedTuple):
 
 
 class EngineRequest:
-    """One request in the engine; the engine's thread writes it, others read it by `snapshot`.
+    """One request in the engine. Only the engine's thread writes it; other threads read it by `snapshot`.
 
     Args:
         prompt: Token ids, at least one.
         ends: Where its text ends.
         sampling: How to sample.
         wants: What it reports beside its text.
-        kv: What becomes of its KV.
-        place: Its place among those that wait.
+        kv: How its KV is used and kept.
+        place: Its place among waiting requests.
         notify: Called on the engine's thread when the request has ended or has `wanted` tokens.
 
     Attributes:
-        awaited: Whether somebody waits for its next tokens, or its end; a stream that nobody waits for runs ahead.
-        may_run_to: Generated tokens at which it pauses.
+        awaited: Whether a caller waits for its next tokens or its end; otherwise a stream runs ahead of its reader.
+        may_run_to: Number of generated tokens at which it pauses.
         num_decoded: Tokens generated so far.
-        number: How many came before it.
-        num_put_back: How often it had to make room for others.
-        num_known: First tokens whose KV was computed before it was put back.
+        number: Number of requests that came before it.
+        num_put_back: How often it was put back to make room for others.
+        num_known: How many first tokens had computed KV before it was put back.
         num_reread: Prompt tokens that it computes anew because their KV had left the cache.
-        exit_layer: The layer after which its next token was read, where it may leave before the last.
-        last_step: The engine's step that computed something of it last, or let it in.
-        skipped_since: When it should have computed and got no place in a step; None once it had one.
+        exit_layer: The layer after which its next token was read, if the request may leave before the last layer.
+        last_step: The last step of the engine that computed a part of it, or admitted it.
+        skipped_since: Since when it could compute and got no place in a step; None once it has had a place.
     """
 
     def __init__(
@@ -112,11 +113,11 @@ class EngineRequest:
         self.first_token_at: float | None = None
         self._decoder = DecodeStream(skip_special_tokens=True)
         self._stops = StopStrings(ends.stop).matcher()
-        self._lock = threading.Lock()  # a token, its text and the end that it brings appear together
+        self._lock = threading.Lock()  # readers see a token, its text and the end together
 
     @property
     def num_pending(self) -> int:
-        """Tokens that are there but not computed."""
+        """Tokens whose KV is not yet computed."""
         return self.prompt_len + self.num_decoded - self.sequence.num_kv
 
     @property
@@ -135,10 +136,10 @@ class EngineRequest:
         return TokenCounts(self.num_decoded, self.num_prefilled, self.num_reused)
 
     def snapshot(self, num_known: int) -> Snapshot:
-        """What the request has, all of the same moment; from any thread.
+        """The state of the request at one moment; from any thread.
 
         Args:
-            num_known: Generated tokens that the caller has already.
+            num_known: Number of generated tokens that the caller already has.
         """
         with self._lock:
             finish_reason, counts = self.finish_reason, self.counts
@@ -172,10 +173,10 @@ class EngineRequest:
             if token_id not in end_ids:
                 try:
                     part = self._decoder.step(tokenizer, token_id)
-                except Exception:  # bytes that are no text, so that the decoder has lost its place
+                except Exception:  # the bytes are no text, so the decoder has lost its state
                     self._decoder = DecodeStream(skip_special_tokens=True)
                     part = self._decoder.step(tokenizer, token_id)
-            if part:  # a character split over several tokens appears with its last
+            if part:  # a character of several tokens appears with the last of them
                 self.text_parts.append(part)
             if part and self.ends.stop and self._stops.feed(part):
                 self.text_parts[:] = ["".join(self.text_parts)[: self._stops.start]]

@@ -1,4 +1,4 @@
-"""Attention through tables of blocks on an NVIDIA GPU, by the kernels of FlashInfer where that is installed."""
+"""Attention through tables of blocks on an NVIDIA GPU, by FlashInfer's kernels if FlashInfer is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
 _WORKSPACE_BYTES = 128 * 2**20  # what FlashInfer recommends
 _HEAD_SIZES = (64, 128, 256)
 _DTYPES = (torch.float16, torch.bfloat16)
-Wrappers = dict[tuple[Any, ...], Any]  # of FlashInfer, by how layers attend; one pass at a time can use them
+Wrappers = dict[tuple[Any, ...], Any]  # FlashInfer's, by how layers attend; one pass at a time may use them
 
 
 @cache
@@ -34,12 +34,12 @@ def serves(queries: torch.Tensor, kv: LayerKV) -> bool:
 
 
 class FlashInferPlans:
-    """What FlashInfer must know of one forward pass: once for all layers that attend alike.
+    """What FlashInfer must know about one forward pass, computed once for all layers that attend in the same way.
 
     Args:
-        wrappers: Those that passes before this one made; this one's are added.
-        num_tokens: Of each request, how many it computes.
-        kv_lens: Of each request, positions that there are behind the pass.
+        wrappers: The wrappers that earlier passes made; this pass adds its own.
+        num_tokens: How many tokens each request computes.
+        kv_lens: How many positions each request has after the pass.
         tables: The blocks of each request, shape (requests, blocks).
     """
 
@@ -51,12 +51,12 @@ class FlashInferPlans:
         self._planned: set[tuple[Any, ...]] = set()
 
     def attend(self, queries: torch.Tensor, kv: LayerKV, window: int | None, scale: float) -> torch.Tensor:
-        """Attend from tokens to their requests' positions up to and with their own.
+        """Attend from each token to its request's positions up to its own, its own included.
 
         Args:
-            queries: Those of all requests, one behind the other; shape (heads, tokens, head size).
+            queries: The queries of all requests, one request after the other; shape (heads, tokens, head size).
             kv: Keys and values in blocks.
-            window: Positions that a token sees at most; None is all.
+            window: Most positions that a token sees; None: all positions.
             scale: Factor on the scores.
 
         Returns:
@@ -94,7 +94,7 @@ class FlashInferPlans:
 
 
 def _ends(lengths: torch.Tensor) -> torch.Tensor:
-    """Where each stretch of these lengths begins, and the last one ends; int32."""
+    """The index at which each stretch of these lengths begins, and the end of the last stretch; int32."""
     return torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
 
 

@@ -1,4 +1,4 @@
-"""The engine behind HuggingFaceWorker: a thread that steps a continuous batch while there are requests."""
+"""The engine behind HuggingFaceWorker: a thread that runs the steps of a continuous batch while there are requests."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ class GenerationEngine:
         model: A causal LM in evaluation mode.
         tokenizer: The tokenizer's Rust backend, for text and stop strings.
         end_ids: Token ids that end a text.
-        num_blocks: Blocks of keys and values; they must hold every single request.
+        num_blocks: Number of blocks of keys and values; they must be enough for the longest single request.
         tokens_per_block: Tokens of a block.
-        max_cached: Blocks that may stay as cache.
+        max_cached: Most blocks that stay as cache.
         max_batch_size: Requests that one step computes at most.
         prefill_chunk: Prompt tokens that one step computes at most.
         enable_block_reuse: Whether prefixes are reused at all.
         threads: Threads of each torch operation of this engine.
-        enable_partial_reuse: Whether what begins like a block is reused, too.
+        enable_partial_reuse: Whether the first tokens of a block are also reused by sequences that agree only with
+            these.
         kv_dtype: What keys and values are rounded to; None keeps them as the model computes them.
     """
 
@@ -74,7 +75,7 @@ class GenerationEngine:
         self._cancelled: deque[EngineRequest] = deque()
         self._wake = threading.Condition()
         self._closed = False
-        self._cause: BaseException | None = None  # what closed the engine, where it was not shut down
+        self._cause: BaseException | None = None  # the error that closed the engine, if it was not shut down
         with torch.inference_mode():
             self._batch.warm_up()
         self._thread = threading.Thread(target=self._run, name="generation-engine", daemon=True)
@@ -98,13 +99,13 @@ class GenerationEngine:
             self._wake.notify()
 
     def let_run_to(self, request: EngineRequest, num_tokens: int) -> None:
-        """Have a request pause once it has generated that many tokens, and go on up to there; from any thread."""
+        """Let a request run until it has generated that many tokens, and pause it there; from any thread."""
         with self._wake:
             request.may_run_to = num_tokens
             self._wake.notify()
 
     def cancel(self, request: EngineRequest) -> None:
-        """End a request before its next step; from any thread. What it has generated stays in it."""
+        """End a request before its next step; from any thread. The request keeps its generated tokens."""
         with self._wake:
             if not self._closed:
                 self._cancelled.append(request)
@@ -132,12 +133,12 @@ class GenerationEngine:
     def _run(self) -> None:
         cause: BaseException | None = None
         try:
-            torch.get_num_threads()  # or else the first operation would take the process's latest number of threads
-            torch.set_num_threads(self._threads)  # this and the next are settings of this thread
-            torch.set_flush_denormal(True)  # tokens that are next to impossible are many, and slow to calculate with
+            torch.get_num_threads()  # otherwise the first operation would take the process's setting
+            torch.set_num_threads(self._threads)  # this and the next call set values of this thread
+            torch.set_flush_denormal(True)  # many tokens are nearly impossible, and such tiny numbers are slow
             with torch.inference_mode():
                 self._serve()
-        except BaseException as error:  # nobody else would hear of it, and every request would wait for ever
+        except BaseException as error:  # otherwise nobody would see it, and every request would wait for ever
             cause = error
         self._end_all(cause)
 
@@ -169,7 +170,7 @@ class GenerationEngine:
             self._inbox.clear()
             self._batch.clear()
         for request in unfinished:
-            if request.ended:  # complete; only its blocks were not free yet
+            if request.ended:  # it is complete; only its blocks were not free yet
                 request.notify(request)
             elif cause is None:
                 request.end("error", EngineError("the worker was shut down before the task ended"))
@@ -178,7 +179,7 @@ class GenerationEngine:
 
 
 def _end(engine: weakref.ref[GenerationEngine], thread: threading.Thread) -> None:
-    """At the exit of the interpreter: have an engine that still runs stop, and wait for its thread."""
+    """Stop an engine that still runs when the interpreter exits, and wait for its thread."""
     running = engine()
     if running is not None:
         running.close()

@@ -1,4 +1,4 @@
-"""Keys and values of all sequences in the transformers engine: buffers of blocks, of a fixed number of tokens each."""
+"""Keys and values of all sequences in the transformers engine: buffers of blocks with a fixed number of tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Slots:
-    """Where the tokens of one forward pass are written: a block and a place in it each.
+    """Where the tokens of one forward pass are written: for each token a block and a place in it.
 
     Args:
         blocks: int64, shape (tokens,).
@@ -31,9 +31,9 @@ class Slots:
 
 
 class LayerKV:
-    """One layer's keys and values; the last block takes the writes of padding, and is never read.
+    """One layer's keys and values. Padding is written to the last block, which is never read.
 
-    They may be of a narrower type than what is computed with them.
+    They may have a narrower type than the computation.
 
     Attributes:
         keys: Shape (blocks, heads, tokens a block, head size).
@@ -53,8 +53,8 @@ class LayerKV:
 
         Args:
             tables: Their blocks, int64, shape (rows, blocks).
-            kv_len: Positions of each.
-            dtype: Of the copies; None takes that of what is kept.
+            kv_len: Number of positions to copy from each.
+            dtype: Type of the copies; None takes the type in which they are kept.
 
         Returns:
             Keys and values, shape (rows, heads, positions, head size).
@@ -72,7 +72,7 @@ def _gather(buffer: torch.Tensor, tables: torch.Tensor, kv_len: int) -> torch.Te
 class KVBlocks:
     """Keys and values of every layer, in blocks; a layer's buffers are allocated when it first writes.
 
-    On a CPU a block takes memory once it is written.
+    On a CPU a block takes memory only once it is written.
 
     Args:
         num_blocks: Blocks that sequences can hold; one more is allocated, for padding.
@@ -88,7 +88,7 @@ class KVBlocks:
 
     @property
     def padding(self) -> int:
-        """The block that takes the writes of padding."""
+        """The block to which padding is written."""
         return self.num_blocks
 
     @property
@@ -102,7 +102,7 @@ class KVBlocks:
         return sum(buffer.nbytes for buffer in self.buffers)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: Slots) -> LayerKV:
-        """Write one layer's new keys and values; returns all of that layer's.
+        """Write one layer's new keys and values; returns all keys and values of that layer.
 
         Args:
             layer: Its index.
@@ -114,7 +114,7 @@ class KVBlocks:
             keys, values = keys.to(self._dtype), values.to(self._dtype)
         kv = self._layers.get(layer)
         if kv is None:
-            new_keys, new_values = (  # both, before either is kept: one of them may not fit into the memory
+            new_keys, new_values = (  # both before either is kept: one of them may not fit into memory
                 _zeros((self.num_blocks + 1, states.shape[0], self.tokens_per_block, states.shape[2]), states)
                 for states in (keys, values)
             )
@@ -130,13 +130,13 @@ class KVBlocks:
             buffer[target, :, :num_tokens] = buffer[source, :, :num_tokens]
 
     def clear(self, block: int) -> None:
-        """Forget what a block holds, so that nothing of it reaches its next holder."""
+        """Clear a block, so that its next holder sees nothing of its content."""
         for buffer in self.buffers:
             buffer[block] = 0
 
 
 def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """Zeros that take memory where they are written, if the device is the CPU: most blocks are never used."""
+    """Zeros. On a CPU they take memory only where they are written: most blocks are never used."""
     if like.device.type != "cpu":
         return like.new_zeros(shape)
     num_bytes = like.element_size() * math.prod(shape)

@@ -12,16 +12,17 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.trtllm.engine_config import EngineConfig, EngineNeeds
 
 _DEFAULT_FRACTION = 0.9  # TensorRT-LLM's own share of the free memory
-_MAX_NUM_TOKENS = 8192  # of one step, where nobody says: every release's default
-_environment = threading.Lock()  # while it is another's
+_MAX_NUM_TOKENS = 8192  # of one step; the default of every release
+_environment = threading.Lock()  # held while the environment is changed for one LLM
 
 
 class Share(NamedTuple):
     """What a worker takes of the GPUs.
 
     Attributes:
-        kv_cache_fraction: Share of the memory that is free once the model is loaded, for KV; None is the release's own.
-        devices: Numbers of the GPUs that it sees; None leaves it what the process sees.
+        kv_cache_fraction: Share of the memory for KV, of the memory that is free once the model is loaded; None is the
+            release's default.
+        devices: Numbers of the GPUs that the worker sees; None: it sees the GPUs of the process.
         enable_block_reuse: Whether requests that begin alike share KV.
     """
 
@@ -33,7 +34,7 @@ class Share(NamedTuple):
     def by_device(args: Mapping[str, Any]) -> dict[int | None, float]:
         """The share of each GPU's free memory that a `TRTLLMWorker` with these arguments takes.
 
-        None stands for the GPUs of a worker that names none. An `LLM` that is there already has its memory.
+        The key None stands for the GPUs of a worker that names no GPUs. A loaded `LLM` already has its memory.
         """
         if not isinstance(args.get("model", ""), str | os.PathLike):
             return {}
@@ -44,7 +45,7 @@ class Share(NamedTuple):
 def llm_arguments(
     engine: EngineConfig | None, needs: EngineNeeds, share: Share, llm_args: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All that the LLM is given beside model and tokenizer.
+    """All arguments of the LLM except model and tokenizer.
 
     Raises:
         ConfigError: An argument is wrong, or the release does not take it.
@@ -54,7 +55,7 @@ def llm_arguments(
         if getattr(needs, name) is not None:
             arguments.setdefault(name, getattr(needs, name))
     if engine is not None:
-        arguments.setdefault("gather_generation_logits", True)  # without it log-probabilities are refused
+        arguments.setdefault("gather_generation_logits", True)  # without this, log-probabilities are refused
     arguments["kv_cache_config"] = _kv_cache_config(share, arguments.get("kv_cache_config") or {})
     if share.devices is not None:
         arguments["env_overrides"] = {**arguments.get("env_overrides", {}), **_visible(share.devices, engine)}
@@ -62,7 +63,7 @@ def llm_arguments(
 
 
 def _visible(devices: tuple[int, ...], engine: EngineConfig | None) -> dict[str, str]:
-    """The environment that shows these GPUs to the engine's processes, where the release takes one."""
+    """The environment that shows these GPUs to the engine's processes, if the release takes an environment."""
     from tensorrt_llm.llmapi import llm_args as arguments
 
     kind = getattr(arguments, "TorchLlmArgs" if engine is None else "TrtLlmArgs", None)
@@ -76,7 +77,7 @@ def _visible(devices: tuple[int, ...], engine: EngineConfig | None) -> dict[str,
 
 
 def _kv_cache_config(share: Share, given: Any) -> Any:
-    """TensorRT-LLM's `KvCacheConfig` with the share, and whatever else was given (dtype, host_cache_size, ...)."""
+    """TensorRT-LLM's `KvCacheConfig` with the share and all other given fields (dtype, host_cache_size, ...)."""
     from tensorrt_llm.llmapi import KvCacheConfig
 
     key = "llm_args.kv_cache_config"
@@ -95,14 +96,14 @@ def _kv_cache_config(share: Share, given: Any) -> Any:
 
 
 def read_in_steps(arguments: dict[str, Any], longest: int | None) -> None:
-    """Have prompts longer than one step read over several, as chains are that go on.
+    """Have long prompts read over several steps: a chain that goes on may be longer than one step.
 
     Args:
         arguments: Of the LLM; chunked prefill is switched on in them where it is needed.
-        longest: Tokens that a request may have; None where nobody knows.
+        longest: Tokens that a request may have; None where this is unknown.
 
     Raises:
-        ConfigError: It was switched off, while requests may be so long.
+        ConfigError: Chunked prefill was switched off, and requests may be longer than one step.
     """
     step_len = arguments.get("max_num_tokens") or _MAX_NUM_TOKENS
     if longest is None or longest <= step_len:
@@ -116,10 +117,10 @@ def read_in_steps(arguments: dict[str, Any], longest: int | None) -> None:
 
 
 def readable(args: Any, engine: EngineConfig | None, wanted: int | None, longest: int | None) -> int | None:
-    """Tokens that a request may have in an LLM that is there: without chunked prefill a step must read its prompt.
+    """Tokens that a request may have in a loaded LLM. Without chunked prefill one step must read the whole prompt.
 
     Raises:
-        ConfigError: More are wanted.
+        ConfigError: The caller wants more tokens.
     """
     step_len: int | None = getattr(args, "max_num_tokens", None)
     if engine is not None or step_len is None or getattr(args, "enable_chunked_prefill", False):
@@ -135,7 +136,7 @@ def readable(args: Any, engine: EngineConfig | None, wanted: int | None, longest
 
 @contextlib.contextmanager
 def environment_kept(overrides: Mapping[str, str]) -> Iterator[None]:
-    """Take back what an LLM writes into this process's environment: its own processes have it, later LLMs must not."""
+    """Undo changes of an LLM to this process's environment: its own processes need them, later LLMs must not."""
     if not overrides:
         yield
         return

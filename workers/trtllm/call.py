@@ -1,4 +1,4 @@
-"""One request of TensorRT-LLM's LLM API, from its submission to its end."""
+"""One request to TensorRT-LLM's LLM API, from its submission to its end."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _QUEUE_TIME = "request_queue_time"
 
 
 class Call:
-    """Takes in what the engine reports as soon as it comes, so that nobody finds an old state or a backlog.
+    """Reads each report of the engine as soon as it comes, so that its state is never old and no reports pile up.
 
-    It belongs to the event loop that it is made on.
+    It belongs to the event loop on which it is made.
 
     Args:
         result: What `LLM.generate_async` returned.
         prompt_len: Tokens of the prompt.
-        timeout: Seconds from now within which it must end; None waits for ever. A timer ends it, and no `wait_for`:
-            before Python 3.12 that loses a cancellation which comes together with a token.
+        timeout: Seconds from now within which the request must end; None waits for ever. A timer ends the request.
+            `wait_for` is not used: before Python 3.12 it loses a cancellation that comes together with a token.
 
     Attributes:
-        ended: Whether it goes on no more, for whatever reason.
-        is_piece: Whether its budget is a piece of its task's, so that the end of it is a pause.
-        may_run_to: Tokens at which it is given up, with `PAUSED` as its reason: the engine cannot pause it.
+        ended: Whether the request has ended, for any reason.
+        is_piece: Whether its budget is only a part of its task's budget, so that the request's end is a pause.
+        may_run_to: Number of tokens at which the request is ended, with `PAUSED` as its reason: the engine cannot pause
+            it.
     """
 
     def __init__(self, result: Any, prompt_len: int, timeout: float | None) -> None:
@@ -59,7 +60,7 @@ class Call:
 
     @property
     def counts(self) -> TokenCounts:
-        """What it has cost; a request that the engine never ran has cost nothing."""
+        """The cost of the request; a request that the engine never ran has cost nothing."""
         num_decoded = len(self.output.token_ids or ())
         if not num_decoded and not self._result.finished:
             return TokenCounts()
@@ -67,10 +68,10 @@ class Call:
         return TokenCounts(num_decoded, self._prompt_len - num_reused, num_reused)
 
     async def wait(self, num_tokens: int = NEVER) -> None:
-        """Until it has that many tokens or has ended; a cancelled wait aborts it.
+        """Wait until the request has that many tokens or has ended; a cancelled wait aborts it.
 
         Raises:
-            EngineError: It failed, it took too long, or the engine ended it before its time.
+            EngineError: The request failed or took too long, or the engine ended it early.
         """
         try:
             while not self.ended and len(self.output.token_ids or ()) < num_tokens:
@@ -118,13 +119,13 @@ class Call:
         if output.logprobs:
             task.logprobs = list(output.logprobs)[
                 : len(task.output_tokens)
-            ]  # a stop's ids are cut off, not its entries
+            ]  # ids of a stop string are cut off, its entries are not
             total = _total(task) if output.cumulative_logprob is None else float(output.cumulative_logprob)
             if total is not None:
                 task.customized_result_fields["cumulative_logprob"] = total
         if task.return_context_logits:
             task.context_logits = self._result.context_logits
-        if hasattr(task, "ttft_s"):  # younger than 1.2
+        if hasattr(task, "ttft_s"):  # upstream's 1.2 does not have it yet
             task.ttft_s = None if self._first_token_at is None else self._first_token_at - self._started
             task.latency_s = self._loop.time() - self._started
             task.usage_prompt_tokens, task.usage_completion_tokens = self._prompt_len, len(task.output_tokens)
@@ -143,7 +144,7 @@ class Call:
                     break
                 self._moved.set()
             if isinstance(self.output.stop_reason, str) and not self._result.aborted():
-                self._result.abort()  # its text has ended at a stop string, of which not every release tells the engine
+                self._result.abort()  # the text ended at a stop string; not every release tells the engine
         except Exception as error:  # of any type: the engine's own, of one request
             self._end(EngineError(f"TensorRT-LLM failed a request: {type(error).__name__}: {error}"), error)
         else:
@@ -168,7 +169,7 @@ class Call:
 
 
 def _total(task: GenerationTask) -> float | None:
-    """The log-probability of the whole output; None where the release tells only those of the likeliest tokens."""
+    """The log-probability of the whole output; None where the release reports only the likeliest tokens."""
     steps = list(zip(task.output_tokens or (), task.logprobs, strict=False))
     if not all(token in step for token, step in steps):
         return None

@@ -1,4 +1,4 @@
-"""Sends requests to an `LLM`; what the installed release does not take is refused or noted, never dropped."""
+"""Sends requests to an `LLM`. A field that the installed release does not take is refused or noted, never dropped."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from scaffolding_ext.workers.trtllm.sampling import sampling_arguments
 from scaffolding_ext.workers.trtllm.scores import from_context_logits, from_prompt_logprobs
 from scaffolding_ext.workers.trtllm.self_test import PENALTIES, SamplerWarning, honours_penalties, keeps_seeds_apart
 
-_LIKELIEST = 20  # prompt log-probabilities a position that are asked of a release which reports the likeliest alone
-# What a request that says all of its sampling leaves out, where the LLM would take it from the model's own file.
+_LIKELIEST = 20  # log-probabilities to ask for at each prompt position, if a release reports only the likeliest
+# Values of fields that a request leaves unset, where the LLM would take them from the model's own file.
 _OFF: Mapping[str, float] = MappingProxyType({"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0})
-_num_salts = itertools.count()  # of the process: two workers may share an LLM
+_num_salts = itertools.count()  # one counter for the process: two workers may share an LLM
 
 
 class LlmClient:
@@ -41,7 +41,7 @@ class LlmClient:
         request_timeout: Seconds that one request may take; None is no limit.
 
     Attributes:
-        why_no_scores: Why the LLM cannot score given tokens; empty where it can.
+        why_no_scores: Why the LLM cannot score given tokens; empty if it can.
     """
 
     def __init__(self, loaded: LoadedLlm, reader: TaskReader, request_timeout: float | None) -> None:
@@ -49,7 +49,7 @@ class LlmClient:
         self._reader = reader
         self._request_timeout = request_timeout
         self._watch = GreedyWatch(loaded.model)
-        self._honours_penalties: bool | None = None  # until it was asked
+        self._honours_penalties: bool | None = None  # None until it is tried out
         self._calls: set[Call] = set()
         self._is_shut_down = False
         self.why_no_scores = _why_no_scores(loaded)
@@ -91,10 +91,10 @@ class LlmClient:
         return call
 
     async def scores(self, task: Task, token_ids: list[int], start: int) -> list[float]:
-        """Natural-log probabilities of the tokens from `start` on; the task is charged for reading them.
+        """Natural-log probabilities of the tokens from `start` on; reading them counts as a cost of the task.
 
         Raises:
-            EngineError: The engine failed, or says nothing of some tokens.
+            EngineError: The engine failed, or did not report some tokens.
         """
         if self._loaded.engine is None:
             call = await self._score(task, token_ids, self._wanted_of_prompts())
@@ -107,10 +107,10 @@ class LlmClient:
         return from_context_logits(call.result.context_logits, token_ids, start)
 
     async def check_sampler(self, task: GenerationTask) -> None:
-        """Refuse penalties where the engine ignores them, which is tried out when the first are asked for.
+        """Refuse penalties if the engine ignores them. This is tried out when a task first asks for a penalty.
 
         Raises:
-            InvalidTaskError: It does.
+            InvalidTaskError: The engine ignores them.
         """
         asked = [name for name in PENALTIES if is_set(task, name)]
         if not asked:
@@ -125,9 +125,9 @@ class LlmClient:
             )
 
     def test_seeds(self) -> None:
-        """Warn where requests of one batch do not each draw by their own seed, which two requests tell."""
+        """Warn if the requests of one batch do not each use their own seed; two test requests show it."""
         found: list[bool] = []
-        # A loop may run in the caller's thread.
+        # The caller's thread may already run an event loop.
         thread = threading.Thread(target=lambda: found.append(asyncio.run(keeps_seeds_apart(self._decode))))
         thread.start()
         thread.join()
@@ -140,7 +140,7 @@ class LlmClient:
             )
 
     async def _decode(self, fields: Mapping[str, Any]) -> list[int]:
-        """The token ids of a short request of the client's own."""
+        """The token ids of a short request that the client itself makes."""
         call = self._submit(self._reader.ids(None, "1 2", "input"), fields, False, {})
         try:
             await call.wait()
@@ -149,12 +149,12 @@ class LlmClient:
         return list(call.output.token_ids)
 
     def close(self, task: Task, call: Call, *, decodes: bool = True) -> None:
-        """Forget a request, whatever became of it, and note what it has cost.
+        """Forget a request, however it ended, and note its cost.
 
         Args:
-            task: It was for this one.
+            task: The task of the request.
             call: The request.
-            decodes: False where its only token comes with the prompt, without a step of its own, and is not wanted.
+            decodes: False if its only token is not wanted: that token comes with the prompt, without a step of its own.
         """
         self.forget(call)
         set_token_counts(task, call.counts if decodes else call.counts._replace(decoded=0))
@@ -164,7 +164,7 @@ class LlmClient:
         self._calls.discard(call)
 
     def shutdown(self) -> None:
-        """End the requests in flight with an EngineError, and the LLM where it is this package's own."""
+        """End the requests in flight with an EngineError, and shut the LLM down if this package has loaded it."""
         if self._is_shut_down:
             return
         self._is_shut_down = True
@@ -180,7 +180,7 @@ class LlmClient:
         return {"prompt_logprobs": min(_LIKELIEST, self._loaded.vocab_size)}
 
     async def _score(self, task: Task, token_ids: list[int], wanted: Mapping[str, Any]) -> Call:
-        spent = notes_of(task).counts or TokenCounts()  # by an attempt that told too little
+        spent = notes_of(task).counts or TokenCounts()  # spent by an attempt that reported too little
         keywords = request_hints(task, self._loaded) | self._unshared()
         call = self._submit(token_ids, {"max_tokens": 1, "top_k": 1, **wanted}, False, keywords)
         try:
@@ -206,21 +206,21 @@ class LlmClient:
             record("lowered", what=name, reason=f"TensorRT-LLM {release.version} does not take it")
         if "return_perf_metrics" in release.sampling_fields:
             arguments = {**arguments, "return_perf_metrics": True}
-        if says_all and self._loaded.argument("generation_config") == "auto":  # it fills what is None from the model's
+        if says_all and self._loaded.argument("generation_config") == "auto":  # it takes unset fields from the model's
             arguments = {name: _OFF[name] for name in _OFF.keys() & release.sampling_fields} | dict(arguments)
         try:
             params = release.sampling_params(**arguments)
             result = self._loaded.llm.generate_async(token_ids, sampling_params=params, streaming=streaming, **keywords)
-        except Exception as error:  # of any type: what the engine refuses at once
+        except Exception as error:  # of any type: the engine refused it at once
             raise EngineError(f"TensorRT-LLM refused a request: {type(error).__name__}: {error}") from error
         call = Call(result, len(token_ids), self._request_timeout)
         self._calls.add(call)
         return call
 
     def _unshared(self) -> dict[str, Any]:
-        """What keeps a request from KV that is there already, since of reused tokens nothing is reported.
+        """Keywords that keep a request from reusing KV, because the engine reports nothing about reused tokens.
 
-        Nobody can reuse what it leaves, so that goes first.
+        Nobody can reuse the KV of such a request, so its blocks are evicted first.
         """
         if not self._loaded.reuses_blocks:
             return {}

@@ -1,4 +1,4 @@
-"""What a `trtllm-build` engine was built for, read from its `config.json`, against what a stack needs of it.
+"""Compares what a `trtllm-build` engine was built for, by its `config.json`, with what a stack needs.
 
 No TensorRT-LLM and no GPU are needed to read it.
 """
@@ -20,8 +20,8 @@ class EngineNeeds(NamedTuple):
 
     Attributes:
         scores: Log-probabilities of given tokens (`ScoreTask`).
-        prefix_sharing: Requests that begin alike share the KV of what they have in common.
-        max_seq_len: Prompt and generated tokens of one request; None asks for nothing.
+        prefix_sharing: Requests that begin alike share the KV of their common beginning.
+        max_seq_len: Prompt and generated tokens of one request; None sets no requirement.
         max_num_tokens: Tokens of one step, over all requests of the batch.
         max_batch_size: Requests that run at once.
         chunked_prefill: Whether a prompt may be read over several steps, so that it may exceed `max_num_tokens`.
@@ -36,7 +36,7 @@ class EngineNeeds(NamedTuple):
 
     @classmethod
     def of_arguments(cls, args: Mapping[str, Any]) -> EngineNeeds:
-        """What a `TRTLLMWorker` with these arguments needs; those that are not given have its defaults."""
+        """What a `TRTLLMWorker` with these arguments needs; missing arguments have the worker's defaults."""
         return cls(
             scores=args.get("serve_scores") is True,
             prefix_sharing=args.get("enable_block_reuse", True),
@@ -56,9 +56,9 @@ class EngineConfig(NamedTuple):
         max_input_len: Tokens of a prompt.
         max_seq_len: Prompt and generated tokens of one request.
         max_num_tokens: Tokens of one step.
-        gather_context_logits: Whether the logits of prompt tokens can be had.
-        gather_generation_logits: Whether those of generated tokens can be had.
-        paged_context_fmha: Whether a prompt may begin on KV blocks that are there already.
+        gather_context_logits: Whether the engine returns the logits of prompt tokens.
+        gather_generation_logits: Whether the engine returns the logits of generated tokens.
+        paged_context_fmha: Whether a prompt may begin on KV blocks that already exist.
         paged_kv_cache: Whether the KV cache is made of blocks.
         vocab_size: Token ids are below it; None where the file does not say.
         context_len: The model's own context, in tokens; None where the file does not say.
@@ -81,7 +81,7 @@ class EngineConfig(NamedTuple):
         """Read an engine folder's `config.json`.
 
         Raises:
-            ConfigError: The folder holds no engine, or a file that is none.
+            ConfigError: The folder holds no engine, or its file describes no engine.
         """
         path = Path(folder) / "config.json"
         try:
@@ -133,7 +133,7 @@ class EngineConfig(NamedTuple):
         return lacking
 
     def build_flags(self, needs: EngineNeeds) -> list[str]:
-        """The `trtllm-build` flags of an engine that has what this one has, and what the stack needs."""
+        """The `trtllm-build` flags of an engine with everything that this engine has and that the stack needs."""
         limits = {name: max(getattr(self, name), getattr(needs, name) or 0) for name in _LIMITS}
         longest = self._longest_prompt(needs)
         if needs.scores and not needs.chunked_prefill:
@@ -154,7 +154,7 @@ class EngineConfig(NamedTuple):
         """Refuse an engine that lacks something.
 
         Raises:
-            ConfigError: It does; the message has the flags to build it with.
+            ConfigError: The engine lacks something; the message has the flags to build it with.
         """
         lacking = self.shortfalls(needs)
         if not lacking:
@@ -168,7 +168,7 @@ class EngineConfig(NamedTuple):
         )
 
     def _longest_prompt(self, needs: EngineNeeds) -> int:
-        """Tokens of the longest prompt: a chain is sent again for a probe or a score, so nearly the whole sequence."""
+        """Tokens of the longest prompt: nearly the whole sequence, because probes and scores send a chain again."""
         return max(1, (needs.max_seq_len or self.max_seq_len) - 1)
 
 

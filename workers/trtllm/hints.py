@@ -1,4 +1,4 @@
-"""What a task's `custom_input_params` and its place in the request tell the engine; what it ignores is noted."""
+"""Tells the engine a task's `custom_input_params` and its place in the request; ignored hints are noted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from scaffolding_ext.workers.task_reading import number
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
 
 NO_ORDER = "the engine orders nothing by it: load the LLM with scheduler_config.waiting_queue_policy=priority"
-ENGINE_PRIORITY = "engine_priority"  # of the waiting queue: 0 to 1, the higher the sooner, 0.5 where nobody says
+ENGINE_PRIORITY = "engine_priority"  # of the waiting queue: 0 to 1, higher is sooner, 0.5 by default
 
 
 def request_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
     """Keywords of `generate_async`: `engine_priority`, `cache_salt`, and where in its request the task stands.
 
-    Without an `engine_priority`, that of the package (the lower, the sooner; 0 is 0.5) takes its place.
+    Without an `engine_priority`, it is computed from the package's priority (there lower is sooner, and 0 becomes 0.5).
 
     Raises:
         InvalidTaskError: The priority is outside its range.
@@ -47,7 +47,7 @@ def sampling_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
     """Fields of `SamplingParams` that no task has a field for: `stop_token_ids` and `guided_decoding`.
 
     Raises:
-        InvalidTaskError: One is unusable, or the LLM would ignore it.
+        InvalidTaskError: A field is unusable, or the LLM would ignore it.
     """
     params = task.custom_input_params or {}
     fields: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def sampling_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
             raise InvalidTaskError(
                 f"stop_token_ids is {ids!r}; it must be a list of ids from 0 to {loaded.vocab_size - 1}"
             )
-        fields["stop_token_ids"] = list(ids)  # TensorRT-LLM adds to it
+        fields["stop_token_ids"] = list(ids)  # a copy, because TensorRT-LLM adds to it
     if params.get(GUIDED_DECODING):
         guide = params[GUIDED_DECODING]
         if loaded.argument("guided_decoding_backend") is None:
@@ -75,9 +75,10 @@ def sampling_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
 
 
 def _hierarchy(loaded: LoadedLlm) -> dict[str, Any]:
-    """The request and the branches above the task, where the LLM was loaded with a policy that reads them.
+    """The request and the branches above the task, if the LLM was loaded with a policy that reads them.
 
-    Such a policy (`reorder_policy_config`) orders requests of the agent types that it names: ours has the first one.
+    Such a policy (`reorder_policy_config`) orders requests of the agent types that it names. Our requests have the
+    first of these types.
     """
     program, scope = current_program(), current_scope.get()
     policy = _field(_field(loaded.argument("reorder_policy_config"), "policy_args"), "agent_types")
@@ -92,7 +93,7 @@ def _hierarchy(loaded: LoadedLlm) -> dict[str, Any]:
 
 
 def _scheduling_params() -> Any:
-    """TensorRT-LLM's class of that name, which has moved; None where a release has none."""
+    """TensorRT-LLM's `SchedulingParams`, which has moved between releases; None if a release has none."""
     with contextlib.suppress(ImportError, AttributeError):
         return importlib.import_module("tensorrt_llm.executor.params.scheduling").SchedulingParams
     with contextlib.suppress(ImportError, AttributeError):
@@ -101,5 +102,5 @@ def _scheduling_params() -> Any:
 
 
 def _field(config: Any, name: str) -> Any:
-    """A field of a configuration, which may be a mapping or a model of pydantic; None where it is not there."""
+    """A field of a configuration, which may be a mapping or a pydantic model; None if the field is missing."""
     return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)

@@ -17,20 +17,20 @@ from scaffolding_ext.workers.trtllm.release import Release, llm_class
 
 
 class LoadedLlm(NamedTuple):
-    """An `LLM` and what is known of it.
+    """An `LLM` and what is known about it.
 
     Attributes:
         llm: TensorRT-LLM's `LLM`.
         release: What the installed release takes.
-        tokenizer: The model's fast tokenizer, of transformers.
-        model: The name by which that tokenizer is found; None where nobody knows.
+        tokenizer: The model's fast tokenizer, from transformers.
+        model: The name by which that tokenizer is found; None where it is unknown.
         engine: What the engine was built for; None for a checkpoint.
-        max_seq_len: Prompt and generated tokens of one request; None where nobody knows.
+        max_seq_len: Prompt and generated tokens of one request; None where it is unknown.
         vocab_size: Token ids are below it.
         reuses_blocks: Whether requests that begin alike share KV.
-        is_own: Whether it was loaded here.
-        orders_by_priority: Whether requests that wait are taken by their priority.
-        defaults: How the model is sampled where nobody sets a temperature.
+        is_own: Whether this package loaded it.
+        orders_by_priority: Whether the engine takes waiting requests by their priority.
+        defaults: How the model is sampled if a task sets no temperature.
     """
 
     llm: Any
@@ -46,12 +46,12 @@ class LoadedLlm(NamedTuple):
     defaults: SamplingDefaults
 
     def argument(self, name: str) -> Any:
-        """An argument that the LLM was loaded with; None where this release has none of that name."""
+        """An argument that the LLM was loaded with; None if this release has no argument of that name."""
         return getattr(getattr(self.llm, "args", None), name, None)
 
 
 def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, llm_args: Mapping[str, Any]) -> LoadedLlm:
-    """Load a checkpoint, or an engine that has what is needed of it.
+    """Load a checkpoint, or an engine that meets the needs.
 
     Raises:
         ConfigError: The engine lacks something, the release takes no engines, or an argument is wrong.
@@ -91,7 +91,7 @@ def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, ll
 
 
 def why_no_model(name: str) -> str | None:
-    """Why a name is no model that can be loaded here, as far as that is known without loading it."""
+    """Why a model of this name cannot be loaded here, as far as this is known without loading it."""
     try:
         how_to_load(model_folder(name), name)
     except ConfigError as error:
@@ -100,7 +100,7 @@ def why_no_model(name: str) -> str | None:
 
 
 def adopt(llm: Any, tokenizer: str | None, max_seq_len: int | None) -> LoadedLlm:
-    """Take an `LLM` that the caller has loaded, and shuts down.
+    """Take an `LLM` that the caller has loaded; the caller also shuts it down.
 
     Raises:
         ConfigError: Its tokenizer is not a fast one.
@@ -123,7 +123,7 @@ def adopt(llm: Any, tokenizer: str | None, max_seq_len: int | None) -> LoadedLlm
         engine,
         readable(args, engine, max_seq_len, _max_seq_len(llm, max_seq_len, engine, folder)),
         max(len(found), vocab_size or 0),
-        bool(getattr(kv_cache, "enable_block_reuse", True)),  # reuse is every release's default
+        bool(getattr(kv_cache, "enable_block_reuse", True)),  # every release reuses blocks by default
         is_own=False,
         orders_by_priority=_orders_by_priority(llm),
         defaults=SamplingDefaults() if name is None else SamplingDefaults.of_model(model_folder(name)),
@@ -138,14 +138,14 @@ def _orders_by_priority(llm: Any) -> bool:
 
 
 def _max_seq_len(llm: Any, wanted: int | None, engine: EngineConfig | None, folder: str | None) -> int | None:
-    """What was asked for, or what the LLM says, or what the model was made for."""
+    """The length that the caller gave, else the LLM's limit, else the model's own context."""
     own = getattr(getattr(llm, "args", None), "max_seq_len", None)
     built = _model_config(folder).get("max_position_embeddings") if engine is None else engine.max_seq_len
     return wanted or own or built
 
 
 def _model_config(folder: str | None) -> dict[str, Any]:
-    """A checkpoint's own configuration; empty where it is no folder here."""
+    """A checkpoint's own configuration; empty if the model is not a folder on this machine."""
     path = None if folder is None else Path(folder) / "config.json"
     if path is None or not path.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""What the installed TensorRT-LLM is, and which keywords it takes: read from its signatures, not from its version."""
+"""The installed TensorRT-LLM and the keywords that it takes: they are read from its signatures, not its version."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tensorrt_llm() -> ModuleType:
 
 
 def why_not_installed() -> list[str]:
-    """Why this machine cannot import TensorRT-LLM, as far as that is known without importing it; empty where it can."""
+    """Why this machine cannot import TensorRT-LLM, as far as is known without importing it; empty if it can."""
     found = importlib.util.find_spec("tensorrt_llm") is not None
     return [] if found else [f"tensorrt_llm is not installed ({_INSTALL})"]
 
@@ -44,7 +44,7 @@ def llm_class(engine_folder: str | None) -> Any:
 
     Raises:
         MissingDependencyError: TensorRT-LLM is not installed.
-        ConfigError: This release has no engines any more.
+        ConfigError: This release no longer has engines.
     """
     package = tensorrt_llm()
     if engine_folder is None:
@@ -65,11 +65,11 @@ class Release:
     """What the installed release takes.
 
     Args:
-        llm: An `LLM` of it, or anything with its `generate_async`.
+        llm: An `LLM` of this release, or an object with the same `generate_async`.
 
     Attributes:
-        sampling_fields: What its `SamplingParams` takes.
-        request_keywords: What its `LLM.generate_async` takes.
+        sampling_fields: The fields that its `SamplingParams` takes.
+        request_keywords: The keywords that its `LLM.generate_async` takes.
     """
 
     def __init__(self, llm: Any) -> None:
@@ -87,5 +87,5 @@ class Release:
         return self._package.SamplingParams(**fields)
 
     def setting(self, name: str) -> Any:
-        """A class of its LLM API by name: KvCacheConfig, KvCacheRetentionConfig and such."""
+        """A class of the release's LLM API by name, such as KvCacheConfig or KvCacheRetentionConfig."""
         return getattr(importlib.import_module("tensorrt_llm.llmapi"), name)

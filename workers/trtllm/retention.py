@@ -1,4 +1,4 @@
-"""How long TensorRT-LLM should keep the KV blocks of branches: priorities from what they are worth (RKSC)."""
+"""How long TensorRT-LLM should keep the KV blocks of branches: priorities from the scores of branches (RKSC)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LOWEST, _HIGHEST = 1, 100
 
 
 def retention_priority(score: float) -> int:
-    """The priority of blocks of a score in [0, 1], over TensorRT-LLM's 1 to 100."""
+    """Turns a score of blocks, in [0, 1], into TensorRT-LLM's priority from 1 to 100."""
     return _LOWEST + round((_HIGHEST - _LOWEST) * score)
 
 
@@ -28,7 +28,7 @@ def retention_config(config_class: Any, prefix_len: int, score: float) -> Any:
     Args:
         config_class: TensorRT-LLM's own.
         prefix_len: Tokens that all branches share.
-        score: Of the branch's own blocks, in [0, 1].
+        score: The score of the branch's own blocks, in [0, 1].
     """
     token_range = config_class.TokenRangeRetentionConfig
     own = retention_priority(score)

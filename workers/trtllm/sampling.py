@@ -1,4 +1,4 @@
-"""A task's sampling fields as those of TensorRT-LLM's `SamplingParams`; what it cannot honour is refused by name."""
+"""Turns a task's sampling fields into those of `SamplingParams`; a field that it cannot honour is refused by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Fields that go over as they are, where they ask for something.
+# Fields that are passed on unchanged if they ask for something.
 _SAME = ("frequency_penalty", "presence_penalty", "min_tokens", "ignore_eos", "return_context_logits", "seed")
 
 
@@ -40,19 +40,19 @@ def sampling_arguments(
 ) -> dict[str, Any]:
     """The keyword arguments of a task's `SamplingParams`.
 
-    Greedy decoding is asked for by `top_k=1`, sampling by a temperature and a top-p that are never None: releases
-    differ in what they make of None.
+    Greedy decoding sets `top_k=1`. Sampling sets a temperature and a top-p that are never None, because releases treat
+    None differently.
 
     Args:
         task: The task.
-        max_tokens: Tokens to generate at most; `SamplingParams` would take 32 by itself.
-        defaults: How the model is sampled where nobody sets a temperature.
-        known: What the installed release's `SamplingParams` takes.
+        max_tokens: Tokens to generate at most; the default of `SamplingParams` is 32.
+        defaults: How the model is sampled if the task sets no temperature.
+        known: The fields that the installed release's `SamplingParams` takes.
         version: The installed release, for errors.
-        vocab_size: Tokens that the model has.
+        vocab_size: Number of tokens of the model's vocabulary.
 
     Raises:
-        InvalidTaskError: A field is unusable, or asks for what cannot be had.
+        InvalidTaskError: A field is unusable, or asks for something that is impossible.
     """
     for name, reason in _REFUSED.items():
         if is_set(task, name):

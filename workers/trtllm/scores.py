@@ -1,7 +1,7 @@
-"""Log-probabilities of given tokens, out of what TensorRT-LLM reports about a prompt.
+"""Log-probabilities of given tokens, taken from TensorRT-LLM's reports about a prompt.
 
-Entry i of its prompt log-probabilities, and row i of its context logits, are what the model says behind token i: they
-score token i + 1. The last of them scores what would be generated.
+Entry i of its prompt log-probabilities and row i of its context logits come after token i: they score token i + 1. The
+last entry scores the next token, which would be generated.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ def from_prompt_logprobs(
     """The scores of the tokens from `start` on.
 
     Args:
-        entries: For each position the reported tokens with their `Logprob`, or the log-probability of the token that
-            follows (the simple format of newer releases).
+        entries: For each position, the reported tokens with their `Logprob`. In the simple format of newer releases it
+            is only the log-probability of the next token.
         token_ids: The whole prompt.
         start: The first token to score, at least 1.
 
     Returns:
-        None where a token is not among the reported ones: releases before 1.3 report the likeliest only.
+        The scores; None if a token is not among the reported ones, because releases before 1.3 report only the
+        likeliest.
 
     Raises:
         EngineError: Positions are missing.
@@ -59,7 +60,7 @@ def from_context_logits(logits: Any, token_ids: Sequence[int], start: int) -> li
     logits = logits[0] if logits.ndim == 3 else logits
     _check_positions(len(logits), len(token_ids))
     needed = logits[start - 1 : len(token_ids) - 1]
-    if hasattr(needed, "float"):  # a tensor, which numpy cannot read in bfloat16 or on a GPU
+    if hasattr(needed, "float"):  # numpy cannot read a tensor in bfloat16 or on a GPU
         needed = needed.float().cpu().numpy()
     rows = np.asarray(needed, dtype=np.float64)
     peak = rows.max(axis=1, keepdims=True)
@@ -69,7 +70,7 @@ def from_context_logits(logits: Any, token_ids: Sequence[int], start: int) -> li
 
 
 def _check_positions(num_positions: int, num_tokens: int) -> None:
-    if num_positions < num_tokens - 1:  # the last one scores no prompt token, and some releases leave it out
+    if num_positions < num_tokens - 1:  # some releases leave out the last position, which scores no prompt token
         raise EngineError(
             f"TensorRT-LLM reported {num_positions} positions of a prompt of {num_tokens} tokens: it leaves out those "
             "whose KV it reuses; score on an LLM with KvCacheConfig(enable_block_reuse=False)"

@@ -1,4 +1,4 @@
-"""What a release's sampler honours, found out by asking it: penalties, and the seeds of one batch."""
+"""Tries out what a release's sampler honours: penalties, and the seeds of one batch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Decode = Callable[[Mapping[str, Any]], Awaitable[list[int]]]
 
 PENALTIES = ("frequency_penalty", "presence_penalty")
 _NUM_TOKENS = 6
-_STRONG = 100.0  # no logits lie this far apart
+_STRONG = 100.0  # larger than any difference of two logits
 
 
 class SamplerWarning(UserWarning):
-    """The installed release samples otherwise than it is told."""
+    """The installed release does not sample as it is told."""
 
 
 async def honours_penalties(decode: Decode) -> bool:
-    """Whether a frequency penalty forbids what was written, and one below 0 has it repeated."""
+    """Whether a high frequency penalty forbids written tokens, and a negative one makes the model repeat them."""
     greedy = {"max_tokens": _NUM_TOKENS, "top_k": 1, "ignore_eos": True}
     none_twice, all_alike = await asyncio.gather(
         decode({**greedy, "frequency_penalty": _STRONG}), decode({**greedy, "frequency_penalty": -_STRONG})
@@ -28,7 +28,7 @@ async def honours_penalties(decode: Decode) -> bool:
 
 
 async def keeps_seeds_apart(decode: Decode) -> bool:
-    """Whether a request draws beside another one, of another seed, what it draws alone."""
+    """Whether a request draws the same tokens alone and beside a request with another seed."""
     drawn = {"max_tokens": _NUM_TOKENS, "temperature": 5.0, "top_p": 1.0, "ignore_eos": True}
     alone = await decode({**drawn, "seed": 2})
     _, beside = await asyncio.gather(decode({**drawn, "seed": 1}), decode({**drawn, "seed": 2}))

@@ -1,4 +1,4 @@
-"""A worker over TensorRT-LLM's LLM API: checkpoints, `trtllm-build` engines, and an `LLM` that is there already."""
+"""A worker over TensorRT-LLM's LLM API: it serves checkpoints, `trtllm-build` engines, and a loaded `LLM`."""
 
 from __future__ import annotations
 
@@ -53,38 +53,39 @@ _REFUSED = MappingProxyType(
 class TRTLLMWorker(ChatWorker):
     """Serves generation, streaming, scoring, branches and verification from a TensorRT-LLM `LLM`.
 
-    Where a task gives no temperature, the model's `generation_config.json` decides; where that is missing or silent,
-    the task is decoded greedily. `input_tokens` take precedence over `input_str`. What a release cannot do is refused
-    by name, never dropped. `custom_input_params` of a task may bring
-    `engine_priority` (0 to 1, the higher the sooner), `cache_salt`, `stop_token_ids` and `guided_decoding` (a mapping).
+    If a task gives no temperature, the model's `generation_config.json` decides. If that file is missing or names no
+    temperature, the task is decoded greedily. `input_tokens` take precedence over `input_str`. A field that a release
+    cannot honour is refused by name, never dropped. A task's `custom_input_params` may hold `engine_priority` (0 to 1,
+    higher is sooner), `cache_salt`, `stop_token_ids` and `guided_decoding` (a mapping).
 
     Args:
-        model: A checkpoint (a folder, a hub name, `tinylm/NAME`), the folder of an engine, or an `LLM`, which stays
-            the caller's to shut down.
-        tokenizer: Folder or name of the tokenizer; an engine needs it, a checkpoint has its own.
-        max_seq_len: Prompt and generated tokens of one request; None takes what the engine or the model has.
-        max_num_tokens: Tokens of one step; None is the release's own, or the engine's.
-        max_batch_size: Requests that run at once; None is the release's own, or the engine's.
-        kv_cache_fraction: Share of the GPU memory that is free once the model is loaded, for KV; where several workers
-            share a GPU, their shares must not exceed 1 in all. None is the release's own (0.9).
-        devices: Numbers of the GPUs that it sees; None leaves it what the process sees.
+        model: A checkpoint (a folder, a hub name, `tinylm/NAME`), the folder of an engine, or a loaded `LLM`. The
+            caller shuts down an `LLM` that it has loaded.
+        tokenizer: Folder or name of the tokenizer. An engine needs this argument; a checkpoint has its own tokenizer.
+        max_seq_len: Prompt and generated tokens of one request; None takes the limit of the engine or of the model.
+        max_num_tokens: Tokens of one step; None takes the default of the release or the limit of the engine.
+        max_batch_size: Requests that run at once; None takes the default of the release or the limit of the engine.
+        kv_cache_fraction: Share of the GPU memory for KV, of the memory that is free once the model is loaded. If
+            several workers share a GPU, the sum of their shares must not exceed 1. None is the default of the release
+            (0.9).
+        devices: Numbers of the GPUs that the worker sees; None: it sees the GPUs of the process.
         enable_block_reuse: Whether requests that begin alike share KV.
-        serve_scores: Whether `ScoreTask` is served: True refuses an LLM that cannot, None serves it where it can. While
-            KV is reused a score needs a cache salt, by which it reads its whole prompt anew.
+        serve_scores: Whether `ScoreTask` is served. True refuses an LLM that cannot score; None serves scores if the
+            LLM can. If KV is reused, a score gets a cache salt of its own, so that it reads its whole prompt anew.
         request_timeout: Seconds that one task may take; None is no limit.
-        self_test: Whether an LLM that is loaded here is asked whether it keeps the seeds of a batch apart; where it
-            does not, a warning says so.
-        llm_args: Further arguments of `LLM`; of `kv_cache_config` a mapping of what is not set here.
+        self_test: Whether the worker tests that an LLM loaded here keeps the seeds of a batch apart. If it does not,
+            the worker logs a warning.
+        llm_args: Further arguments of `LLM`. `kv_cache_config` is a mapping of the fields that no argument here sets.
 
     Raises:
         MissingDependencyError: TensorRT-LLM is not installed.
-        ConfigError: An argument is wrong, or the engine lacks what is asked of it; the message has the flags to build
-            it with.
+        ConfigError: An argument is wrong, or the engine lacks something that is needed; the message has the flags to
+            build it with.
 
     Attributes:
         model: The name by which its tokenizer is found.
-        max_seq_len: Prompt and generated tokens of one request at most; None where nobody knows.
-        refused: Task types, by name, that it does not serve, and why.
+        max_seq_len: Prompt and generated tokens of one request at most; None where it is unknown.
+        refused: Names of task types that the worker does not serve, and the reason for each.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class TRTLLMWorker(ChatWorker):
             self._client.test_seeds()
         served = type(self).task_handlers.items()
         handlers = {kind: handler for kind, handler in served if kind.__name__ not in self.refused}
-        self.task_handlers = handlers  # type: ignore[misc]  # upstream's is of the class, ours of the LLM
+        self.task_handlers = handlers  # type: ignore[misc]  # upstream's belongs to the class, ours to the LLM
 
     @classmethod
     def from_engine(cls, engine_dir: str, tokenizer_dir: str, **arguments: Any) -> TRTLLMWorker:
@@ -151,12 +152,12 @@ class TRTLLMWorker(ChatWorker):
 
         Args:
             engine_dir: The engine's folder.
-            tokenizer_dir: The checkpoint that it was built from, or another place of its tokenizer.
-            arguments: As the constructor's.
+            tokenizer_dir: The checkpoint that the engine was built from, or another folder with its tokenizer.
+            arguments: Further arguments of the constructor.
 
         Raises:
             MissingDependencyError: TensorRT-LLM is not installed.
-            ConfigError: The engine lacks what is needed, or this release takes no engines.
+            ConfigError: The engine lacks something that is needed, or this release takes no engines.
         """
         return cls(engine_dir, tokenizer=tokenizer_dir, **arguments)
 
@@ -182,11 +183,11 @@ class TRTLLMWorker(ChatWorker):
         return self._reader.tokenizer_fingerprint
 
     def shutdown(self) -> None:
-        """End the tasks in flight with an EngineError, and an LLM that was loaded here."""
+        """End the tasks in flight with an EngineError, and shut down an LLM that was loaded here."""
         self._client.shutdown()
 
     async def on_scope_end(self, scope_id: str) -> None:
-        """Abort the streams that a request or branch has left open, so that the engine frees their KV."""
+        """Abort the open streams of a request or branch, so that the engine frees their KV."""
         await self._streams.end(scope_id)
 
     async def _abort(self, call: Call) -> None:
@@ -280,7 +281,7 @@ class TRTLLMWorker(ChatWorker):
 
     @staticmethod
     def missing_here(args: Mapping[str, Any]) -> list[str]:
-        """What this machine lacks for a worker with these arguments, a sentence each; nothing is loaded."""
+        """What this machine lacks for a worker with these arguments, one sentence for each thing; nothing is loaded."""
         folders = [name for name in (args.get("model"), args.get("tokenizer")) if isinstance(name, str)]
         return [*why_not_installed(), *(reason for name in folders if (reason := why_no_model(name)))]
 
