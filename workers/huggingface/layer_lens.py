@@ -1,4 +1,4 @@
-"""What a verdict would be after each layer: the layers' hidden states through final norm and unembedding."""
+"""The verdict that each layer would give: its hidden state goes through the final norm and the unembedding."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.branching import entropy
 from scaffolding_ext.workers.huggingface.model_loading import load_model
 
-_NORMS = ("norm", "final_layernorm", "ln_f", "final_layer_norm")  # what decoders call their final norm
+_NORMS = ("norm", "final_layernorm", "ln_f", "final_layer_norm")  # names of the final norm in decoders
 
 
 class LayerCurve(NamedTuple):
     """One verdict after each layer, shape (layers,) each.
 
     Attributes:
-        entropies: Of the next token's distribution, in nats.
+        entropies: Entropy of the next token's distribution, in nats.
         scores: P(yes) / (P(yes) + P(no)).
     """
 
@@ -28,12 +28,12 @@ class LayerCurve(NamedTuple):
 
 
 class ReadBranch(NamedTuple):
-    """A branch that was read, and not written.
+    """A branch that the model read and did not write.
 
     Attributes:
-        verdict: After each layer.
+        verdict: The verdict after each layer.
         logprobs: Natural-log probability of each written token, shape (written,).
-        top_logprobs: Of the likeliest token at each of their places, shape (written,).
+        top_logprobs: Log-probability of the likeliest token at each of these places, shape (written,).
     """
 
     verdict: LayerCurve
@@ -42,7 +42,7 @@ class ReadBranch(NamedTuple):
 
 
 class LayerLens:
-    """A model of its own, whose layers are looked at one by one: for calibrations, not for serving.
+    """A separate model whose layers are read one by one: for calibrations, not for serving.
 
     Args:
         model: A folder, a hub name, or `tinylm/NAME`.
@@ -50,7 +50,7 @@ class LayerLens:
         device: As for `HuggingFaceWorker`.
 
     Raises:
-        ConfigError: It cannot be loaded, or its final norm is not found.
+        ConfigError: The model cannot be loaded, or its final norm is not found.
     """
 
     def __init__(self, model: str, dtype: str = "float32", device: str = "cpu") -> None:
@@ -71,10 +71,10 @@ class LayerLens:
         """The verdict on a text, and how sure the model was of a part of it.
 
         Args:
-            token_ids: A branch, and behind it the question.
-            written: Where its written tokens stand.
-            yes_token: What a verdict begins with if it is affirmative.
-            no_token: What it begins with if it is negative.
+            token_ids: A branch, followed by the question.
+            written: The places of its written tokens.
+            yes_token: The first token of an affirmative verdict.
+            no_token: The first token of a negative verdict.
         """
         import torch
         from scipy.special import expit
@@ -84,7 +84,7 @@ class LayerLens:
             output: Any = self._network.base_model(ids, output_hidden_states=True, use_cache=False)
             unembed = self._network.get_output_embeddings()
             last = [state[0, -1] for state in output.hidden_states[1:-1]]
-            normed = [*map(self._norm, last), output.last_hidden_state[0, -1]]  # which the final norm was applied to
+            normed = [*map(self._norm, last), output.last_hidden_state[0, -1]]  # it has the final norm
             logits = unembed(torch.stack(normed)).double().cpu().numpy()
             before = output.last_hidden_state[0, max(0, written.start - 1) : max(0, written.stop - 1)]
             logprobs = unembed(before).float().log_softmax(-1)

@@ -1,11 +1,10 @@
 """A model whose layers are called one by one.
 
-A plain pass saves what transformers does around the layers: masks that nobody reads, and containers of results. Another
-pass is looked at after each layer, for hidden states, and for verdicts that settle early. There the final norm and the
-unembedding tell what the next token would be (RKSC, equation 5); a request leaves where its rule says that this has
-settled, and the others go on without it. What one that left early did not write in the layers above is nobody's to
-read: such requests leave nothing in the cache. A request without a rule runs through all layers, and its KV is as good
-as any.
+A plain pass skips work that transformers does around the layers: masks that nobody reads, and containers of results.
+Another kind of pass reads the states after each layer, for hidden states and for verdicts that settle early. There the
+final norm and the unembedding give the next token so far (RKSC, equation 5). A request leaves once its rule says that
+this has settled, and the others go on without it. A request that left early has no KV in the layers above, so it leaves
+nothing in the cache. A request without a rule runs through all layers, and its KV can be reused.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from scaffolding_ext.workers.huggingface.model_runner import Work
 
-# Their decoder is nothing but embedding, layers, norm; the logits are the unembedding of that.
+# Their decoder is only embedding, layers and norm; the unembedding of its output gives the logits.
 _KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
 
@@ -44,7 +43,7 @@ class LayerLoop:
     """Runs a model layer by layer.
 
     Args:
-        model: One of which `why_not_layer_by_layer` knows no reason against it.
+        model: A model for which `why_not_layer_by_layer` gives no reason.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -56,11 +55,11 @@ class LayerLoop:
 
         Args:
             ids: Token ids, flat, shape (tokens,).
-            step: What attention must know of them.
-            wanted: Which of them are looked at, int64.
+            step: What attention must know about the tokens.
+            wanted: Indices of the tokens whose logits are wanted, int64.
 
         Returns:
-            Logits behind these, shape (wanted, vocabulary).
+            Logits after these tokens, shape (wanted, vocabulary).
         """
         decoder = self._decoder
         hidden = decoder.embed_tokens(ids[None])
@@ -74,12 +73,13 @@ class LayerLoop:
         """Compute all of these requests' pending tokens, each up to the layer after which it leaves.
 
         Args:
-            works: Each completes its request. One that has a `layer_exit` gets its `exit_layer`, one that wants them
-                its `hidden_states`, the last of them behind the final norm. In the order of tokens.
-            prepare: Gives the token ids of some work, flat, and what attention must know of it.
+            works: The works, in the order of tokens; each completes its request. A request with a `layer_exit` gets its
+                `exit_layer`. A request that wants hidden states gets `hidden_states`, the last of them after the final
+                norm.
+            prepare: Returns the token ids of some works, flat, and what attention must know about them.
 
         Returns:
-            Logits of the next token of each, shape (requests, vocabulary), float32.
+            Logits of the next token of each request, shape (requests, vocabulary), float32.
         """
         decoder, left = self._decoder, list(works)
         read: dict[EngineRequest, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""What an engine tells about itself."""
+"""Figures that an engine reports about itself."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ class EngineMetrics(NamedTuple):
 
     Attributes:
         num_running: Requests that hold blocks of keys and values.
-        num_waiting: Requests that wait for some.
+        num_waiting: Requests that wait for blocks.
         num_free_blocks: Blocks that hold nothing.
-        num_held_blocks: Blocks that requests hold; what several share counts once.
+        num_held_blocks: Blocks that requests hold; a block that several requests share counts once.
         num_cached_blocks: Blocks that nobody holds, kept for later requests that begin alike.
-        num_places: Requests that one step computes at most: `max_batch_size`.
-        num_paused: Streams that may not run on before more is asked of them, whether they hold blocks or not.
-        num_put_back: Requests whose blocks others needed, since the start.
-        longest_wait_s: Longest that a request that was let in, or one that was put back, went without a place in a step
-            though somebody waited for it, since the start.
+        num_places: Most requests that one step computes: `max_batch_size`.
+        num_paused: Streams that may not generate until their reader asks for more, with or without blocks.
+        num_put_back: How often a request lost its blocks to others, since the start.
+        longest_wait_s: Longest time, since the start, for which an admitted or put-back request got no place in a step
+            although a caller waited for it.
         num_cached_tokens: Tokens in the cached blocks.
         num_decoded: Generated tokens whose KV was computed since the start (the last of a text needs none).
         num_prefilled: Prompt tokens whose KV was computed since the start.
-        num_recomputed: Positions among these two whose KV had been computed before their request was put back.
+        num_recomputed: Positions counted in these two whose KV had already been computed before their request was put
+            back.
         num_reused: Prompt tokens taken from cached KV since the start.
         num_reread: Prompt tokens computed anew, in whole 16s, because their KV had left the cache, since the start.
         num_evicted: Blocks that left the cache for others.
         busy_s: Seconds spent in steps since the start; the engine idles the rest.
         num_steps: Steps begun since the start.
-        num_probed: Lengths of prefixes, in 64s, for which it was timed whether sharing pays.
+        num_probed: Number of prefix lengths, in 64s, for which the engine timed whether sharing pays.
         probes_s: Seconds that these timings took.
     """
 

@@ -1,4 +1,4 @@
-"""What a model and the memory allow: whether its attention can be served, and how many blocks of KV fit."""
+"""Limits of a model and of the memory: whether its attention can be served, and how many blocks of KV fit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _HELD_PER_PLACE = 2  # a chain and its probe
 
 
 def check_attention(config: Any, max_seq_len: int, serves_windows: bool) -> None:
-    """Refuse a model whose layers would not see what they were trained to see.
+    """Refuse a model whose layers would see other positions than in training.
 
     Args:
         config: The text part of the model's config.
-        max_seq_len: Tokens of a request at most.
+        max_seq_len: Most tokens of a request.
         serves_windows: Whether attention to a sliding window shorter than a request can be computed.
 
     Raises:
@@ -47,7 +47,7 @@ def check_attention(config: Any, max_seq_len: int, serves_windows: bool) -> None
 
 
 def _check_positions(config: Any, max_seq_len: int) -> None:
-    """Refuse positions that depend on the longest request beside one."""
+    """Refuse a model whose positions depend on the longest request in a pass."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     original = rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
     if "longrope" in (rope.get("rope_type"), rope.get("type")) and (original is None or max_seq_len > original):
@@ -59,13 +59,13 @@ def _check_positions(config: Any, max_seq_len: int) -> None:
 
 
 class KVLimits(NamedTuple):
-    """What fits into the memory for keys and values.
+    """How many blocks and tokens fit into the memory for keys and values.
 
     Attributes:
         num_blocks: Blocks in all.
         max_cached: Blocks that may stay as cache.
         max_seq_len: Prompt and generated tokens of one request at most.
-        limited_by: Why a request may not be longer, where the memory is the reason; else empty.
+        limited_by: Why a request may not be longer, if the memory is the reason; otherwise empty.
     """
 
     num_blocks: int
@@ -75,12 +75,12 @@ class KVLimits(NamedTuple):
 
 
 def rounded_to(dtype: str, kv_cache_dtype: str | None) -> torch.dtype | None:
-    """What keys and values are rounded to when they are kept; None where they stay as the model computes them."""
+    """The type in which keys and values are kept; None if they stay as the model computes them."""
     return None if kv_cache_dtype in (None, dtype) else getattr(torch, str(kv_cache_dtype))
 
 
 def token_bytes(network: Any, kv_dtype: torch.dtype | None = None) -> int:
-    """Memory of the keys and values of one token, measured by a pass over one; `kv_dtype` as `KVBlocks` takes it."""
+    """Memory of the keys and values of one token, measured by a pass over one token; `kv_dtype` as in `KVBlocks`."""
     from scaffolding_ext.workers.huggingface.block_pool import Block
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
@@ -93,7 +93,7 @@ def token_bytes(network: Any, kv_dtype: torch.dtype | None = None) -> int:
     request.sequence.add(Block(0))
     with torch.inference_mode():
         ModelRunner(network, kv).forward([Work(request, 1)])
-    return kv.num_bytes // 2  # one block more is allocated
+    return kv.num_bytes // 2  # one additional block is allocated
 
 
 def kv_limits(
@@ -111,16 +111,17 @@ def kv_limits(
 
     Args:
         network: The model, on its device.
-        max_batch_size: Requests that a step computes; of those and their probes no more than all tokens are held.
-        max_seq_len: Tokens of a request at most; None takes the model's context, or what fits where that is less.
+        max_batch_size: Most requests that a step computes; there are not more blocks than these requests and their
+            probes can fill.
+        max_seq_len: Most tokens of a request; None takes the model's context, or the length that fits, if that is less.
         context_len: The model's context.
         tokens_per_block: Tokens of a block.
-        kv_cache_bytes: The memory; None takes 4 GiB, or 80 % of what is free on a CUDA device.
-        prefix_cache_bytes: What of it may stay as cache.
-        kv_dtype: What keys and values are rounded to; None keeps them as the model computes them.
+        kv_cache_bytes: The memory; None takes 4 GiB, or 80 % of the free memory of a CUDA device.
+        prefix_cache_bytes: The part of this memory that may stay as cache.
+        kv_dtype: The type that keys and values are rounded to; None keeps them as the model computes them.
 
     Raises:
-        ConfigError: Not even one block fits, or not one request of the length that is asked for.
+        ConfigError: Not even one block fits, or not even one request of the wanted length.
     """
     if kv_cache_bytes is not None:
         room = kv_cache_bytes
@@ -128,8 +129,8 @@ def kv_limits(
         room = int(torch.cuda.mem_get_info(network.device)[0] * _SHARE_OF_FREE)
     else:
         room = DEFAULT_KV_BYTES
-    block_bytes = max(1, token_bytes(network, kv_dtype) * tokens_per_block)  # a model may have none
-    num_fitting = room // block_bytes - 1  # one more is allocated for padding
+    block_bytes = max(1, token_bytes(network, kv_dtype) * tokens_per_block)  # a model may have no keys and values
+    num_fitting = room // block_bytes - 1  # one additional block is for padding
     longest = num_fitting * tokens_per_block
     if (max_seq_len or 1) > longest:
         advice = f"lower max_seq_len to at most {longest}" if longest >= 1 else "choose a smaller model"

@@ -1,4 +1,4 @@
-"""Loads a causal LM with its tokenizer, and says in the worker's terms what is wrong with either."""
+"""Loads a causal LM with its tokenizer, and turns errors of either into errors of the worker's arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST = {
     **dict.fromkeys(("prefix_cache_bytes", "seed"), 0),
     "tokens_per_block": 16,
 }  # of the arguments that are whole numbers
-_MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # more are not had on any machine
+_MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # no machine has more
 
 
 class LoadedModel(NamedTuple):
@@ -28,7 +28,7 @@ class LoadedModel(NamedTuple):
 
     Attributes:
         network: The causal LM, on its device, in evaluation mode.
-        tokenizer: The tokenizer's Rust backend.
+        tokenizer: The Rust backend of the tokenizer.
         chat_template: How its prompts are rendered; None where it has no template.
         end_ids: Token ids that end a text.
         attends_to_blocks: Whether its attention is this package's own.
@@ -42,13 +42,13 @@ class LoadedModel(NamedTuple):
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
-    """Check what the worker is given, as far as that goes without loading the model.
+    """Check the worker's arguments, as far as this is possible without loading the model.
 
     Args:
-        given: Arguments of `HuggingFaceWorker` by name; those that are left out are not checked.
+        given: Arguments of `HuggingFaceWorker` by name; arguments that are left out are not checked.
 
     Raises:
-        ConfigError: One is unusable; `key` names it.
+        ConfigError: An argument is unusable; `key` names it.
     """
     for key, least in _LEAST.items():
         if given.get(key) is not None:
@@ -75,7 +75,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
 
 
 def _check_narrower(key: str, value: Any, dtype: Any, device: Any) -> None:
-    """Refuse keys, values or weights of a type that nothing reads."""
+    """Refuse a type of keys, values or weights that cannot be computed with."""
     if value == dtype:
         return
     require.one_of(key, value, (dtype, *_NARROWER[key]))
@@ -86,7 +86,7 @@ def _check_narrower(key: str, value: Any, dtype: Any, device: Any) -> None:
 
 
 def _check_kind(device: Any) -> None:
-    """Refuse what is a device on no machine."""
+    """Refuse a name that is no device of torch."""
     import torch
 
     try:
@@ -105,7 +105,7 @@ def load_model(
         model: A folder, a hub name, or `tinylm/NAME`.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
         device: A torch device.
-        attn_implementation: As transformers names it; None takes this package's own where the model allows it.
+        attn_implementation: The name in transformers; None takes this package's own attention if the model allows it.
         trust_remote_code: Whether Python code among the model's files may be run.
 
     Raises:
@@ -143,7 +143,7 @@ def load_model(
 
 
 def _load_embedded(model: str, dtype: str, device: str) -> LoadedModel:
-    """Load an embedded model without transformers, which takes longer to import than a short run takes."""
+    """Load an embedded model without transformers: importing transformers takes longer than a short run."""
     try:
         import torch
 
@@ -167,7 +167,7 @@ def _check_device(device: str) -> None:
 
     try:
         torch.empty(0, device=device)
-    except (AssertionError, RuntimeError, TypeError) as error:  # torch has one for each reason
+    except (AssertionError, RuntimeError, TypeError) as error:  # torch raises a different one for each reason
         raise ConfigError(
             f"is {device!r}, which torch {torch.__version__} cannot use on this machine: "
             f"{str(error).partition(chr(10))[0]}; take 'cpu', or install a torch and a driver for that device",
@@ -188,7 +188,7 @@ def _check_weights(model: str, report: Mapping[str, Any]) -> None:
 
 
 def _check_finite(model: str, network: Any) -> None:
-    """Refuse weights that are no numbers: every text would be noise, or fail in mid-run."""
+    """Refuse weights that are not numbers: every text would be noise, or the run would fail later."""
     import torch
 
     for name, weights in network.named_parameters():
@@ -202,7 +202,7 @@ def _check_finite(model: str, network: Any) -> None:
 
 @contextmanager
 def _argument(key: str) -> Iterator[None]:
-    """Name the argument where an error names none."""
+    """Name the argument in an error that names none."""
     try:
         yield
     except ConfigError as error:
@@ -211,13 +211,13 @@ def _argument(key: str) -> Iterator[None]:
 
 @contextmanager
 def _model_errors(model: str) -> Iterator[None]:
-    """Turn what transformers raises about a model that it cannot load into an error of the argument."""
+    """Turn an error of transformers about a model that it cannot load into an error of the argument."""
     try:
         with _argument("model"):
             yield
     except ScaffoldingExtError:
         raise
-    except Exception as error:  # of any type: transformers and what it stands on have many
+    except Exception as error:  # of any type: transformers and its libraries raise many
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         if "attn_implementation" in str(error):
             raise ConfigError(f"does not suit the model {model!r}: {error}", "attn_implementation") from error
@@ -245,7 +245,7 @@ def _model_errors(model: str) -> Iterator[None]:
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing bars of its own into the caller's terminal."""
+    """Keep transformers from drawing its own progress bars in the caller's terminal."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Integers = npt.NDArray[np.int64]
-_NUM_BITS = 4  # significant bits of the number of tokens in a pass, so that few shapes occur
+_NUM_BITS = 4  # the number of tokens in a pass is rounded to so many bits, so that few shapes occur
 _FEW = 8  # tokens of a request up to which the kernel is faster than torch
 _SHORTEST = 64  # tokens: the class of the shortest requests
-_NEEDS_NO_POSITIONS = ("mpt",)  # its attention knows distances
+_NEEDS_NO_POSITIONS = ("mpt",)  # its attention uses distances
 
 
 class Work(NamedTuple):
@@ -32,7 +32,7 @@ class Work(NamedTuple):
 
     Attributes:
         request: The request.
-        num_tokens: So many of its next pending tokens.
+        num_tokens: Number of its next pending tokens that the pass computes.
         completes: Whether nothing is pending afterwards, so that the next token can be drawn.
     """
 
@@ -45,12 +45,13 @@ class ModelRunner:
     """A model and the keys and values of the requests that it runs on.
 
     Args:
-        model: A causal LM in evaluation mode. Where its attention is `ATTENTION`, a pass is one call of it, or of each
-            of its layers, with all tokens in one flat sequence; else it is one call a span.
+        model: A causal LM in evaluation mode. If its attention is `ATTENTION`, a pass is one call of the model, or one
+            call of each of its layers, with all tokens in one flat sequence. Otherwise a pass is one call for each
+            span.
         kv: Where keys and values are kept.
 
     Raises:
-        ConfigError: The model cannot be told where a token stands.
+        ConfigError: The model takes no positions of tokens.
     """
 
     def __init__(self, model: PreTrainedModel, kv: KVBlocks) -> None:
@@ -58,7 +59,7 @@ class ModelRunner:
         self._device, self._dtype = (
             model.device,
             model.dtype,
-        )  # the model would look for them among its weights each time
+        )  # otherwise the model would search its weights for them each time
         self._kv = kv
         self._wrappers: Wrappers = {}
         self._is_flat = model.config.get_text_config()._attn_implementation == ATTENTION
@@ -75,11 +76,11 @@ class ModelRunner:
             )
 
     def forward(self, works: list[Work]) -> torch.Tensor:
-        """Compute pending tokens, and read the scores that they give.
+        """Compute pending tokens, and read their scores.
 
         Args:
-            works: What is computed; put in the order of their tokens, those that decode first. Those that are looked
-                at after each layer come behind the others, in a pass of their own.
+            works: The works to compute. They are put in the order of their tokens, requests that decode first. Requests
+                that are read after each layer come last, in a pass of their own.
 
         Returns:
             Logits of the next token of each request that this pass completes, in order: shape (requests,
@@ -124,7 +125,7 @@ class ModelRunner:
         return logits[torch.tensor(completed, dtype=torch.long, device=self._device)]
 
     def _prepare(self, works: list[Work], is_rounded: bool = False) -> tuple[torch.Tensor, Step]:
-        """The tokens of a pass, flat, with padding last where it is rounded; and what attention must know of them."""
+        """The tokens of a pass, flat, with padding at the end if needed; and what attention must know about them."""
         block_len = self._kv.tokens_per_block
         sequences = [work.request.sequence for work in works]
         counts = np.array([work.num_tokens for work in works])
@@ -176,10 +177,10 @@ class ModelRunner:
     def _run_spans(self, ids: torch.Tensor, step: Step, wanted: torch.Tensor) -> torch.Tensor:
         from scaffolding_ext.workers.huggingface.span_cache import (
             SpanCache,
-        )  # with transformers, which is slow to import
+        )  # imports transformers, which is slow
 
         parts = []
-        for span in step.spans:  # of one request, or of one token a request
+        for span in step.spans:  # of one request, or of one token of each request
             tokens = slice(span.start, span.stop)
             chosen = wanted[(wanted >= span.start) & (wanted < span.stop)] - span.start
             is_one_row = span.num_rows == 1 and len(chosen) > 0
@@ -203,7 +204,7 @@ class ModelRunner:
 
 
 def _order(works: list[Work]) -> list[int]:
-    """How requests stand in a pass: those of like length together, and of these those that begin in one block."""
+    """Sorts the requests of a pass: similar lengths together, and within these a common first block together."""
     num_kv = np.array([work.request.sequence.num_kv for work in works])
     first_blocks = np.array([work.request.sequence.table[0] for work in works])
     counts = np.array([work.num_tokens for work in works])
@@ -212,9 +213,9 @@ def _order(works: list[Work]) -> list[int]:
 
 
 def _tables_of(sequences: list[TokenSequence]) -> Integers:
-    """The blocks of each sequence, shape (sequences, blocks of the one that holds most).
+    """The blocks of each sequence, shape (sequences, most blocks of a sequence).
 
-    Behind its end a table names its first block: that may be read, since it is hidden.
+    After its last block a row repeats its first block. Attention may read it there, because a mask hides it.
     """
     tables = np.array([sequence.table[0] for sequence in sequences])[:, None].repeat(
         max([sequence.num_blocks for sequence in sequences]), 1
@@ -225,9 +226,9 @@ def _tables_of(sequences: list[TokenSequence]) -> Integers:
 
 
 def _first_of_spans(counts: Integers, num_kv: Integers, first_blocks: Integers) -> list[int]:
-    """Which requests begin a span: torch attends together to those of one token each and of like length.
+    """Which requests begin a span. torch computes requests of one token each and of similar length together.
 
-    Where some begin in one block, strangers beside them are apart: with these, they would share nothing.
+    Requests with a common first block form a span without other requests: with others, they would share nothing.
     """
     _, which, how_often = np.unique(first_blocks, return_inverse=True, return_counts=True)
     siblings = np.where(how_often[which] > 1, first_blocks, -1)
@@ -238,16 +239,16 @@ def _first_of_spans(counts: Integers, num_kv: Integers, first_blocks: Integers) 
 
 
 def _shared_with_next(tables: Integers, rows: Integers, positions: Integers, block_len: int) -> Integers | int:
-    """Positions that each token but the last has before it in the same whole blocks as the next token has.
+    """For each token except the last, how many earlier positions it has in the same whole blocks as the next token.
 
     Args:
         tables: Blocks of each request, shape (requests, blocks).
         rows: The request of each token, in order, shape (tokens,).
-        positions: Of each token, shape (tokens,).
+        positions: The position of each token, shape (tokens,).
         block_len: Tokens of a block.
 
     Returns:
-        Shape (tokens - 1,); 0 where no requests begin in one block.
+        Shape (tokens - 1,); all 0 if no two requests have a common first block.
     """
     of_one = rows[1:] == rows[:-1]
     if not (tables[1:, 0] == tables[:-1, 0]).any() and not of_one.any():
@@ -259,13 +260,13 @@ def _shared_with_next(tables: Integers, rows: Integers, positions: Integers, blo
 
 
 def _classes(num_kv: Integers) -> Integers:
-    """Requests that compute up to their 64th token, 128th, 256th and so on have a number each."""
-    classes: Integers = np.frexp(num_kv // _SHORTEST)[1]  # how many bits the quotient has
+    """The class of each request by its length: up to 64 tokens, 128, 256 and so on."""
+    classes: Integers = np.frexp(num_kv // _SHORTEST)[1]  # number of bits of the quotient
     return classes
 
 
 def _scored_range(work: Work) -> tuple[int, int]:
-    """Which of the computed tokens have logits that are wanted, themselves or for the token that they predict."""
+    """Which computed tokens have wanted logits: the logits themselves, or the score of the next token."""
     request, start = work.request, work.request.sequence.num_kv
     if request.wants.logits:
         first, stop = 0, request.prompt_len
@@ -277,7 +278,7 @@ def _scored_range(work: Work) -> tuple[int, int]:
 
 
 def _read_scores(work: Work, logits: torch.Tensor) -> None:
-    """Take the logits of prompt tokens, or the log-probabilities of those they predict, from a pass's first rows."""
+    """Take the logits of prompt tokens, or the log-probabilities of the tokens after them, from a pass's first rows."""
     request, start = work.request, work.request.sequence.num_kv
     first, last = (start + offset for offset in _scored_range(work))
     if request.wants.logits:
@@ -287,5 +288,5 @@ def _read_scores(work: Work, logits: torch.Tensor) -> None:
         return
     targets = torch.tensor(request.sequence.token_ids[first + 1 : last + 1], device=logits.device)
     log_probabilities = torch.log_softmax(logits[: last - first], -1)
-    known = first + 1 - (request.wants.score_from or 0)  # a pass that failed halfway is repeated
+    known = first + 1 - (request.wants.score_from or 0)  # a pass that failed halfway is repeated, so some may be known
     request.scores[known:] = log_probabilities.gather(-1, targets[:, None])[:, 0].tolist()

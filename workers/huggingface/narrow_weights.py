@@ -1,6 +1,6 @@
-"""Linear layers whose matrices take less memory than float32: on a CPU, reading them is what one request waits for.
+"""Linear layers whose matrices take less memory than float32: on a CPU a single request mostly waits for reading them.
 
-All else stays float32. Every row is computed from itself alone, so a text does not depend on what runs beside it.
+Everything else stays float32. Each row is computed without the others, so a text does not depend on other requests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from scaffolding_ext.errors import ConfigError
 
-_MOST = 127  # of an int8 that has its negative
+_MOST = 127  # largest int8 whose negative is an int8, too
 _LEAST = 1e-30  # so that a row of zeros can be divided
 
 
@@ -20,7 +20,7 @@ class BFloat16Linear(torch.nn.Module):  # type: ignore[misc]
     """A linear layer in bfloat16, for float32 on both sides.
 
     Args:
-        layer: Its weights are copied, rounded to 8 significant bits; inputs are rounded alike.
+        layer: Its weights are copied and rounded to 8 significant bits; inputs are rounded in the same way.
     """
 
     def __init__(self, layer: torch.nn.Linear) -> None:
@@ -35,14 +35,14 @@ class BFloat16Linear(torch.nn.Module):  # type: ignore[misc]
 class Int8Linear(torch.nn.Module):  # type: ignore[misc]
     """A linear layer in whole numbers of 8 bits, for float32 on both sides.
 
-    Each output has a scale of its own for its weights, each token one for its inputs; sums are exact.
+    The weights of each output have their own scale, and so have the inputs of each token; sums are exact.
 
     Args:
         layer: Its weights are copied, rounded to the nearest of 255 numbers of equal distance.
 
     Reference:
-        Dettmers et al., LLM.int8() (arXiv 2208.07339), section 2.1, vector-wise quantization. Deviation: inputs that
-        stand out are not kept apart.
+        Dettmers et al., LLM.int8() (arXiv 2208.07339), section 2.1, vector-wise quantization. Deviation: outliers among
+        the inputs are not computed separately.
     """
 
     def __init__(self, layer: torch.nn.Linear) -> None:
@@ -64,8 +64,8 @@ class Int8Linear(torch.nn.Module):  # type: ignore[misc]
 
 
 LAYERS = {"bfloat16": BFloat16Linear, "int8": Int8Linear}
-# The instructions with which torch's kernel is fast, and its word for whether a processor has them; without them it
-# computes the same many times as slowly.
+# The processor instructions that make torch's kernel fast, and torch's function that says whether a processor has them.
+# Without them the kernel gives the same results many times more slowly.
 _NEEDS = {"bfloat16": ("AVX512_BF16", "_is_avx512_bf16_supported"), "int8": ("AVX512_VNNI", "_is_vnni_supported")}
 
 
@@ -73,12 +73,12 @@ def narrow_weights(network: Any, weight_dtype: str) -> None:
     """Put layers with narrower weights in the place of a model's linear layers.
 
     Args:
-        network: A model in float32 on the CPU; changed.
+        network: A model in float32 on the CPU; its layers are replaced.
         weight_dtype: One of `LAYERS`.
 
     Raises:
-        ConfigError: This processor computes it slowly, the model has no linear layer, or it is an embedded one, whose
-            weights fit into the processor's cache.
+        ConfigError: This processor computes the type slowly, the model has no linear layer, or the model is an embedded
+            one, whose weights fit into the processor's cache.
     """
     key = "weight_dtype"
     if not isinstance(network, torch.nn.Module):

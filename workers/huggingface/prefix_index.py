@@ -1,4 +1,4 @@
-"""Sequences of tokens in blocks of keys and values: what of a new one is there already, and who holds what."""
+"""Sequences of tokens in blocks of keys and values: which KV of a new sequence exists, and who holds which block."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class TokenSequence:
 
     Attributes:
         salt: As given.
-        token_ids: The tokens; there may come more.
-        num_kv: Its first tokens whose KV is there.
-        blocks: What it holds, in order.
-        num_blocks: How many these are.
-        table: Where these lie in the buffers.
+        token_ids: The tokens so far.
+        num_kv: How many of its first tokens have computed KV.
+        blocks: The blocks that it holds, in order.
+        num_blocks: The number of these blocks.
+        table: The places of these blocks in the buffers.
     """
 
     __slots__ = ("_prefix_keys", "blocks", "num_blocks", "num_kv", "salt", "table", "token_ids")
@@ -45,13 +45,13 @@ class TokenSequence:
         self.num_blocks += 1
 
     def clear(self) -> None:
-        """Hold nothing, so that nothing is computed."""
+        """Hold no blocks and have no computed tokens."""
         self.blocks.clear()
         del self.table[:]
         self.num_blocks = self.num_kv = 0
 
     def prefix_keys(self, num_tokens: int) -> list[int]:
-        """A number for each 16 of the first tokens; it stands for everything up to their end."""
+        """A number for each 16 of the first tokens; it stands for all tokens up to their end."""
         keys = self._prefix_keys
         while (len(keys) + 1) * GRAIN <= num_tokens:
             start = len(keys) * GRAIN
@@ -61,12 +61,12 @@ class TokenSequence:
 
 
 class Match(NamedTuple):
-    """What is there of a sequence.
+    """The cached KV of a sequence.
 
     Attributes:
         blocks: Whole blocks that it can hold with others.
-        rest: The block that holds what comes behind them, or None.
-        num_rest: How many of that one's first tokens.
+        rest: The block that holds the tokens after these blocks, or None.
+        num_rest: How many of the first tokens of `rest` match.
         num_tokens: Tokens in all.
     """
 
@@ -80,13 +80,14 @@ NO_MATCH = Match([], None, 0, 0)
 
 
 class PrefixIndex:
-    """Finds what is there of a sequence, and gives sequences their blocks.
+    """Finds the cached KV of a sequence, and gives sequences their blocks.
 
     Args:
         kv: The keys and values.
         pool: Their blocks.
         enabled: False finds nothing and keeps nothing.
-        partial: False finds and keeps whole blocks alone; else what begins like a sequence's next block is copied.
+        partial: False finds and keeps only whole blocks. True also copies the first tokens of a block that agree with a
+            sequence's next block.
     """
 
     def __init__(self, kv: KVBlocks, pool: BlockPool, enabled: bool = True, partial: bool = True) -> None:
@@ -96,7 +97,7 @@ class PrefixIndex:
         self._pool = pool
         self._block_len = kv.tokens_per_block
         self._step_len = min(GRAIN, self._block_len)  # tokens; whoever looks finds more of a sequence after as many
-        self._least = GRAIN if partial else self._block_len  # tokens that are worth waiting for
+        self._least = GRAIN if partial else self._block_len  # fewest tokens that are worth waiting for
         self._promised: dict[int, TokenSequence] = {}
 
     def promise(self, sequence: TokenSequence) -> None:
@@ -106,13 +107,13 @@ class PrefixIndex:
                 self._promised.setdefault(key, sequence)
 
     def promised(self, sequence: TokenSequence, num_cached: int, max_tokens: int) -> bool:
-        """Whether another sequence is about to compute what this one needs behind its first cached tokens."""
+        """Whether another sequence is about to compute the tokens that this one needs after its cached tokens."""
         keys = sequence.prefix_keys(max_tokens)
         number = (num_cached // self._least + 1) * self._least // GRAIN - 1
         return number < len(keys) and self._promised.get(keys[number], sequence) is not sequence
 
     def find(self, sequence: TokenSequence, max_tokens: int) -> Match:
-        """What is there of a sequence's first `max_tokens` tokens; prefixes below 16 tokens are not worth finding."""
+        """The cached KV of a sequence's first `max_tokens` tokens; prefixes below 16 tokens are not looked up."""
         blocks: list[Block] = []
         if not self.enabled:
             return NO_MATCH
@@ -132,12 +133,12 @@ class PrefixIndex:
         return Match(blocks, None, 0, start)
 
     def num_reread(self, sequence: TokenSequence, match: Match) -> int:
-        """Tokens of a sequence that begins, in whole 16s, whose KV had been there and has left the cache."""
+        """Tokens of a new sequence, in whole 16s, whose KV had been cached and was evicted."""
         keys = sequence.prefix_keys(len(sequence.token_ids))
         return GRAIN * self._pool.come_back(keys[-(-match.num_tokens // GRAIN) :])
 
     def num_needed(self, sequence: TokenSequence, match: Match) -> int:
-        """Blocks that must be available for a sequence to begin: those that are not held, and those in the cache."""
+        """Number of available blocks that a sequence needs to begin: all its blocks except those that others hold."""
         num_blocks = -(-len(sequence.token_ids) // self._block_len)
         return num_blocks - sum(block.num_holders > 0 for block in match.blocks)
 
@@ -145,10 +146,10 @@ class PrefixIndex:
         """Give a sequence its blocks: those that match, a copy of the rest, and new ones for its other tokens.
 
         Args:
-            sequence: Holds nothing yet.
-            match: What is there of it.
-            may_adopt: Whether it may go on in the block that holds the rest, where that is nobody's and all of it
-                matches; else it gets a copy.
+            sequence: A sequence that holds nothing yet.
+            match: Its cached KV.
+            may_adopt: Whether the sequence may go on in the block `rest` itself, if nobody holds that block and all of
+                it matches. Otherwise it gets a copy.
         """
         pool, rest = self._pool, match.rest
         for block in match.blocks:
@@ -176,7 +177,7 @@ class PrefixIndex:
         sequence.add(self._pool.take())
 
     def extend(self, sequence: TokenSequence, num_tokens: int) -> None:
-        """Note that the KV of so many more tokens of a sequence is there, so that others find it."""
+        """Note that the KV of `num_tokens` more tokens of a sequence is computed, so that others find it."""
         start = sequence.num_kv
         stop = sequence.num_kv = start + num_tokens
         if not self.enabled:
@@ -211,9 +212,9 @@ class PrefixIndex:
         """Take a sequence's blocks, and its promises.
 
         Args:
-            sequence: What it holds is computed anew if it begins again, as far as it is not found in the cache.
-            keep: Whether what nobody else holds stays as cache.
-            worth: What a block is worth there, by its number in the sequence.
+            sequence: A sequence with blocks. If it begins again, tokens that the cache has lost are computed anew.
+            keep: Whether blocks that nobody else holds stay as cache.
+            worth: Gives the worth of a block in the cache by its number in the sequence.
         """
         for number in reversed(range(len(sequence.blocks))):
             self._pool.let_go(sequence.blocks[number], keep and self.enabled, worth(number))
@@ -223,7 +224,7 @@ class PrefixIndex:
                 self._take_back(key, sequence)
 
     def discard(self, sequence: TokenSequence) -> None:
-        """Take a sequence's blocks and clear those that nobody else holds: what is in them is wrong."""
+        """Take a sequence's blocks and clear those that nobody else holds: their content is wrong."""
         blocks = list(sequence.blocks)
         for block in blocks:
             block.stays = False
@@ -235,7 +236,7 @@ class PrefixIndex:
     def _copy(self, sequence: TokenSequence, source: Block, num_tokens: int) -> None:
         token_ids, parent = source.token_ids[:num_tokens], source.parent
         block = self._pool.take()
-        if block is not source:  # else the cache has just given that one up, and it holds what it held
+        if block is not source:  # otherwise the cache has just evicted this block, and its content is still there
             self._kv.copy(source.index, block.index, num_tokens)
         block.token_ids = token_ids
         if parent is not None:
@@ -243,7 +244,7 @@ class PrefixIndex:
         sequence.add(block)
 
     def _complete(self, sequence: TokenSequence, number: int, parent: Block) -> None:
-        """A block is full: let it be found, or take the one in its place that holds the same."""
+        """Let look-ups find a full block, or replace it by an equal block that they already find."""
         block = sequence.blocks[number]
         twin = parent.next(block.token_ids)
         if twin is None or twin is block or len(twin.token_ids) < self._block_len or twin.token_ids != block.token_ids:

@@ -1,4 +1,4 @@
-"""Tasks as requests of the generation engine: checked on the caller's side, so that a bad one fails alone."""
+"""Turns tasks into requests of the engine. Checks run on the caller's side, so that only the bad task fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scaffolding_ext.workers.task_reading import TaskReader, integer
 if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 
-_LOWEST_TEMPERATURE = 1e-3  # the quotient of a logit by less may leave float32
+_LOWEST_TEMPERATURE = 1e-3  # a logit divided by less may exceed float32
 
 # Fields that this worker cannot honour.
 _REFUSED = (
@@ -46,8 +46,8 @@ class RequestBuilder:
 
     Args:
         reader: Reads their prompts.
-        defaults: How the model is sampled where nobody sets a temperature.
-        seed: Seeds the tasks that bring none; None draws fresh entropy.
+        defaults: How the model is sampled if a task sets no temperature.
+        seed: Seeds tasks without a seed of their own; None draws fresh entropy.
         watch: Sees the temperature of each generation task.
     """
 
@@ -74,8 +74,8 @@ class RequestBuilder:
         Args:
             task: The task.
             notify: What the request calls.
-            reuses: Whether it takes the KV of a prefix that others have computed.
-            worth: What a block of its KV is worth, by its number.
+            reuses: Whether the request takes the KV of a prefix that others have computed.
+            worth: Gives the worth of a block of its KV by the number of the block.
 
         Raises:
             InvalidTaskError: A field is unusable.
@@ -105,7 +105,7 @@ class RequestBuilder:
         return _request(token_ids, Ends(), GREEDY, wants=wants, kv=kv, place=_place(task), notify=notify)
 
     def verify(self, task: VerifyTask, notify: list[Callable[[EngineRequest], None]]) -> list[EngineRequest]:
-        """The requests of a verify task, one a branch.
+        """The requests of a verify task, one for each branch.
 
         Args:
             task: The task.
@@ -131,15 +131,15 @@ class RequestBuilder:
         wants: Wants = Wants(),  # noqa: B008
         kv: Kv = Kv(),  # noqa: B008
     ) -> list[EngineRequest]:
-        """Requests that read prompts of a branch task, for what is found out before its branches are written.
+        """Requests that read prompts of a branch task before its branches are written.
 
         Args:
             task: The task.
-            prompts: What they read.
-            notify: What each of them calls.
+            prompts: The prompts to read.
+            notify: The function that each request calls.
             ends: Where their texts end.
-            wants: What they report.
-            kv: What becomes of their KV; its salt is the task's.
+            wants: What the requests report.
+            kv: How their KV is used and kept; the salt is that of the task.
 
         Raises:
             InvalidTaskError: A prompt is empty or too long, or has ids that are not the model's.
@@ -175,7 +175,7 @@ def _place(task: Task) -> Place:
 
 
 def fill(task: GenerationTask, request: EngineRequest) -> bool:
-    """Write into the task what the request has so far, or in the end; returns whether it has ended.
+    """Write the request's results so far into the task; returns whether the request has ended.
 
     Raises:
         EngineError: The request has failed.

@@ -1,4 +1,4 @@
-"""What a request of the engine is told: where its text ends, what it reports, its KV, and its place in the line."""
+"""The parts of a request to the engine: where its text ends, what it reports, its KV, and its place in the queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Worth = Callable[[int], float]
 
 
 def all_alike(number: int) -> float:
-    """What a block is worth in the cache where nobody says otherwise: then the least recently used leave first."""
+    """The default worth of a block: all blocks are equal, so the least recently used are evicted first."""
     return 0.0
 
 
@@ -21,7 +21,7 @@ class Ends(NamedTuple):
     Attributes:
         max_tokens: Tokens to decode at most; 0 only reads the prompt.
         stop: Strings that end the text; they are cut off.
-        min_tokens: Tokens before which an end-of-sequence token cannot be drawn.
+        min_tokens: Number of tokens before an end-of-sequence token may be drawn.
         ignore_end: Whether end-of-sequence tokens do not end the text.
     """
 
@@ -37,10 +37,11 @@ class Wants(NamedTuple):
     Attributes:
         num_logprobs: Alternatives whose log-probabilities are reported for each token; 0 reports none.
         score_from: Position of the first prompt token whose log-probability is wanted, or None.
-        choices: Token ids whose logits behind the prompt are wanted.
-        logits: Whether all logits behind each token of the prompt are wanted.
+        choices: Token ids whose logits after the prompt are wanted.
+        logits: Whether all logits after each token of the prompt are wanted.
         states: Whether the hidden states of the prompt's last token are wanted.
-        layer_exit: When the prompt's next token may be read before the last layer; its KV is nobody else's then.
+        layer_exit: The rule by which the prompt's next token may be read before the last layer; then no other request
+            may reuse its KV.
     """
 
     num_logprobs: int = 0
@@ -52,13 +53,13 @@ class Wants(NamedTuple):
 
 
 class Kv(NamedTuple):
-    """What becomes of the KV of a request.
+    """How the KV of a request is used and kept.
 
     Attributes:
-        keep: Whether it is worth storing when the request ends.
-        worth: What a block of it is worth in the cache, by its number; what is worth less leaves sooner.
+        keep: Whether the KV is worth keeping when the request ends.
+        worth: Gives the worth of a block in the cache by its number; blocks of less worth are evicted first.
         reuses: Whether the request takes the KV of a prefix that others have computed.
-        salt: Requests with different salts share none.
+        salt: Requests with different salts share no KV.
     """
 
     keep: bool = True
@@ -68,11 +69,11 @@ class Kv(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The place of a request among those that wait with it.
+    """The place of a request in the queue.
 
     Attributes:
-        urgent: Whether others wait for what it gives: a probe, a forced answer, a score, a verdict.
-        priority: The lower, the sooner.
+        urgent: Whether other tasks wait for its result: a probe, a forced answer, a score, a verdict.
+        priority: Requests with a lower number are served sooner.
     """
 
     urgent: bool = False

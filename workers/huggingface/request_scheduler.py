@@ -1,8 +1,9 @@
-"""Which requests hold blocks of keys and values, and which of them compute in a step.
+"""Decides which requests hold blocks of keys and values, and which of them compute in a step.
 
-What others wait for (probes, forced answers, scores, verdicts) is let in before new chains, and computes before them.
-A chain that nobody waits for runs ahead where places are free. Where no block is left, those make room that may not run
-on, then the youngest; they give up their blocks, and compute again what the cache has not kept.
+Urgent requests (probes, forced answers, scores, verdicts) are admitted before new chains and compute before them. A
+chain that no caller waits for runs ahead if places are free. If no block is left, paused requests are put back first,
+then the youngest. A request that is put back gives up its blocks and later computes again the tokens that the cache has
+lost.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.model_runner import Work
 from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, Match, PrefixIndex
 
-_PATIENCE = 512  # urgent requests that are let in before a chain that waits
+_PATIENCE = 512  # urgent requests that are admitted before a waiting chain
 _OVERDUE = 16  # steps without a place, after which a request computes before others
-_KEPT_SHARE = 8  # one block in so many is kept for what others wait for
+_KEPT_SHARE = 8  # one block in so many is reserved for urgent requests
 
 
 class RequestScheduler:
-    """Requests that wait for blocks, those that hold some, and those that gave theirs up.
+    """Requests that wait for blocks, requests that hold blocks, and requests that gave their blocks up.
 
     Args:
         pool: The blocks.
-        index: What is in them.
-        num_places: Requests that a step computes at most.
-        prefill_chunk: Prompt tokens that a step computes at most.
+        index: The prefixes that the blocks hold.
+        num_places: Most requests that a step computes.
+        prefill_chunk: Most prompt tokens that a step computes.
 
     Attributes:
         running: The requests that hold blocks, and what each computes in a step once it has read all its tokens.
-        reading: Those that have not read all their tokens, the oldest first.
+        reading: Requests that have not read all their tokens, the oldest first.
         num_reused: Prompt tokens taken from cached KV.
         num_reread: Prompt tokens computed anew because their KV had left the cache.
-        num_put_back: Requests that had to make room.
-        longest_wait_s: Longest that one that somebody waited for went without a place.
+        num_put_back: How often a request was put back to make room.
+        longest_wait_s: Longest time for which a request got no place although a caller waited for it.
     """
 
     def __init__(self, pool: BlockPool, index: PrefixIndex, num_places: int, prefill_chunk: int) -> None:
@@ -53,7 +54,7 @@ class RequestScheduler:
         self._urgent: WaitingLine[EngineRequest]
         self._chains: WaitingLine[EngineRequest]
         self._num_come = 0
-        self._num_passed = 0  # urgent requests that were let in since a chain was
+        self._num_passed = 0  # urgent requests admitted since the last chain
         self._parked: dict[EngineRequest, None]  # without blocks
         self._step = 0
         self.clear()
@@ -65,7 +66,7 @@ class RequestScheduler:
 
     @property
     def num_paused(self) -> int:
-        """Requests that may not run on for now."""
+        """Paused requests."""
         return len(self._parked) + sum(request.paused for request in list(self.running))
 
     @property
@@ -74,13 +75,13 @@ class RequestScheduler:
         return not self.num_waiting and all(request.paused for request in chain(self.running, self._parked))
 
     def add(self, request: EngineRequest) -> None:
-        """Put a request behind those that wait."""
+        """Add a request at the end of the queue."""
         request.number = self._num_come
         self._num_come += 1
         (self._urgent if request.place.urgent else self._chains).add(request, request.place.priority)
 
     def drop(self, request: EngineRequest) -> bool:
-        """Forget a request that holds no blocks; whether it is one."""
+        """Forget a request if it holds no blocks; returns whether it was forgotten."""
         for line in (self._urgent, self._chains):
             if request in line:
                 line.remove(request)
@@ -97,18 +98,18 @@ class RequestScheduler:
         self._parked, self.reading = {}, {}
 
     def leave(self, request: EngineRequest, keep: bool) -> None:
-        """Let a request go, and take its blocks.
+        """Remove a running request, and take its blocks.
 
         Args:
-            request: One that runs.
-            keep: Whether what it computed stays as cache.
+            request: A running request.
+            keep: Whether its computed KV stays as cache.
         """
         del self.running[request]
         self.reading.pop(request, None)
         self._index.let_go(request.sequence, keep, request.kv.worth)
 
     def admit(self) -> None:
-        """Let in those that wait, as many as there are blocks for, and as the next steps can begin to read."""
+        """Admit waiting requests, as long as there are blocks and the next steps can begin to read them."""
         self._step += 1
         for request in [request for request in self._parked if not request.paused]:
             del self._parked[request]
@@ -118,11 +119,11 @@ class RequestScheduler:
         first, then = self._admit_urgent, self._admit_chains
         if self._num_passed >= _PATIENCE:
             first, then = then, first
-        if first():  # else nobody takes what the first one waits for
+        if first():  # otherwise blocks stay free for the first kind
             then()
 
     def works(self) -> list[Work]:
-        """What the next pass computes: one token of each request that decodes, and some of the tokens to be read."""
+        """The works of the next pass: one token of each request that decodes, and a part of the tokens to read."""
         room = self._prefill_chunk
         reads: dict[EngineRequest, Work] = {}
         for request in sorted(self.reading, key=self._rank):
@@ -159,7 +160,7 @@ class RequestScheduler:
         del self.reading[request]
 
     def _rank(self, request: EngineRequest) -> int:
-        """Who computes first: what others wait for, then chains that somebody waits for, then those that run ahead."""
+        """The order of computing: urgent requests, then chains that a caller waits for, then chains that run ahead."""
         if not request.awaited:
             return 2
         return 0 if request.place.urgent or self._step - request.last_step > _OVERDUE else 1
@@ -179,15 +180,16 @@ class RequestScheduler:
     def _admit_from(
         self, line: WaitingLine[EngineRequest], num_kept: int, has_place: Callable[[], bool]
     ) -> tuple[int, bool]:
-        """Let in those of a line, until there is no room or enough to read.
+        """Admit requests from a queue, until there is no room or enough to read.
 
         Args:
-            line: They come in its order, but those go later whose prefix others are about to compute.
-            num_kept: Blocks that they leave.
-            has_place: Whether one more of them may run.
+            line: The queue. Requests keep its order, except that a request waits while others are about to compute its
+                prefix.
+            num_kept: Blocks that must stay free.
+            has_place: Whether one more of these requests may run.
 
         Returns:
-            How many were let in, and whether there are blocks for the next one.
+            The number of admitted requests, and whether there are blocks for the next one.
         """
         urgent = line is self._urgent
         to_read = self._prefill_chunk - sum(read.num_pending for read in self.reading if read.place.urgent is urgent)
@@ -207,11 +209,11 @@ class RequestScheduler:
         return num_placed, True
 
     def _match(self, request: EngineRequest) -> Match | None:
-        """What is there of a request's tokens; None where others are about to compute more of them."""
+        """The cached KV of a request's tokens; None if another request is about to compute more of it."""
         if not request.kv.reuses:
             return NO_MATCH
         sequence = request.sequence
-        limit = len(sequence.token_ids) - 1  # the last token is computed in any case: its logits are needed
+        limit = len(sequence.token_ids) - 1  # the last token is always computed: its logits are needed
         if request.wants.score_from is not None:
             limit = min(limit, request.wants.score_from - 1)
         if request.wants.logits:
@@ -226,7 +228,7 @@ class RequestScheduler:
             self.num_reused += match.num_tokens
             request.num_reread = self._index.num_reread(request.sequence, match)
             self.num_reread += request.num_reread
-        is_found = request.ends.max_tokens > 1 or self._pool.max_cached  # else its KV is gone before anyone finds it
+        is_found = request.ends.max_tokens > 1 or self._pool.max_cached  # else nobody can find its KV
         if is_found and request.wants.layer_exit is None:
             self._index.promise(request.sequence)
         self.running[request], self.reading[request] = Work(request, 1), None
@@ -234,18 +236,18 @@ class RequestScheduler:
 
     @property
     def _num_to_give(self) -> int:
-        """Blocks for one that begins: all, or what leaves one to each that runs, which will soon need it."""
+        """Blocks for a new request: all, or all except one for each running request, which will soon need it."""
         return self._pool.num_available - len(self.running) if self.running else self._pool.num_blocks
 
     def _is_place_left(self) -> bool:
-        """Whether fewer chains run than a step computes."""
+        """Whether fewer chains run than a step can compute."""
         return sum(not (request.place.urgent or request.paused) for request in self.running) < self.num_places
 
     def _make_room(self, only_paused: bool) -> bool:
-        """Put back one that nobody waits for; whether there was one.
+        """Put back a request that no caller waits for; returns whether there was one.
 
         Args:
-            only_paused: Whether it must be one that may not run on.
+            only_paused: Whether only a paused request may be put back.
         """
         spare = [
             request
@@ -258,7 +260,7 @@ class RequestScheduler:
         return bool(spare)
 
     def _grow(self, requests: list[EngineRequest]) -> None:
-        """Give each of these one more block, the oldest first; where none is left, somebody makes room."""
+        """Give each of these requests one more block, the oldest first; if none is left, a request is put back."""
         for request in sorted(requests, key=lambda request: request.number):
             while request in self.running and not self._pool.num_available:
                 if not self._make_room(only_paused=False):
@@ -267,7 +269,7 @@ class RequestScheduler:
                 self._index.grow(request.sequence)
 
     def _put_back(self, request: EngineRequest) -> None:
-        """Take a request's blocks; what the cache does not keep of them is computed anew."""
+        """Take a request's blocks; tokens that the cache does not keep are computed anew."""
         request.num_known = max(request.num_known, request.sequence.num_kv)
         self.leave(request, keep=True)
         self.num_put_back += 1
@@ -278,6 +280,6 @@ class RequestScheduler:
             self._return(request)
 
     def _return(self, request: EngineRequest) -> None:
-        """Have a request that was put back wait for blocks, before chains that have not begun: it is on its way."""
+        """Let a request that was put back wait for blocks before chains that have not begun."""
         request.skipped_since = time.monotonic()
         self._urgent.add(request, request.place.priority)

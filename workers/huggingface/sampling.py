@@ -1,7 +1,7 @@
 """Sampling for a whole batch at once, each row from its own counter-based random numbers.
 
-A row's random number depends on its seed and on the position of the token alone, so a request's text does not depend on
-its neighbours in the batch, nor on whether it was generated in one piece or in several.
+A row's random number depends only on its seed and on the position of the token. So a request's text does not depend on
+its neighbours in the batch, or on the number of pieces in which it is generated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 _SPLITMIX_STEP = np.uint64(0x9E3779B97F4A7C15)
-_NUM_CANDIDATES = 64  # likeliest tokens of a row among which the border of top-k and top-p nearly always lies
+_NUM_CANDIDATES = 64  # the border of top-k and top-p nearly always lies among so many likeliest tokens of a row
 
 
 class SamplingParams(NamedTuple):
@@ -81,10 +81,10 @@ def sample(
     Args:
         logits: Shape (rows, vocabulary), float32.
         params: How each row samples.
-        positions: Index in its sequence of the token that each row draws.
+        positions: For each row, the index of the drawn token in its sequence.
         num_logprobs: Largest number of alternatives that any row wants; 0 computes no log-probabilities.
-        forbidden: Where not None, the tokens that cannot be drawn: bool, of the shape of the logits. Log-probabilities
-            do not mind it.
+        forbidden: If given, the tokens that cannot be drawn: bool, in the shape of the logits. It does not change
+            log-probabilities.
     """
     import torch
 
@@ -116,9 +116,9 @@ def sample(
 def _keep_likeliest(logits: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
     """Mask every token outside top-k and top-p; ties at the border fall to the lower index.
 
-    A row is decided from its likeliest tokens alone, where the border lies among them and between two different
-    logits: that is nearly always, and a sort of the vocabulary takes 5 to 60 times as long. Else it is sorted. Which of
-    the two depends on the row itself, so a text does not depend on its neighbours.
+    If the border lies among a row's likeliest tokens and between two different logits, only these tokens are looked at.
+    This is nearly always so, and sorting the whole vocabulary takes 5 to 60 times as long. Otherwise the whole row is
+    sorted. The choice depends only on the row itself, so a text does not depend on its neighbours.
     """
     import torch
 
@@ -145,7 +145,7 @@ def _keep_likeliest(logits: torch.Tensor, params: list[SamplingParams]) -> torch
 
 
 def _num_kept(ordered: torch.Tensor, rows: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
-    """How many of the likeliest tokens top-k and top-p keep, at least one; all of them where they are too few to tell.
+    """How many of the likeliest tokens top-k and top-p keep: at least one, and all if they are too few to decide.
 
     Args:
         ordered: The largest logits of each row in falling order, shape (rows, any).
@@ -164,5 +164,5 @@ def _num_kept(ordered: torch.Tensor, rows: torch.Tensor, params: list[SamplingPa
     )
     before = torch.nn.functional.pad(weights.cumsum(-1)[:, :-1], (1, 0))
     num_kept = (before < top_p * total).sum(-1, keepdim=True).minimum(top_k).clamp(min=1)
-    undecided = (top_k > num_ordered) & (top_k < vocabulary)  # the mass of the top k is not known
+    undecided = (top_k > num_ordered) & (top_k < vocabulary)  # the probability of the top k is not known
     return num_kept.masked_fill(undecided, num_ordered)[:, 0]

@@ -1,4 +1,4 @@
-"""Whether branches pay for sharing the KV of their prefix, found out by timing it (RKSC's KV probe)."""
+"""Times whether it is faster that branches share the KV of their prefix (RKSC's KV probe)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ NUM_TIMINGS = 3
 
 
 class Reads(Protocol):
-    """What a probe times, in this order; nothing of it stays."""
+    """The operations that a probe times, in this order; none of their KV stays."""
 
     @property
     def fits(self) -> bool:
-        """Whether there is memory for it that nobody uses."""
+        """Whether there is enough unused memory for the timing."""
 
     async def whole(self) -> None:
-        """Read a prefix and a suffix, and take no KV that is there."""
+        """Read a prefix and a suffix without reusing cached KV."""
 
     async def prefix(self) -> None:
-        """Read the prefix in the same way, and hold its KV."""
+        """Read the prefix without reusing cached KV, and hold its KV."""
 
     async def suffix(self) -> None:
         """Read the suffix behind it."""
@@ -45,20 +45,20 @@ class Reads(Protocol):
 
 
 class SharingProbe:
-    """From how many branches on sharing pays, timed once for every 64 tokens that a prefix may be longer.
+    """The number of branches from which sharing pays, timed once for each 64 tokens of prefix length.
 
-    The first branches on a prefix of a length wait for the timings; those that come meanwhile share.
+    The first branches on a prefix of a new length wait for the timings; branches that come meanwhile share the prefix.
 
     Args:
-        clock: Tells seconds.
+        clock: Gives the time in seconds.
 
     Attributes:
-        seconds: What all timings took.
+        seconds: Seconds that all timings took.
 
     Reference:
         RKSC, the probe and the break-even B* of table 9.
 
-    Deviation: One branch is timed, not a batch of them, so that what is remembered holds for any number.
+    Deviation: One branch is timed, not a batch of branches, so that the remembered timing holds for any number.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -68,11 +68,11 @@ class SharingProbe:
 
     @property
     def num_buckets(self) -> int:
-        """Lengths that were timed, or are."""
+        """Number of prefix lengths that were timed or are being timed."""
         return len(self._break_even)
 
     async def pays(self, num_branches: int, prefix_len: int, reads: Reads) -> bool:
-        """Whether so many branches had better share a prefix of that length; where nothing can be timed, they do."""
+        """Whether this number of branches should share a prefix of that length; without timings they share it."""
         bucket = prefix_len // BUCKET_LEN
         if bucket not in self._break_even:
             if not reads.fits:
@@ -96,7 +96,7 @@ class SharingProbe:
         return num_branches > self._break_even[bucket]
 
     async def _time(self, reads: Reads) -> tuple[float, ...]:
-        """Seconds of the whole, of the prefix and of the suffix: the shortest of three timings each."""
+        """Seconds for prefix and suffix together, for the prefix, and for the suffix: the shortest of three each."""
         timings = []
         for _ in range(NUM_TIMINGS):
             ticks = [self._clock()]
@@ -133,7 +133,7 @@ class EngineReads:
         self._engine = engine
         self._builder = builder
         self._whole = task.prefix_tokens + max(task.suffixes, key=len)
-        self._num_blocks = 2 * (len(self._whole) // tokens_per_block + 1)  # those who hold the prefix, who reads on
+        self._num_blocks = 2 * (len(self._whole) // tokens_per_block + 1)  # for the holder and the reader of the prefix
         self._sent: list[_Sent] = []
 
     @property
@@ -151,12 +151,12 @@ class EngineReads:
         await self._read(self._whole, kv=Kv(keep=False, reuses=False))
 
     async def prefix(self) -> None:
-        """Read the prefix; its request pauses behind it, so that it holds its blocks."""
+        """Read the prefix; the request pauses after it and so keeps its blocks."""
         ends, kv = Ends(2, ignore_end=True), Kv(keep=False, reuses=False)
         await self._read(self._task.prefix_tokens, 1, ends, kv)
 
     async def suffix(self) -> None:
-        """Read both, where the prefix is there."""
+        """Read prefix and suffix while the KV of the prefix is cached."""
         await self._read(self._whole)
 
     async def give_back(self) -> None:
@@ -173,7 +173,7 @@ class EngineReads:
         ends: Ends = Ends(),  # noqa: B008  (it cannot change)
         kv: Kv = Kv(keep=False),  # noqa: B008
     ) -> None:
-        """Until a request has generated so many tokens, behind which it pauses, or has ended."""
+        """Wait until a request has generated so many tokens and paused, or has ended."""
         waiter = Waiter()
         (request,) = self._builder.reads(self._task, [prompt], [waiter.notify], ends, kv=kv)
         request.may_run_to = num_tokens

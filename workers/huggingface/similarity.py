@@ -1,4 +1,4 @@
-"""How alike two prompts are to a model: the cosine of their hidden states, later layers counting more."""
+"""How similar two prompts are to a model: the cosine of their hidden states, with more weight on later layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from scaffolding_ext import require
 
-STEEPNESS = 1.5  # alpha, of the paper's grid
+STEEPNESS = 1.5  # alpha, from the paper's grid
 
 
 def layer_weights(num_layers: int, steepness: float = STEEPNESS) -> npt.NDArray[np.float64]:
@@ -24,7 +24,7 @@ def layer_weights(num_layers: int, steepness: float = STEEPNESS) -> npt.NDArray[
         RKSC, equation 2.
 
     Deviation:
-        The released code spaces the exponents from 0 to alpha (linspace), or weighs all layers alike.
+        The released code spaces the exponents from 0 to alpha (linspace), or gives all layers the same weight.
     """
     require.whole("num_layers", num_layers)
     require.number("steepness", steepness)
@@ -39,11 +39,12 @@ def layer_weighted_similarity(
 
     Args:
         hidden: Last hidden state of each branch after each layer, shape (branches, layers, width).
-        root: The root's, shape (layers, width).
+        root: The root's last hidden state after each layer, shape (layers, width).
         steepness: Of `layer_weights`.
 
     Returns:
-        One figure a branch, shape (branches,). A state of length 0 is like no other: its cosine counts as 0.
+        One figure for each branch, shape (branches,). A state of length 0 is similar to no other: its cosine counts as
+        0.
 
     Raises:
         ValueError: The shapes do not fit.

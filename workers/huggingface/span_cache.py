@@ -29,5 +29,5 @@ class SpanCache(Cache):  # type: ignore[misc]
         return kv.gather(self._span.tables, self._span.kv_len, key_states.dtype)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions that attention sees; asked for by models that derive positions themselves."""
+        """Number of positions that attention sees; models that compute positions themselves ask for it."""
         return self._span.kv_len

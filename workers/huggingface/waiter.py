@@ -12,27 +12,27 @@ if TYPE_CHECKING:
 
 
 class Waiter:
-    """Carries word of a request's progress from the engine's thread to a coroutine."""
+    """Tells a coroutine about a request's progress on the engine's thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] | None = None
 
     async def wait(self, request: EngineRequest, num_tokens: int) -> None:
-        """Until the request has that many tokens or has ended; one wait at a time."""
+        """Wait until the request has that many tokens or has ended; only one wait at a time."""
         while not request.ended and request.num_decoded < num_tokens:
             self._future = self._loop.create_future()
             request.wanted, request.awaited = num_tokens, True
-            if not request.ended and request.num_decoded < num_tokens:  # else the engine may have looked before
-                await self._future  # word of an earlier wish may still be under way and end this one too soon
+            if not request.ended and request.num_decoded < num_tokens:  # otherwise the engine may have checked before
+                await self._future  # a late notice for an earlier wait may end this wait too soon
         request.awaited = False
 
     def notify(self, request: EngineRequest) -> None:
-        """For the engine: the request has what was wanted, or has ended; from any thread."""
+        """The engine calls this when the request has the wanted tokens or has ended; from any thread."""
         request.wanted, request.awaited = NEVER, False
         try:
             self._loop.call_soon_threadsafe(self._resolve)
-        except RuntimeError:  # the loop is closed, so nobody waits
+        except RuntimeError:  # the loop is closed, so no coroutine waits
             return
 
     def _resolve(self) -> None:

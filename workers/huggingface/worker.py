@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _Stream(NamedTuple):
-    """What a streaming task keeps between its steps."""
+    """The state of a streaming task between its steps."""
 
     request: EngineRequest
     waiter: Waiter
@@ -40,42 +40,48 @@ class _Stream(NamedTuple):
 class HuggingFaceWorker(ChatWorker):
     """Serves generation, streaming, scoring and verification from a transformers model in this process.
 
-    It has a thread, which ends with `shutdown()`, with a `with` block, or once nobody holds the worker any more.
+    The worker has a thread. The thread ends with `shutdown()`, with a `with` block, or when no reference to the worker
+    is left.
 
-    A sampled text depends on its seed and its prompt, not on what else runs. Where a task gives no temperature, the
-    model's `generation_config.json` decides; where that is missing or silent, the task is decoded greedily.
-    `input_tokens` take precedence over `input_str`. Stop strings are cut off the text, not off the token ids; while a
-    text is streamed, an end that may be the beginning of one is held back.
-    `return_context_logits` takes memory: four bytes a token of the prompt and of the vocabulary.
+    A sampled text depends on its seed and its prompt, not on other requests. If a task gives no temperature, the
+    model's `generation_config.json` decides. If that file is missing or names no temperature, the task is decoded
+    greedily. `input_tokens` take precedence over `input_str`. Stop strings are cut off the text, not off the token ids.
+    While a text is streamed, an end that may be the beginning of a stop string is held back. `return_context_logits`
+    takes memory: four bytes for each pair of a prompt token and a token of the vocabulary.
 
     Args:
         model: A folder, a hub name, or `tinylm/NAME` for an embedded model.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
         kv_cache_dtype: `"float16"` keeps keys and values in half the memory, on a CPU with `dtype` `"float32"`. They
-            are rounded to 11 significant bits, and widened where they are read; nearly all greedy texts stay the same.
+            are rounded to 11 significant bits, and widened when they are read. Nearly all greedy texts stay the same.
             None keeps them as `dtype`.
         weight_dtype: `"bfloat16"` or `"int8"` rounds the matrices of linear layers and their inputs, with `dtype`
-            `"float32"` on a CPU that is fast at it. That is faster, and texts are others. None keeps them as `dtype`.
+            `"float32"` on a CPU with fast instructions for it. This is faster and changes texts. None keeps them as
+            `dtype`.
         device: A torch device.
-        threads: Threads of each torch operation of this worker. Where other work shares the cores, another worker's
-            included, 1 is often fastest.
-        max_batch_size: Requests that a step computes at most; more are let in as long as there are blocks.
-        max_seq_len: Prompt and generated tokens of one request; None takes the model's context length, or what
-            `kv_cache_bytes` holds where that is less.
-        prefill_chunk: Prompt tokens that one step computes at most, all requests together.
-        prefix_cache_bytes: What of `kv_cache_bytes` the KV of ended requests may take, which later ones reuse.
+        threads: Threads of each torch operation of this worker. If other work or another worker shares the cores, 1 is
+            often fastest.
+        max_batch_size: Most requests that a step computes; more requests are admitted as long as there are blocks.
+        max_seq_len: Prompt and generated tokens of one request. None takes the model's context length, or the length
+            that fits into `kv_cache_bytes`, if that is less.
+        prefill_chunk: Most prompt tokens that one step computes, all requests together.
+        prefix_cache_bytes: The part of `kv_cache_bytes` that the KV of ended requests may take; later requests reuse
+            it.
         enable_block_reuse: Whether a request takes the KV of a prefix that others have computed.
-        enable_partial_reuse: Whether it copies what others have of its next block, too; else whole blocks alone.
-        probes_sharing: Whether it is timed, once for every 64 tokens of length, from how many branches on a prefix is
-            shared; fewer are computed each on its own. It costs six readings of the prefix; without it, all share.
-        kv_cache_bytes: Memory for keys and values, in blocks: requests take it as they grow, and on a CPU it is had
-            from the system only then. Where no block is left, the youngest request is put back and computed anew. None
-            is 4 GiB, or on a CUDA device 80 % of what is free once the model is loaded.
-        tokens_per_block: Tokens of a block, a power of two. What requests share they share in whole blocks.
-        seed: Seeds the tasks that bring none; None draws fresh entropy.
-        attn_implementation: How attention is computed, as transformers names it (`"eager"`, `"sdpa"`); None takes
-            this package's own, which is faster, where the model lets it be chosen.
-        trust_remote_code: Whether Python code among the model's files may be run; without it such a model is refused.
+        enable_partial_reuse: Whether a request also copies matching first tokens of a block; if not, it reuses only
+            whole blocks.
+        probes_sharing: Whether the worker times from how many branches on sharing a prefix pays, once for each 64
+            tokens of prefix length. Fewer branches are then computed each on its own. One timing reads the prefix six
+            times. False: branches always share their prefix.
+        kv_cache_bytes: Memory for keys and values, in blocks. Requests take blocks as they grow; on a CPU the system
+            gives the memory only then. If no block is left, the youngest request is put back and computed anew. None is
+            4 GiB, or on a CUDA device 80 % of the memory that is free once the model is loaded.
+        tokens_per_block: Tokens of a block, a power of two. Requests share only whole blocks.
+        seed: Seeds tasks without a seed of their own; None draws fresh entropy.
+        attn_implementation: The kind of attention by its name in transformers (`"eager"`, `"sdpa"`). None takes this
+            package's own attention, which is faster, if the model allows it.
+        trust_remote_code: Whether Python code among the model's files may be run; if not, a model with such code is
+            refused.
 
     Raises:
         MissingDependencyError: torch or transformers is not installed.
@@ -83,7 +89,7 @@ class HuggingFaceWorker(ChatWorker):
             even one request of that length fits into `kv_cache_bytes`.
 
     Attributes:
-        model: The model that it serves, as it was named.
+        model: The served model, by the name that was given.
         chat_template: How the model's prompts are rendered; None where it has no template.
         max_seq_len: Prompt and generated tokens of one request at most.
     """
@@ -191,14 +197,14 @@ class HuggingFaceWorker(ChatWorker):
             kv_dtype=kv_dtype,
         )
         self._probe = SharingProbe() if probes_sharing else None
-        weakref.finalize(self, self._engine.close).atexit = False  # at the exit the engine sees to itself
+        weakref.finalize(self, self._engine.close).atexit = False  # when the interpreter exits, the engine ends itself
 
     @staticmethod
     def check_arguments(**given: Any) -> None:
         """Refuse wrong arguments of the constructor without loading the model, as a dry run of a stack does.
 
         Raises:
-            ConfigError: One is unusable; `key` names it.
+            ConfigError: An argument is unusable; `key` names it.
         """
         check_arguments(given)
 
@@ -218,7 +224,7 @@ class HuggingFaceWorker(ChatWorker):
         self._engine.shutdown()
 
     async def on_scope_end(self, scope_id: str) -> None:
-        """Cancel the streams that a request or branch has left open."""
+        """Cancel the open streams of a request or branch."""
         await self._streams.end(scope_id)
 
     async def _cancel(self, request: EngineRequest) -> None:
@@ -232,7 +238,7 @@ class HuggingFaceWorker(ChatWorker):
         return await self._generate_with(task)
 
     async def _generate_with(self, task: GenerationTask, **options: Any) -> TaskStatus:
-        """Serve a generation task, with what else its request is told."""
+        """Serve a generation task, with further arguments of its request."""
         waiter = Waiter()
         request = self._builder.generation(task, waiter.notify, **options)
         task.output_tokens = None
@@ -315,13 +321,13 @@ class HuggingFaceWorker(ChatWorker):
     }
 
     async def _wait(self, task: Task, request: EngineRequest, waiter: Waiter, num_tokens: int) -> None:
-        """Until the request has that many tokens or has ended; a cancelled wait cancels the request."""
+        """Wait until the request has that many tokens or has ended; a cancelled wait cancels the request."""
         try:
             await waiter.wait(request, num_tokens)
         except asyncio.CancelledError:
             self._engine.cancel(request)
             raise
         finally:
-            set_token_counts(task, request.counts)  # a request that fails has cost something, too
+            set_token_counts(task, request.counts)  # a failed request has a cost, too
         if request.error is not None:
             raise request.error
