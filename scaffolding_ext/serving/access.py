@@ -1,4 +1,4 @@
-"""Who may ask, and how much: keys, and tokens a key and minute."""
+"""Who may send requests and how many tokens they may use: keys, and a token budget per key and minute."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.serving.refusals import ApiError, wait_and_retry
 
-ANYBODY = "anybody"  # who asks where no keys are kept
+ANYBODY = "anybody"  # the holder's name if no keys are set
 _BEARER = "bearer "
 
 
 class Keys:
-    """The keys that may ask.
+    """The keys that may send requests.
 
     Args:
-        keys: Key by the name of its holder; only their digests are kept. None lets anybody in.
-        share_prefixes: Whether the requests of different keys reuse the KV of each other's prompts. A client then
-            learns by `usage.cached_tokens` that another one has sent a prompt with the same beginning.
+        keys: Each key by the name of its holder; only digests of the keys are kept. None lets anybody in.
+        share_prefixes: Whether requests with different keys reuse the KV of each other's prompts. Then
+            `usage.cached_tokens` shows a client that another client has sent a prompt with the same beginning.
     """
 
     def __init__(self, keys: Mapping[str, str] | None, share_prefixes: bool = False) -> None:
@@ -32,7 +32,7 @@ class Keys:
         """Read keys from lines `KEY` or `NAME:KEY`; a line that begins with `#` is a comment.
 
         Raises:
-            ConfigError: There are none, or two have one name.
+            ConfigError: There are no keys, or two keys have the same name.
         """
         entries = [line.strip() for line in text.splitlines()]
         keys: dict[str, str] = {}
@@ -51,7 +51,7 @@ class Keys:
         """Read keys from a file, as `read` does.
 
         Raises:
-            ConfigError: It cannot be read, or holds none.
+            ConfigError: The file cannot be read, or holds no keys.
         """
         try:
             return cls.read(path.read_text(encoding="utf-8"), "keys_file", share_prefixes)
@@ -76,18 +76,18 @@ class Keys:
         return holders[0]
 
     def cache_salt(self, holder: str) -> str | None:
-        """Keeps the holder's KV apart in workers; nobody without the key can guess it. None where all share."""
+        """The salt that keeps the holder's KV apart in workers; only the key gives it. None if all holders share KV."""
         if self._digests is None or self.share_prefixes:
             return None
         return hmac.new(self._digests[holder], b"cache_salt", "sha256").hexdigest()
 
 
 class TokenBudgets:
-    """Tokens that a holder may use each minute: a bucket that fills evenly. Requests under way may overdraw it.
+    """The tokens that each holder may use in a minute: a bucket that fills evenly. Running requests may overdraw it.
 
     Args:
-        per_minute: Prompt and decoded tokens; None bounds nothing.
-        clock: Seconds.
+        per_minute: Prompt and decoded tokens; None sets no limit.
+        clock: Gives the time in seconds.
     """
 
     def __init__(self, per_minute: int | None, clock: Callable[[], float]) -> None:
@@ -96,10 +96,10 @@ class TokenBudgets:
         self._levels: dict[str, tuple[float, float]] = {}
 
     def check(self, holder: str) -> None:
-        """Let the holder ask.
+        """Check that the holder may send a request.
 
         Raises:
-            ApiError: Nothing is left; its Retry-After says when something is.
+            ApiError: No tokens are left; its Retry-After says when there are some again.
         """
         if self._per_minute is None:
             return

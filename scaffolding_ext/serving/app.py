@@ -30,7 +30,7 @@ from scaffolding_ext.serving.served_stack import ServedStack, new_id
 from scaffolding_ext.serving.settings import Limits
 
 _log = logging.getLogger(__name__)
-_LONG = 1 << 15  # bytes of a body whose prompt is tokenised beside the event loop
+_LONG = 1 << 15  # bytes; the prompt of a longer body is tokenised on a thread
 _JSON = "application/json"
 
 
@@ -39,18 +39,18 @@ class Front:
 
     Args:
         stacks: Each is a model; they are shut down with the application.
-        limits: Of requests.
-        keys: Who may ask.
-        tokens_per_minute: Of each holder of a key; None bounds nothing.
-        clock: Seconds, for budgets and durations.
-        metrics: Makes the metrics, given what counts the choices under way.
+        limits: Limits of requests.
+        keys: The keys that may send requests.
+        tokens_per_minute: Token budget of each holder of a key; None sets no limit.
+        clock: Gives the time in seconds, for budgets and durations.
+        metrics: Makes the metrics; its argument counts the running choices.
 
     Raises:
-        ConfigError: Two stacks have one name.
+        ConfigError: Two stacks have the same name.
 
     Attributes:
         app: The ASGI application.
-        metrics: What it tells Prometheus.
+        metrics: The metrics for Prometheus.
         jobs: Requests under way.
     """
 
@@ -92,7 +92,7 @@ class Front:
         return _Endpoint(functools.partial(self._answer, name, kind), prefix)
 
     async def _answer(self, name: str, kind: type[Body], exchange: Exchange) -> None:
-        """Answer a request; whatever goes wrong is told to the client and to the log."""
+        """Answer a request; every failure is reported to the client and to the log."""
         started, model, holder = self._clock(), "", ANYBODY
         job: Job | None = None
         events: Events | None = None
@@ -130,7 +130,7 @@ class Front:
             if events is not None:
                 events.close()
             if job is not None:
-                job.cancel()  # does nothing to choices that have ended
+                job.cancel()  # choices that have ended stay as they are
             self.metrics.answered(model, name, exchange.status, self._clock() - started)
 
     async def _cancel_when_gone(self, exchange: Exchange, job: Job) -> None:
@@ -222,7 +222,7 @@ class Front:
 
 
 class _Endpoint:
-    """An endpoint that generates, as an ASGI application of its own: Starlette's requests and responses cost more."""
+    """A generating endpoint as its own ASGI application: Starlette's requests and responses would cost more time."""
 
     def __init__(self, answer: Callable[[Exchange], Awaitable[None]], prefix: str) -> None:
         self._answer = answer
@@ -233,7 +233,7 @@ class _Endpoint:
 
 
 async def _shut_down(stack: ServedStack) -> Exception | None:
-    """Shut a stack down; its error is logged, so that the other stacks are shut down, too."""
+    """Shut a stack down. An error is only logged, so that the other stacks are shut down, too."""
     try:
         await asyncio.to_thread(stack.llm.shutdown)
     except Exception as error:  # of any type: what a worker's shutdown raises

@@ -1,4 +1,4 @@
-"""Bodies of requests: fields are checked, and those of OpenAI's that nothing here can honour are refused by name."""
+"""Bodies of requests: fields are checked. A field of OpenAI's that this server cannot honour is refused by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Stop = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
 _TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 _TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
 _ANYTHING = None
-# Further fields of OpenAI's interface, with the values that ask for nothing; None stands for any: they change no text.
+# Further fields of OpenAI's interface, with values that ask for nothing. None allows any value: it changes no text.
 _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
     {
         "user": _ANYTHING,
@@ -63,7 +63,7 @@ class _CalledFunction(BaseModel):
 
 
 class _MadeCall(BaseModel):
-    """A call that an earlier answer made, sent back."""
+    """A tool call of an earlier answer, which the client sends back."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -79,7 +79,7 @@ class _Function(BaseModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None  # nothing here holds a call to its schema
+    strict: Literal[False] | None = None  # this server cannot force a call to follow its schema
 
 
 class Tool(BaseModel):
@@ -106,7 +106,7 @@ class Message(BaseModel):
     tool_calls: list[_MadeCall] | None = None
     tool_call_id: str | None = None
     refusal: None = None
-    reasoning_content: str | None = None  # of an earlier answer, sent back: templates leave thinking out as well
+    reasoning_content: str | None = None  # of an earlier answer; templates leave thinking out, too
     scaffolding: Any = None
 
     @property
@@ -183,11 +183,11 @@ class Body(BaseModel):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Alternatives a token whose log-probabilities are asked for; None where none are."""
+        """Number of alternatives for each token whose log-probabilities are wanted; None if none are wanted."""
         return None
 
     def sampling_fields(self) -> dict[str, Any]:
-        """How tokens are to be drawn, under the names of a task's fields."""
+        """The sampling fields, under the names of a task's fields."""
         fields = {
             "max_tokens": self.token_limit,
             "temperature": self.temperature,
@@ -248,7 +248,7 @@ def read_body(kind: type[B], content: bytes) -> B:
     """The body of a request.
 
     Raises:
-        ApiError: It is no JSON; or a field is unknown, has a wrong type, or asks for what nothing here can do.
+        ApiError: The body is no JSON; or a field is unknown, has a wrong type, or asks for something impossible here.
     """
     try:
         body = kind.model_validate_json(content)

@@ -1,4 +1,4 @@
-"""Answers of thinking models that would say nothing: their thinking is closed, and the answer is asked for, once."""
+"""Gives an answer to a thinking model that wrote only thinking: the thinking is closed, and the answer requested."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from scaffolding_ext.serving.texts import Reading
 
 
 class Closing(NamedTuple):
-    """How a choice gets an answer whose controller left it without one.
+    """How a choice gets an answer if its controller gave none.
 
     Attributes:
-        reading: What of a text the client reads as said; of a raw prompt, all of it.
-        family: Of the model, which thinks.
-        tag: The worker that is asked.
-        max_tokens: Of an answer that is asked for.
-        budget: Tokens of thinking that the request allows; what came back is counted against it.
-        cannot: Why the worker cannot be asked; None where it can.
+        reading: Splits a text into thinking and the part that the client reads; for a raw prompt that part is the whole
+            text.
+        family: The family of the thinking model.
+        tag: The tag of the worker that writes the answer.
+        max_tokens: Most tokens of the requested answer.
+        budget: Tokens of thinking that the request allows; returned thinking is counted against it.
+        cannot: Why the worker cannot write the answer; None if it can.
     """
 
     reading: Reading
@@ -41,13 +42,13 @@ class Closing(NamedTuple):
     cannot: str | None = None
 
     def close(self, work: ControllerGenerator) -> ControllerGenerator:
-        """Pass a request's work through; where the outcome says nothing, ask for an answer.
+        """Run a request's work; if its outcome has no answer, request one.
 
         Returns:
             What the work returns, with an answer.
 
         Raises:
-            NoAnswerError: The answer that was asked for says nothing either, or nobody can be asked.
+            NoAnswerError: The requested answer is empty, too, or no worker can write one.
         """
         completion, program = (yield from work), current_program()
         if not isinstance(completion, Completion) or program is None or program.prompting is None:
@@ -121,8 +122,8 @@ class Closing(NamedTuple):
         return "no_answer" if self.family.think_close in (completion.text or "") else "open_thinking"
 
     def _verify(self, text: str) -> None:
-        """Count the thinking that came back, where it has a budget."""
-        if self.budget is None or self.reading.think_close is None:  # of a raw text nobody knows what of it is thinking
+        """Count the returned thinking, if it has a budget."""
+        if self.budget is None or self.reading.think_close is None:  # in a raw text thinking cannot be told apart
             return
         thinking = encode(self.reading.whole(text).reasoning)
         if thinking is not None:
@@ -131,7 +132,7 @@ class Closing(NamedTuple):
 
 
 def closing_of(family: PromptFamily) -> str:
-    """What closes thinking that is open, and asks for nothing: the beginning of the family's `close`."""
+    """The text that only closes open thinking: the beginning of the family's `close`."""
     close = family.close
     ends = (end for end in range(len(close) + 1) if family.as_shown(close[:end]).endswith(family.think_close))
     end = next(ends, None)
@@ -143,6 +144,6 @@ def closing_of(family: PromptFamily) -> str:
 
 
 def _boxed(written: str) -> str:
-    """What stands in the box that was opened; where it was not closed, its first line."""
+    """The content of the opened box; its first line if the box was not closed."""
     found = up_to_brace(written)
     return found or written.strip(" }\n").partition("\n")[0]

@@ -1,4 +1,4 @@
-"""A job as server-sent events: text as soon as it is certain to stand, comments in silence, and an end in any case."""
+"""A job as server-sent events: text once it is final, comments during silence, and always an end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Events:
     Args:
         job: Streams its choices.
         keep_alive_seconds: Silence after which a comment is sent.
-        on_first: Called when there is text for the first time.
+        on_first: Called when the first text comes.
     """
 
     def __init__(self, job: Job, keep_alive_seconds: float, on_first: Callable[[], None]) -> None:
@@ -40,10 +40,10 @@ class Events:
         self._pumps = [asyncio.create_task(self._pump(index)) for index in range(num)]
 
     async def ready(self) -> None:
-        """Wait until there is something to say, or silence has lasted; a failure before that has a status of its own.
+        """Wait for the first text or the end of a silence; a failure before that gets its own HTTP status.
 
         Raises:
-            ApiError: A choice failed before any had text.
+            ApiError: A choice failed before any choice had text.
         """
         await self._wait()
         failed = [result for result in self._job.results if result.finished and result.exception() is not None]
@@ -61,7 +61,7 @@ class Events:
         self._job.cancel()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The events; whoever stops reading before their end stops the job."""
+        """The events; a reader that stops before the end stops the job."""
         try:
             while not all(self._ended):
                 if not await self._wait():
@@ -71,7 +71,7 @@ class Events:
                 for index, result in enumerate(self._job.results):
                     if self._ended[index]:
                         continue
-                    is_last = result.finished  # asked before the text, which may grow until then
+                    is_last = result.finished  # read before the text, because the text may still grow
                     for event in self._news(index, is_last):
                         yield event
                     self._ended[index] = is_last
@@ -102,7 +102,7 @@ class Events:
         """Events for what is new in a choice, and for its end.
 
         Raises:
-            ApiError: It failed, or takes back what was sent.
+            ApiError: The choice failed, or changes text that was already sent.
         """
         before = self._sent[index]
         failure = self._job.failure_of(index) if is_last else None
@@ -110,7 +110,7 @@ class Events:
             raise failure
         now = self._job.shown(index) if is_last else self._job.asked.reading.growing(self._texts[index] or "")
         if self._job.asked.tool_names and not is_last:
-            now = now._replace(content="")  # it may become a call
+            now = now._replace(content="")  # the content may become a tool call
         if not (now.reasoning.startswith(before.reasoning) and now.content.startswith(before.content)):
             raise ApiError(500, "the text changed behind what was sent already", "stream_broken")
         self._sent[index] = now

@@ -1,4 +1,4 @@
-"""One HTTP exchange, straight on ASGI: a request's body, its answer, and the moment at which the client goes away."""
+"""One HTTP exchange, directly on ASGI: a request's body, its answer, and the moment at which the client disconnects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from scaffolding_ext.serving.refusals import ApiError
 
 Message = MutableMapping[str, Any]
-_STREAM_HEADERS = (  # no proxy may hold events back
+_STREAM_HEADERS = (  # proxies must not hold events back
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -20,16 +20,16 @@ class Exchange:
     """A request and its answer.
 
     Args:
-        scope: Of ASGI.
-        receive: Of ASGI.
-        send: Of ASGI.
-        id: Goes with the answer as `x-request-id`, and into the log.
+        scope: The scope of ASGI.
+        receive: The receive function of ASGI.
+        send: The send function of ASGI.
+        id: The request's id; the answer's header `x-request-id` and the log hold it.
 
     Attributes:
         id: As given.
         authorization: The header of that name, or None.
         trace_parent: The header `traceparent`, or None.
-        status: Of the answer that was begun; 0 before.
+        status: The status of the answer once it has begun; 0 before.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Exchange:
         """The request's body.
 
         Args:
-            most: Bytes that it may have.
-            seconds: Time that it may take.
+            most: Most bytes of the body.
+            seconds: Most seconds until the body has arrived.
 
         Raises:
-            ApiError: It is longer, does not come in time, or the client goes away.
+            ApiError: The body is too long or does not arrive in time, or the client disconnects.
         """
         if self._length > most:
             raise _too_long(most)
@@ -97,7 +97,7 @@ class Exchange:
                 return content
 
     async def gone(self) -> None:
-        """Wait until the client has gone away; for when its body is read."""
+        """Wait until the client has disconnected; call it only after the body is read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 

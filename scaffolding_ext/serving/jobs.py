@@ -1,4 +1,4 @@
-"""A request under way: its programs, how they end, and the documents of its answer."""
+"""A running request: its programs, their ends, and the documents of its answer."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Job:
     """One request's choices, from their start to their end.
 
     Args:
-        stack: Answers them.
+        stack: The stack that answers.
         body: The request.
-        asked: What it asks of the stack.
-        on_end: Called once with the job when all choices have ended, well or not.
-        id: Of the request and of its answer.
+        asked: The request in the terms of the stack.
+        on_end: Called once with the job when all choices have ended, with or without an error.
+        id: The id of the request and of its answer.
 
     Attributes:
         id: As given.
-        results: One a choice.
-        settled: A task that ends when all choices have.
+        results: One result for each choice.
+        settled: A task that ends when all choices have ended.
     """
 
     def __init__(self, stack: ServedStack, body: Body, asked: Asked, on_end: Callable[[Job], None], id: str) -> None:
@@ -41,7 +41,7 @@ class Job:
         self.id = id
         self.created = int(time.time())
         self._on_end = on_end
-        self._usage: dict[str, Any] | None = None  # once all choices have ended
+        self._usage: dict[str, Any] | None = None  # set once all choices have ended
         stack.admit(len(asked.prompts) * asked.num_samples)
         try:
             self.results: list[ScaffoldingResult] = stack.submit(asked)
@@ -51,7 +51,7 @@ class Job:
         self.settled = asyncio.create_task(self._settle())
 
     def cancel(self) -> None:
-        """Stop all choices that go on; what they hold in engines is freed."""
+        """Stop all running choices; engines free the memory of these choices."""
         for result in self.results:
             result.cancel()
 
@@ -66,14 +66,14 @@ class Job:
         return next((failure for failure in failures if failure is not None), None)
 
     def shown(self, index: int) -> Shown:
-        """What the client sees of a choice that has ended well."""
+        """The part of a choice that the client sees; the choice has ended without an error."""
         shown = self.asked.reading.whole(self.results[index].outputs[0].text or "")
         if self.asked.tool_names and (calls := said(shown.content, self.asked.tool_names)).calls:
             return shown._replace(content=calls.text)
         return shown
 
     def calls(self, index: int) -> list[dict[str, Any]]:
-        """The tools that a choice calls, which has ended well; empty where it calls none, or writes what is no call."""
+        """The tool calls of a choice that has ended without an error; empty if it makes no valid call."""
         if not self.asked.tool_names:
             return []
         text = self.asked.reading.whole(self.results[index].outputs[0].text or "").content

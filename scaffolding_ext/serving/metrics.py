@@ -1,4 +1,4 @@
-"""Figures for Prometheus. Tokens are counted from the ledgers, those of failed requests included."""
+"""Figures for Prometheus. Tokens are counted from the ledgers, also for failed requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Metrics:
     """The metrics of one server, in a registry of their own.
 
     Args:
-        num_programs: Choices under way by the name of their stack.
+        num_programs: Number of running choices by the name of their stack.
     """
 
     def __init__(self, num_programs: Callable[[], dict[str, int]]) -> None:
@@ -36,7 +36,7 @@ class Metrics:
         self._first = Histogram(
             "first_text_seconds", "Time to a stream's first text.", ["model"], buckets=_SECONDS, **own
         )
-        self._known: dict[tuple[Any, ...], Any] = {}  # metrics by their labels: looking one up there costs much more
+        self._known: dict[tuple[Any, ...], Any] = {}  # by labels: a look-up in the library costs much more
         self._running = Gauge("programs", "Choices that run or wait.", ["model"], **own)
 
     def answered(self, model: str, endpoint: str, status: int, seconds: float) -> None:
@@ -54,7 +54,7 @@ class Metrics:
         self._of(self._first, model).observe(seconds)
 
     def ended(self, model: str, program: Program, reason: str) -> None:
-        """A program has ended, well or not: its ledger is counted."""
+        """A program has ended, with or without an error: its ledger is counted."""
         self._of(self._exits, model, reason).inc()
         for cause, number in (program.forced or {}).items():
             self._of(self._forced, model, cause).inc(number)

@@ -1,6 +1,6 @@
-"""The front on Ray Serve: a replica is a process with stacks of its own, behind Ray's proxy and its autoscaling.
+"""The front on Ray Serve: a replica is a process with its own stacks, behind Ray's proxy and its autoscaling.
 
-Ray's own `serve run` and `serve deploy` run it, by a file of theirs (`deploy/ray_serve.yaml`):
+Ray's commands `serve run` and `serve deploy` run it from a file of Ray Serve (`deploy/ray_serve.yaml`):
 
     applications:
       - name: stacks
@@ -8,7 +8,7 @@ Ray's own `serve run` and `serve deploy` run it, by a file of theirs (`deploy/ra
         args: {stacks: {vote: configs:majority_vote}}
 
 Requests with the same header `x-session-id` go to the same replica, whose prefix cache knows the conversation. Each
-replica keeps metrics of its own, and tells Ray of the same figures, which Ray exports to Prometheus.
+replica keeps its own metrics and also reports them to Ray, which exports them to Prometheus.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ try:
 except ImportError as missing:
     raise MissingDependencyError("ray[serve]", "ray") from missing
 
-NAME = "Stacks"  # of the deployment
+NAME = "Stacks"  # name of the deployment
 _STICKY = "ray.serve.experimental.consistent_hash_router"
 _SECONDS = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0]
 
 
 class Arguments(BaseModel):
-    """What `args` of an application holds.
+    """The fields of an application's `args`.
 
     Attributes:
-        stacks: Stack files by the names that clients know them by; `configs:NAME` is one that ships with the package.
+        stacks: Stack files by their model names for clients; `configs:NAME` is a file of the package.
         overrides: Values for keys of every stack file, such as `{"max_parallel_requests": 16}`.
         limits: Limits of requests, as `Limits` has them.
         allow: Knobs of controllers that clients may turn, as `scaffolding-ext serve --allow` takes them.
-        keys_env: Environment variable with the keys that may ask, on every machine.
+        keys_env: Environment variable with the keys that may send requests; every machine needs it.
         share_prefixes: Whether requests of different keys reuse each other's KV.
-        sticky: Whether requests with one session go to one replica; a Ray that cannot is refused.
+        sticky: Whether requests of one session go to one replica; a Ray release that cannot do this is refused.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -65,13 +65,14 @@ class Arguments(BaseModel):
 
 
 def application(args: Mapping[str, Any]) -> serve.Application:
-    """Build the application of a file of Ray Serve; stacks are read and checked here, before a replica starts.
+    """Build the application from a file of Ray Serve. Stacks are read and checked here, before a replica starts.
 
-    What a `deployments` section says of the deployment `Stacks` takes precedence over what is set here: most requests
-    of a replica (as many as it runs or lets wait), the router of sessions, and the seconds to end what is under way.
+    The `deployments` section of the file takes precedence over the values that are set here for the deployment
+    `Stacks`. These are the most requests of a replica (as many as it runs or lets wait), the router of sessions, and
+    the seconds that running requests have to end.
 
     Args:
-        args: As `Arguments` has them; Ray gives them as they stand in its file.
+        args: The fields of `Arguments`, as Ray reads them from its file.
 
     Raises:
         ConfigError: An argument, a stack or a limit is wrong, or this Ray has no router of sessions.
@@ -119,10 +120,10 @@ class Replica:
 
     Args:
         configs: The stacks, by name.
-        args: Of the application.
+        args: The arguments of the application.
     """
 
-    current: ClassVar[Front | None] = None  # of the process, which has one replica
+    current: ClassVar[Front | None] = None  # a process has only one replica
 
     def __init__(self, configs: Mapping[str, StackConfig], args: Arguments) -> None:
         limits, knobs = _limits(args.limits), list(map(Knob.read, args.allow))
@@ -138,10 +139,10 @@ class Replica:
             raise
 
     async def check_health(self) -> None:
-        """For Ray: fail where a stack has stopped, so that another replica takes this one's place.
+        """Ray calls this. It fails if a stack has stopped, so that Ray replaces this replica.
 
         Raises:
-            ShutdownError: One has.
+            ShutdownError: A stack has stopped.
         """
         front = Replica.current
         down = [name for name, stack in (front.stacks if front else {}).items() if not stack.llm.loop.is_running()]
@@ -183,14 +184,14 @@ class _BothOf:
     def inc(self, amount: float = 1) -> None:
         """Count."""
         self._own(amount)
-        if amount > 0:  # Ray takes nothing else
+        if amount > 0:  # Ray accepts only such amounts
             self._other(amount, tags=self._tags)
 
     observe = inc
 
 
 class RayMetrics(Metrics):
-    """The front's metrics, told to Ray, too, which names the replica and the application beside the model."""
+    """The front's metrics, also reported to Ray. Ray adds the names of the replica and of the application."""
 
     def __init__(self, num_programs: Callable[[], dict[str, int]]) -> None:
         super().__init__(num_programs)

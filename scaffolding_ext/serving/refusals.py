@@ -19,19 +19,19 @@ from scaffolding_ext.errors import (
     TokenLimitError,
 )
 
-CLIENT_LEFT = 499  # status of requests that ended because their client went away
-_NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients would begin the same work again
+CLIENT_LEFT = 499  # status of requests whose client disconnected
+_NO_RETRY = {"x-should-retry": "false"}  # otherwise OpenAI's clients repeat the work
 
 
 class ApiError(Exception):
     """An answer that is an error.
 
     Args:
-        status: Of HTTP.
-        message: What was given, what is allowed, what to do next.
+        status: The HTTP status.
+        message: It says what was given, what is allowed and what to do.
         code: A name for programs.
-        param: The field at fault.
-        headers: Of the answer.
+        param: The wrong field.
+        headers: Headers of the answer.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ def unsupported(param: str, message: str) -> ApiError:
 
 
 def of_validation(error: ValidationError) -> ApiError:
-    """What pydantic says of a body, without the value at fault: it may be long, or private."""
+    """Pydantic's error about a body, without the wrong value: the value may be long or private."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "json_invalid":
@@ -79,7 +79,7 @@ def of_validation(error: ValidationError) -> ApiError:
 
 
 def of_failure(error: BaseException) -> ApiError:
-    """The answer for a failed program. An engine's words may hold the prompt or addresses: only the log has them."""
+    """The answer for a failed program. An engine's message may hold the prompt or addresses: only the log shows it."""
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, ConfigError):

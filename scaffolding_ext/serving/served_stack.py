@@ -28,33 +28,33 @@ from scaffolding_ext.serving.texts import Reading
 from scaffolding_ext.serving.variants import Variants
 from scaffolding_ext.stack.config import StackConfig
 
-# Fields of a controller's request by the names that clients have for them.
+# Fields of a controller's request by the names that clients use.
 _FIELDS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty")},
     "num_logprobs": "logprobs",
     "thinking_budget": "thinking_budget",
 }
-_SEED_BITS = 53  # what every JSON reader keeps whole
+_SEED_BITS = 53  # every JSON reader keeps so many bits exactly
 _MOST_SECONDS = 1e9
 
 
 class Asked(NamedTuple):
-    """What a request asks of a stack.
+    """A request in the terms of a stack.
 
     Attributes:
-        prompts: Each with the turns before it; each is answered by `num_samples` choices.
-        num_samples: Choices a prompt.
-        controller: Answers them.
-        kwargs: For its `generate`.
-        seed: Of the request; None where the stack has none.
+        prompts: The prompts, each with the turns before it. Each prompt gets `num_samples` choices.
+        num_samples: Choices for each prompt.
+        controller: The controller that answers the prompts.
+        kwargs: Keyword arguments of its `generate`.
+        seed: The seed of the request; None if the stack has no seeds.
         reading: How its texts are read.
-        closing: Asks for an answer where the controller leaves none; None where the model does not think.
-        num_prompt_tokens: Of all prompts; None where nobody can count them.
-        with_trace: Whether the answer has the trace.
-        deadline: Seconds within which the answer is wanted, for the stack's scheduling; None where nobody says.
-        cache_salt: Keeps the request's KV apart from requests with another one; None where all share.
-        trace_parent: The client's span, as its header `traceparent` says it, or None.
-        tool_names: Of the tools that the model may call.
+        closing: Requests an answer if the controller gives none; None if the model does not think.
+        num_prompt_tokens: Tokens of all prompts; None if they cannot be counted.
+        with_trace: Whether the answer holds the trace.
+        deadline: Seconds within which the client wants the answer, for the stack's scheduling; None if it does not say.
+        cache_salt: Keeps the request's KV apart from requests with another salt; None if all requests share KV.
+        trace_parent: The client's span, from its header `traceparent`, or None.
+        tool_names: Names of the tools that the model may call.
     """
 
     prompts: list[tuple[str, list[Turn]]]
@@ -73,15 +73,15 @@ class Asked(NamedTuple):
 
 
 class ServedStack:
-    """A running stack under the name that clients know it by.
+    """A running stack under its model name for clients.
 
     Args:
         name: Its `model`.
-        llm: Its host, which must run nothing else: from now on each request names its controller.
-        limits: Of its requests.
-        config: The stack file from which the host was built; without it there are no knobs.
-        knobs: The knobs that clients may turn; those that the stack's controller lacks are left out.
-        references: As of `build_stack`.
+        llm: The host of the stack. It must run nothing else, because from now on each request names its own controller.
+        limits: Limits of its requests.
+        config: The stack file from which the host was built; without it clients can turn no knobs.
+        knobs: The knobs that clients may turn; knobs that the stack's controller does not have are left out.
+        references: The same argument as in `build_stack`.
 
     Attributes:
         llm: As given.
@@ -107,7 +107,7 @@ class ServedStack:
         is_unsaid = isinstance(own, BaseController) and own.loops is None and (config is None or config.loops is None)
         if is_unsaid and self.thinks and self._cannot_go_on is None:
             own.loops = Loops()
-        self._numbers = itertools.count()  # of requests without a seed; threads may share it
+        self._numbers = itertools.count()  # numbers of requests without a seed; threads may share it
         served = served_model(self.llm.workers)
         self.context_len: int | None = None if served is None else getattr(served.worker, "max_seq_len", None)
 
@@ -119,7 +119,7 @@ class ServedStack:
 
     @property
     def thinks(self) -> bool:
-        """Whether its model thinks before it answers, as far as its prompting says."""
+        """Whether its model thinks before it answers, according to its prompting."""
         return self.prompting is not None and self.prompting.family != family_named(UNTHINKING_FAMILY)
 
     def document(self) -> dict[str, Any]:
@@ -129,10 +129,10 @@ class ServedStack:
         return entry if self.context_len is None else entry | {"max_model_len": self.context_len}
 
     def asked(self, body: Body) -> Asked:
-        """What a request asks, in the terms of the stack.
+        """Turn a request's body into the terms of the stack.
 
         Raises:
-            ApiError: The stack cannot honour a field, or a limit is passed.
+            ApiError: The stack cannot honour a field, or the request exceeds a limit.
         """
         given = dict(body.scaffolding or {})
         with_trace, deadline = given.pop("trace", None), given.pop("deadline", None)
@@ -169,7 +169,7 @@ class ServedStack:
         )
 
     def admit(self, num: int) -> None:
-        """Take so many choices in, or refuse them all; `num_open` is the caller's to lower when they have ended.
+        """Admit this number of choices, or refuse all of them. The caller lowers `num_open` when choices have ended.
 
         Raises:
             ApiError: The queue is full.
@@ -183,7 +183,7 @@ class ServedStack:
         self.num_open += num
 
     def submit(self, asked: Asked) -> list[ScaffoldingResult]:
-        """Start the choices: those of one prompt are its epochs, as `generate_async` has them."""
+        """Start the choices; the choices of one prompt are its epochs, as in `generate_async`."""
         results = []
         for text, history in asked.prompts:
             turns: dict[str, Any] = {"history": history} if history else {}
@@ -207,7 +207,7 @@ class ServedStack:
         return results
 
     def _next_seed(self) -> int | None:
-        """A fresh seed for a request without one; the host's own seeds would keep a count of every prompt for ever."""
+        """A new seed for a request without one. The host's own seeds would keep a counter of every prompt for ever."""
         seed, number = self.llm.seed, next(self._numbers)
         return None if seed is None else derive_seed(seed, number) >> (63 - _SEED_BITS)
 
@@ -223,7 +223,7 @@ class ServedStack:
         return last.text, history
 
     def _text(self, prompt: str | list[int]) -> str:
-        """A prompt as text; one of token ids is refused where its text would be read as others."""
+        """A prompt as text; a prompt of token ids is refused if its text would give other ids."""
         if isinstance(prompt, str):
             return prompt
         if self.prompting is None:
@@ -254,13 +254,13 @@ class ServedStack:
 
     @property
     def _cannot_go_on(self) -> str | None:
-        """Why this worker cannot go on with an unfinished answer; None where it can."""
+        """Why this worker cannot go on with an unfinished answer; None if it can."""
         worker = None if self._tag is None else worker_for(self.llm.workers, self._tag)
         refused: Mapping[str, str] = getattr(worker, "refused", {})
         return refused.get(CONTINUED_TURNS)
 
     def _kwargs(self, body: Body, controller: Any, reading: Reading) -> dict[str, Any]:
-        """Keyword arguments of the controller for what the body asks."""
+        """Keyword arguments of the controller for the fields of the body."""
         honoured = honoured_by(controller)
         fields = body.sampling_fields()
         if body.num_logprobs is not None:
@@ -283,7 +283,7 @@ class ServedStack:
             raise ApiError(400, f"max_tokens: at most {limit} are given", "invalid_value", "max_tokens")
         if (
             reading.stops and reading.think_close is None and "stop" in honoured
-        ):  # else cut where they come in what is said
+        ):  # otherwise the front cuts the answer's text at them
             fields["stop"] = list(body.stops)
         tools = body.offered if isinstance(body, ChatBody) else []
         last = body.messages[-1] if isinstance(body, ChatBody) else None
@@ -305,7 +305,7 @@ class ServedStack:
         """Refuse tools that the stack cannot call.
 
         Raises:
-            ApiError: The model is not told of them, or the controller does not read calls.
+            ApiError: The chat template does not show tools to the model, or the controller does not read calls.
         """
         if self.prompting is None or not self.prompting.takes_tools:
             raise unsupported("tools", f"are given, and no chat template of {self.name!r} tells the model of them")
@@ -332,7 +332,7 @@ class ServedStack:
         return self._limits.efforts[effort]
 
     def _count(self, prompts: list[tuple[str, list[Turn]]], is_raw: bool, how: Mapping[str, Any]) -> int | None:
-        """Tokens of the prompts, each checked; None where no tokenizer is known."""
+        """Number of tokens of the prompts, after a check of each prompt; None if no tokenizer is known."""
         lengths = []
         for text, history in prompts:
             if not text.strip():
@@ -360,7 +360,7 @@ def _no_deadline() -> ApiError:
 
 
 def name_of(source: str) -> str:
-    """The model name of a stack file to which no name was given: the file's own."""
+    """The model name of a stack file without a given name: the name of the file."""
     stem = source.rpartition(":")[2].replace("\\", "/").rpartition("/")[2]
     return stem.rpartition(".")[0] or stem
 

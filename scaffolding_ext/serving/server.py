@@ -1,4 +1,4 @@
-"""Runs a front on uvicorn: in the foreground until it is told to end, or on a thread beside its caller."""
+"""Runs a front on uvicorn: in the foreground until a signal ends it, or on a thread beside its caller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _config(front: Front, host: str, port: int) -> uvicorn.Config:
         http=_protocol(front.limits.head_seconds),
         host=host,
         port=port,
-        access_log=False,  # the front says what it serves; a path could hold what somebody typed
+        access_log=False,  # the front has its own log; a path could hold private text
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=math.ceil(front.limits.drain_seconds),
@@ -37,9 +37,9 @@ def _config(front: Front, host: str, port: int) -> uvicorn.Config:
 
 
 def _protocol(head_seconds: float) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, which closes a connection whose next request does not begin, headers whole, in time.
+    """uvicorn's protocol; it also closes a connection if the headers of the next request do not arrive in time.
 
-    uvicorn itself ends only connections on which nothing has come since their last answer.
+    uvicorn itself closes only connections that have received nothing since their last answer.
     """
 
     class Protocol(_HttpProtocol):
@@ -70,31 +70,31 @@ def _protocol(head_seconds: float) -> type[asyncio.Protocol]:
 
 
 def run_front(front: Front, host: str, port: int, listening: Callable[[int], None]) -> None:
-    """Serve until SIGTERM or SIGINT; what is under way then has `drain_seconds` to end.
+    """Serve until SIGTERM or SIGINT; running requests then have `drain_seconds` to end.
 
     Args:
-        front: What is served.
+        front: The front to serve.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
         listening: Called with the port, once clients can connect.
 
     Raises:
-        ConfigError: Nobody can listen there.
+        ConfigError: The server cannot listen at this address and port.
     """
     listener = _listener(host, port)
     with listener:
-        listener.listen()  # who connects now waits, and is not refused
+        listener.listen()  # a client that connects now waits and is not refused
         listening(listener.getsockname()[1])
         uvicorn.Server(_config(front, host, port)).run(sockets=[listener])
 
 
 class FrontThread:
-    """A front on a thread of its own, for tests and programs that go on beside it.
+    """A front on its own thread, for tests and for programs that continue beside it.
 
     Args:
-        front: Is served, and shut down at the end of the `with` block.
-        host: Where to listen.
-        port: Where to listen; 0 takes a free one.
+        front: The front to serve; it is shut down at the end of the `with` block.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
 
     Attributes:
         url: Its address.
@@ -114,7 +114,7 @@ class FrontThread:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of its thread, once it runs."""
+        """The event loop of its thread, once the loop runs."""
         return self._server.loop
 
     def stop(self) -> None:
@@ -144,7 +144,7 @@ class _Server(uvicorn.Server):
 
 def _listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named, since asyncio sends at once (TCP_NODELAY) only on sockets that say they are of TCP.
+    # TCP is named because asyncio sends at once (TCP_NODELAY) only on sockets with the protocol TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -14,25 +14,27 @@ EFFORTS: Mapping[str, int] = {"minimal": 256, "low": 1024, "medium": 2048, "high
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one request may ask for, and all of them together.
+    """Limits of one request, and of all requests together.
 
     Attributes:
-        max_body_bytes: Of a body.
-        max_prompt_tokens: Of a prompt, turns before it included; where no tokenizer is known, its bytes.
-        max_samples: Choices of a request, all its prompts together.
-        max_request_tokens: Decoded tokens of a choice, probes and discarded ones included; looked at after each step.
-        answer_tokens: Of an answer that a thinking model is asked for where it has given none, beside its own tokens.
-        max_seconds: Of a request, waiting included.
-        max_queue: Choices that wait beside those that run; of each stack.
-        head_seconds: Until a request's headers have arrived; then the connection is closed.
-        body_seconds: Until a body has arrived.
-        keep_alive_seconds: Silence in a stream after which a comment is sent.
-        drain_seconds: For requests under way when the server is told to end.
-        efforts: Thinking tokens by `reasoning_effort`.
-        shows_content: Whether prompts and answers go to the log.
+        max_body_bytes: Most bytes of a body.
+        max_prompt_tokens: Most tokens of a prompt, earlier turns included; if no tokenizer is known, most bytes.
+        max_samples: Most choices of a request, all its prompts together.
+        max_request_tokens: Most decoded tokens of a choice, probes and discarded tokens included; checked after each
+            step.
+        answer_tokens: Most tokens of an answer that is requested from a thinking model that gave none; they are
+            additional.
+        max_seconds: Most seconds of a request, waiting included.
+        max_queue: Most waiting choices of each stack, in addition to the running ones.
+        head_seconds: Most seconds until a request's headers have arrived; then the connection is closed.
+        body_seconds: Most seconds until a body has arrived.
+        keep_alive_seconds: Seconds of silence in a stream after which a comment is sent.
+        drain_seconds: Seconds that running requests have to end when the server is told to stop.
+        efforts: Thinking tokens for each `reasoning_effort`.
+        shows_content: Whether the log shows prompts and answers.
 
     Raises:
-        ConfigError: A limit is out of its range.
+        ConfigError: A limit is outside its range.
     """
 
     max_body_bytes: int = 1 << 20
@@ -61,8 +63,9 @@ class Knob(NamedTuple):
     """An argument of a controller that clients may set.
 
     Attributes:
-        path: Its name; of an inner controller, with the arguments that lead to it: `generation_controller.chunk_size`.
-        most: The greatest number that may be given; None bounds nothing.
+        path: Its name. The name for an inner controller begins with the arguments that lead to it:
+            `generation_controller.chunk_size`.
+        most: The greatest number that clients may give; None sets no limit.
     """
 
     path: str
@@ -73,7 +76,7 @@ class Knob(NamedTuple):
         """Read `NAME` or `NAME<=MOST`.
 
         Raises:
-            ConfigError: It is neither.
+            ConfigError: The text has neither form.
         """
         path, bound, most = text.partition("<=")
         try:
@@ -86,7 +89,7 @@ def read_effort(text: str) -> tuple[str, int]:
     """Read `NAME=TOKENS`.
 
     Raises:
-        ConfigError: It is not of that form.
+        ConfigError: The text does not have this form.
     """
     name, equals, tokens = text.partition("=")
     if not equals or not name.strip() or not tokens.strip().isdecimal() or int(tokens) < 1:

@@ -15,7 +15,7 @@ _NO_SHARE = {"audio_tokens": 0, "accepted_prediction_tokens": 0, "rejected_predi
 
 
 def finish_reason(result: ScaffoldingResult, shown: Shown) -> str:
-    """`length` where a budget ended the text, else `stop`."""
+    """`length` if a budget ended the text, otherwise `stop`."""
     return "length" if result.exit_reason == "length" and not shown.is_stopped else "stop"
 
 
@@ -36,12 +36,12 @@ def extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> dic
 
 
 def usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown_tokens: int | None) -> dict[str, Any]:
-    """What a request has used: its prompt once, and all that was decoded, whatever for.
+    """The tokens that a request has used: its prompt once, and all decoded tokens, whatever their purpose.
 
     Args:
-        programs: Of its choices.
-        num_prompt_tokens: Of its prompts; None takes what was read first.
-        num_shown_tokens: Tokens of what the client sees as said; None where nobody knows what was thought.
+        programs: The programs of its choices.
+        num_prompt_tokens: Tokens of its prompts; None takes the tokens of the first read.
+        num_shown_tokens: Tokens of the text that the client sees; None if thinking cannot be told apart.
     """
     decoded: dict[str, int] = {}
     read = []
@@ -72,7 +72,7 @@ def usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown_
 
 
 def chat_logprobs(result: ScaffoldingResult, reading: Reading, prompting: Prompting, num_top: int) -> dict[str, Any]:
-    """Log-probabilities of what is said, token by token, as `/v1/chat/completions` has them."""
+    """Log-probabilities of the answer's tokens, in the shape of `/v1/chat/completions`."""
     entries, text = [], ""
     is_said = reading.think_close is None
     for token, step in _steps(result):
@@ -91,7 +91,7 @@ def chat_logprobs(result: ScaffoldingResult, reading: Reading, prompting: Prompt
 
 
 def text_logprobs(result: ScaffoldingResult, prompting: Prompting, num_top: int) -> dict[str, Any]:
-    """Log-probabilities of a text's tokens, as `/v1/completions` has them."""
+    """Log-probabilities of a text's tokens, in the shape of `/v1/completions`."""
     tokens, values, tops, offsets, offset = [], [], [], [], 0
     for token, step in _steps(result):
         written = prompting.decode([token])

@@ -1,4 +1,4 @@
-"""Splits a model's text into thinking and what is said, and finds the part that is certain while it grows."""
+"""Splits a model's text into thinking and answer, and finds the part that is already final while the text grows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _UNFINISHED = "\ufffd"  # ends decoded text whose last character is not whole
 
 
 class Shown(NamedTuple):
-    """What a client sees of a text.
+    """The parts of a text that a client sees.
 
     Attributes:
         reasoning: The thinking, without its marks.
-        content: What is said.
+        content: The answer.
         is_stopped: Whether a stop string ended it.
     """
 
@@ -24,12 +24,12 @@ class Shown(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How texts of one request are read.
+    """How the texts of one request are split.
 
     Attributes:
-        think_close: The mark that ends thinking; None where the whole text is said.
-        stops: Strings that end what is said.
-        think_open: The mark that a model begins its thinking with, where the prompt has not.
+        think_close: The mark that ends thinking; None if the whole text is the answer.
+        stops: Strings that end the answer.
+        think_open: The mark with which the model begins its thinking, if the prompt does not contain it.
     """
 
     think_close: str | None
@@ -37,14 +37,14 @@ class Reading(NamedTuple):
     think_open: str = "<think>"
 
     def whole(self, text: str) -> Shown:
-        """A text that has ended; one whose thinking never ended is nothing but thinking."""
+        """The parts of a complete text; if its thinking never ended, the whole text is thinking."""
         if self.think_close is None:
             return self._cut("", text)
         thinking, _, said = text.partition(self.think_close)
         return self._cut(self._without_open(thinking), said.lstrip("\n"))
 
     def growing(self, text: str) -> Shown:
-        """What is certain to be shown of a text that others will follow: `whole` of any longer one begins with it."""
+        """The final part of a growing text: for each longer text, `whole` begins with this part."""
         text = text.rstrip(_UNFINISHED)
         if self.think_close is None:
             said, thinking = text, ""
@@ -63,6 +63,6 @@ class Reading(NamedTuple):
         return Shown(thinking, content, len(content) < len(said))
 
     def _without_open(self, thinking: str) -> str:
-        """Thinking without its opening mark, where the model writes that itself."""
+        """Thinking without its opening mark, if the model writes this mark itself."""
         text = thinking.lstrip()
         return text.removeprefix(self.think_open).lstrip("\n") if text.startswith(self.think_open) else thinking

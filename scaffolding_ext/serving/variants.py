@@ -1,4 +1,4 @@
-"""The controllers of a served stack: its own, and others in which clients have turned knobs."""
+"""The controllers of a served stack: its own controller, and copies in which clients have turned knobs."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _MOST_KEPT = 64
 
 
 class Switch(Controller):
-    """Stands in a host for the controller that each request names."""
+    """The host's controller, which runs the controller that each request names."""
 
     def clone(self) -> Switch:
-        """Itself: it holds nothing of a request."""
+        """Return itself: it holds no state of a request."""
         return self
 
     def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
-        """Run a clone of `controller` until it has decoded more than `most_tokens`; the other arguments are its own.
+        """Run a clone of `controller`; the other arguments are passed on to it.
 
-        `closing` sees to it that the outcome says something; None leaves it as it is.
+        `closing` makes sure that the outcome has an answer; None leaves the outcome as it is.
 
         Raises:
-            TokenLimitError: It has.
-            NoAnswerError: The outcome says nothing.
+            TokenLimitError: The clone has decoded more than `most_tokens`.
+            NoAnswerError: The outcome has no answer.
         """
         controller, most_tokens = kwargs.pop("controller"), kwargs.pop("most_tokens")
         closing: Closing | None = kwargs.pop("closing", None)
@@ -48,16 +48,16 @@ class Switch(Controller):
 
 
 class Variants:
-    """Makes controllers of other knobs for a running host.
+    """Makes controllers with other values of knobs for a running host.
 
     Args:
         llm: The host, whose controller a `Switch` replaces.
-        config: The stack file from which it was built; without it there are no knobs.
+        config: The stack file from which the host was built; without it clients can turn no knobs.
         knobs: The knobs that clients may turn.
-        references: As of `build_stack`.
+        references: The same argument as in `build_stack`.
 
     Attributes:
-        knobs: Of these, the knobs that this stack has, by path.
+        knobs: The knobs that clients may turn and that this stack has, by path.
         own: The stack's own controller.
     """
 
@@ -79,10 +79,10 @@ class Variants:
         self._lock = threading.Lock()  # controllers are made on threads beside the event loop
 
     def of(self, values: Mapping[str, Any]) -> Any:
-        """The controller with these values of its knobs.
+        """Make or return the controller with these values of its knobs.
 
-        Making one may take long (it reads the controller's files), so call it on a thread where there are values. No
-        worker is looked at: the stack's are planned and running.
+        Making a controller may take long, because it reads the controller's files. So call it on a thread if there are
+        values. The stack's workers are not checked again: they already run.
 
         Raises:
             ApiError: A knob may not be turned, or its value is wrong.
@@ -108,7 +108,7 @@ class Variants:
         if knob is None:
             allowed = ", ".join(sorted(self.knobs)) or "none"
             raise unsupported(name, f"is no knob that the operator lets clients turn; clients may turn: {allowed}")
-        if isinstance(value, str) and ":" in value:  # would name code to import
+        if isinstance(value, str) and ":" in value:  # it would name code to import
             raise ApiError(400, f"{name}: a value with a colon is not taken", "invalid_value", name)
         if value is not None and not isinstance(value, (str, int, float)):
             raise ApiError(400, f"{name}: give a number, a text, true, false or null", "invalid_value", name)
@@ -135,7 +135,7 @@ class Variants:
 
 
 def has_knob(config: StackConfig, path: str) -> bool:
-    """Whether a stack's controller takes an argument, by its signature; `a.b` is `b` of the component in `a`."""
+    """Whether the signature of a stack's controller has an argument; `a.b` is argument `b` of the component in `a`."""
     component: Any = config.controller.model_dump()
     known = registry.controllers
     *parents, name = path.split(".")
@@ -148,7 +148,7 @@ def has_knob(config: StackConfig, path: str) -> bool:
 
 
 def _place(component: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """The arguments that hold a knob, and its name in them."""
+    """The arguments that contain a knob, and the knob's name in them."""
     *parents, name = path.split(".")
     for part in parents:
         component = component["args"][part]
@@ -156,7 +156,7 @@ def _place(component: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
 
 
 class _TokenLimit(Watch):
-    """Ends a request that has decoded more tokens than it may."""
+    """Ends a request that has decoded more tokens than allowed."""
 
     def __init__(self, most_tokens: int) -> None:
         super().__init__()
