@@ -1,6 +1,6 @@
 """`scaffolding-ext budget`: how many tokens each type of question may think for, under a load.
 
-Arguments in, files and tables out, as in `cli`; what is computed is imported when a command runs.
+Arguments in, files and tables out, as in `cli`. The modules that compute are imported when a command runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`scaffolding-ext calibrate`: from the records of a labelled run to the settings of a controller.
 
-Arguments in, files and tables out, as in `cli`; what is computed is imported when a command runs.
+Arguments in, files and tables out, as in `cli`. The modules that compute are imported when a command runs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def certaindex(
     trial = try_rules(votes, num_orders, np.random.default_rng(seed), reads_rewards=rewards)
     rule = trial.chosen(max_loss)
     figures = trial.figures(rule)
-    knob = max(2, int(trial.outcomes[rule].sizes.min()))  # what every vote under this rule draws: drift is tested there
+    knob = max(2, int(trial.outcomes[rule].sizes.min()))  # samples that every vote under this rule draws, for drift
     calibration = Calibration(
         model=model,
         date=datetime.date.today().isoformat(),

@@ -217,7 +217,7 @@ def _tell(policy: ChainPolicy, setting: str) -> None:
 
 
 def _refusal(policy: ChainPolicy, num_chains: int, num_settings: int) -> str:
-    """Why nothing is written, and how many questions would do."""
+    """Why nothing is written, and how many questions would be enough."""
     from scaffolding_ext.stats.learn_then_test import questions_needed
 
     figures, confidence = policy.reported_on, policy.confidence or 0.9

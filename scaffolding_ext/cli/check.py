@@ -1,4 +1,4 @@
-"""`scaffolding-ext check`: two questions to a stack, and what is wrong with its prompt, sampling and worker."""
+"""`scaffolding-ext check`: asks a stack two questions, and reports faults of its prompt, sampling and worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scaffolding-ext engine`: TensorRT engines, looked at without a GPU."""
+"""`scaffolding-ext engine`: checks TensorRT engines without a GPU."""
 
 from __future__ import annotations
 

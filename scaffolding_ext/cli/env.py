@@ -1,4 +1,4 @@
-"""`scaffolding-ext env`: what a report of a fault needs to say of the machine and the stack, without secrets."""
+"""`scaffolding-ext env`: facts about the machine and the stack for a bug report, without secrets."""
 
 from __future__ import annotations
 

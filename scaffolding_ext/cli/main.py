@@ -1,6 +1,6 @@
-"""The command line: arguments in, files and tables out. Everything else is in the modules that it calls.
+"""The command line: arguments in, files and tables out. Other modules do everything else.
 
-They are imported when a command runs, so that `--help` needs neither an engine nor the time to load one.
+These modules are imported when a command runs, so that `--help` loads no engine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Main(Group):
             except ScaffoldingExtError as error:
                 raise _PackageError(_on_one_line(error)) from error
             except OSError as error:
-                if error.errno == errno.EPIPE:  # click ends quietly where nobody reads any more
+                if error.errno == errno.EPIPE:  # the reader has left: click ends quietly
                     raise
                 _give_up_output()
                 raise _PackageError(f"cannot read or write: {_on_one_line(error)}") from error
@@ -63,7 +63,7 @@ def _on_one_line(message: object) -> str:
 
 
 def _give_up_output() -> None:
-    """Where standard output takes nothing, throw away what it holds, so that Python does not try again at its exit."""
+    """If standard output cannot be written, drop its buffer, so that Python does not try again when it exits."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""What several commands take: their options, and the stack and dataset that these name."""
+"""Options of several commands, and the stack and dataset that these options name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIGNAL_EXIT = 128  # exit codes above it name the signal that ended a program
 
 
 class Command(click.Command):
-    """Refuses an option twice that can be given once: the first would be forgotten in silence."""
+    """Refuses an option that is given twice if it may be given once: the first value would be lost silently."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click's own."""
@@ -41,7 +41,7 @@ class Group(click.Group):
 
 
 class Finite(click.FloatRange):
-    """A number within bounds; `nan` is within none."""
+    """A number within bounds; `nan` is never within bounds."""
 
     name = "number"
 
@@ -54,7 +54,7 @@ class Finite(click.FloatRange):
 
 
 class OutputPath(click.Path):
-    """A file or folder to write; a file is tried at once, since it is written at the end."""
+    """A file or folder to write. A file is tried at once, because the command writes it only at its end."""
 
     def __init__(self, *, is_folder: bool = False) -> None:
         super().__init__(file_okay=not is_folder, dir_okay=is_folder, path_type=Path)
@@ -73,7 +73,7 @@ class OutputPath(click.Path):
 
 
 def _exists(path: Path) -> bool:
-    """Whether it is there; OSError where it can never be: its name is too long, or leads through a file."""
+    """Whether the path exists; OSError if it cannot exist: its name is too long, or leads through a file."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def _exists(path: Path) -> bool:
 
 
 class _ConfigOption(click.Option):
-    """Names the packaged stacks in its help; they are looked up when somebody asks for it."""
+    """An option whose help names the packaged stacks; they are looked up only when the help is printed."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         from scaffolding_ext.documents import packaged_recipes, packaged_stacks
@@ -111,7 +111,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write one JS
 
 
 class _Told(logging.Handler):
-    """Writes what is logged to standard error."""
+    """Writes log records to standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         click.echo(f"Note: {record.getMessage()}", err=True)
@@ -119,7 +119,7 @@ class _Told(logging.Handler):
 
 @contextmanager
 def families_told() -> Iterator[None]:
-    """Say on standard error which prompt family is found for a model, as long as the block runs."""
+    """While the block runs, write to standard error which prompt family is found for a model."""
     logger, handler = logging.getLogger("scaffolding_ext.prompts.prompting"), _Told()
     level = logger.level
     logger.addHandler(handler)
