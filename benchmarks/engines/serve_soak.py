@@ -30,6 +30,7 @@ from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
 from benchmarks.engines.openai_soak import Held, held
 from scaffolding_ext import NativeGenerationController, OpenAIWorker, Prompting, ScaffoldingLlm
+from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.server import FrontThread
@@ -244,7 +245,7 @@ def soak(num_requests: int, at_once: int, seed: int, timeout: float, own_process
             for program in programs:
                 for purpose, counts in program.ledger.by_purpose.items():
                     ledgers.update({f"{purpose} {how}": n for how, n in counts._asdict().items() if n})
-                forced.update(program.forced or {})
+                forced.update(forced_answers(program.trace))
             left = {
                 "choices": stack.num_open,
                 "jobs": len(front.jobs),

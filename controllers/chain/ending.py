@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scaffolding_ext.answers import extract
@@ -14,7 +15,7 @@ from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.task_results import output_of
-from scaffolding_ext.request.program import count_forced, record
+from scaffolding_ext.request.program import record
 
 
 def conclude(
@@ -46,8 +47,7 @@ def conclude(
         at: Where the chain is left, if it has grown since the decision; None leaves it as it stands.
         takes_any: Whether an answer counts whose box is not closed: it ends with its line. Where there is none, the
             last answer that the chain names counts.
-        cause: Why an answer had to be asked for, as it is counted (`request.program.count_forced`); None: as the chain
-            ended.
+        cause: Why an answer had to be asked for, as `forced_answers` counts it; None: as the chain ended.
     """
     ended = chain.ended and at is None
     ended_by_itself = ended and chain.finish_reason not in ("length", LOOP)
@@ -76,10 +76,25 @@ def conclude(
     if answer is None:
         finish(task, prefix.text, prefix.token_ids, None, reason)
         return
-    count_forced(cause)
     if ended_by_itself:
         yield from chain.leave(kept)
     close_with(task, kept, close, answer, family, reason)
+
+
+def forced_answers(trace: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many answers the chains of a request were made to give, by the cause.
+
+    Args:
+        trace: The request's decisions. Who makes a chain give its answer records the event `force`, with the answer
+            (None where there is none) and its cause: `"empty"`: the chain wrote nothing; `"open_thinking"`: it ended
+            within its thinking; `"no_answer"`: it ended without an answer; `"budget_ignored"`: its server let it think
+            beyond its budget; else the exit reason of a chain that was ended (`"length"`, `"budget"`, `"loop"`, ...).
+    """
+    forced: dict[str, int] = {}
+    for event in trace:
+        if event["event"] == "force" and "cause" in event and event["answer"] is not None:
+            forced[event["cause"]] = forced.get(event["cause"], 0) + 1
+    return forced
 
 
 def forcing(

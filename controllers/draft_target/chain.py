@@ -21,7 +21,7 @@ from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes, set_pri
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
-from scaffolding_ext.request.program import count_forced, discard, elapsed, record
+from scaffolding_ext.request.program import discard, elapsed, record
 
 _BOX = re.compile(r"\\boxed\s*\{")
 
@@ -179,7 +179,7 @@ class DraftTargetChain:
             self.answer = asked_answer(forced)
             if self.answer is not None:
                 self._closing = family.as_shown(close + self.answer + family.answer_end)
-                count_forced(str(self.exit_reason))
+            record("force", chain=self.index, answer=self.answer, cause=str(self.exit_reason))
         record("end", chain=self.index, turns=self.turn, reason=self.exit_reason, answer=self.answer)
 
     def _write(self, writer: OnWorker, max_tokens: int) -> ControllerGenerator:

@@ -58,9 +58,9 @@ def run(
     with families_told(), load_stack(source, [*overrides, *given(seed=seed)]) as llm:
         llm.record_execution = execution_trace is not None
         result = llm.generate(prompt, timeout=timeout)
-    if execution_trace is not None and result.program.execution is not None:
+    if execution_trace is not None and result.execution is not None:
         try:
-            result.program.execution.save(execution_trace, result.program.id)
+            result.execution.save(execution_trace, result.program.id)
         except OSError as error:
             raise OutputError(f"cannot write to {execution_trace}: {error}") from error
     if as_json:

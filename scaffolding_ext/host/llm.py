@@ -50,7 +50,7 @@ class ScaffoldingLlm:
             it to the workers: whoever came first.
         deadline: Seconds after its arrival within which the answer to a request is wanted that brings no deadline.
         telemetry: Makes OpenTelemetry's spans of the requests; see `host.telemetry`. None makes none.
-        record_execution: Whether each request's `program.execution` records its calls; see `ExecutionRecorder`.
+        record_execution: Whether each result's `execution` holds the calls of its request; see `ExecutionRecorder`.
 
     Raises:
         ArgumentTypeError: An argument is no controller, no mapping of workers, or no whole number.
@@ -146,16 +146,15 @@ class ScaffoldingLlm:
         prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_seconds("timeout", timeout)
         within = arguments.checked_seconds("deadline", deadline) or self.deadline or timeout
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
-        program.execution = ExecutionRecorder() if self.record_execution else None
         program.deadline = None if within is None else program.began + within
         program.cache_salt = cache_salt
         if self.scheduling is not None:
             self.scheduling.take_in(program)
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)
+        request.execution = ExecutionRecorder() if self.record_execution else None
         if self.telemetry is not None:
-            program.trace_parent = trace_parent
             controller = kwargs.get("controller", self.prototype_controller)  # `serve` names one a request
-            self.telemetry.begin(request, type(controller).__name__, self._models)
+            self.telemetry.begin(request, type(controller).__name__, self._models, trace_parent)
         with self._close_lock:
             if self._closed:
                 raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")

@@ -71,8 +71,10 @@ class Request(ScaffoldingResult):
         self.program.show = self.push
         try:
             controller = clone_of(prototype)
-            generator = self.program.meter(controller.generate(self.prompt, **self.kwargs))
-            output = await dispatcher.drive(generator, self, ExecutionScope(self.id))
+            work = controller.generate(self.prompt, **self.kwargs)
+            if self.execution is not None:
+                work = self.execution.watch(work)
+            output = await dispatcher.drive(self.program.meter(work), self, ExecutionScope(self.id))
             self.task_collections = getattr(controller, "task_collections", None)
             if not isinstance(output, ScaffoldingOutput):
                 name = type(controller).__name__

@@ -136,7 +136,9 @@ class Telemetry:
         if thread is not None:
             thread.join(_WAIT_SECONDS)
 
-    def begin(self, request: Request, controller: str, models: Mapping[str, str]) -> None:
+    def begin(
+        self, request: Request, controller: str, models: Mapping[str, str], trace_parent: str | None = None
+    ) -> None:
         """For hosts, on the caller's thread, before a request runs: begin its span, and keep what happens in it.
 
         Where a sampler leaves the request out, nothing is kept.
@@ -145,11 +147,12 @@ class Telemetry:
             request: Runs a controller.
             controller: Its class.
             models: What `join` returned.
+            trace_parent: The caller's span, as W3C's header `traceparent` says it; None where there is none.
         """
         program = request.program
         parent = None
-        if program.trace_parent is not None:
-            parent = self._propagator.extract({"traceparent": program.trace_parent})
+        if trace_parent is not None:
+            parent = self._propagator.extract({"traceparent": trace_parent})
         model = next((models[tag] for tag in ("generation", "target", "draft") if tag in models), None)
         found = {
             "gen_ai.operation.name": "invoke_agent",

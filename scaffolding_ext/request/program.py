@@ -17,7 +17,6 @@ import numpy as np
 from scaffolding_ext.protocol import ControllerGenerator, ScaffoldingOutput, Task, current_scope
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, notes_of
 from scaffolding_ext.protocol.relay import Visit
-from scaffolding_ext.request.execution_trace import ExecutionRecorder
 from scaffolding_ext.request.figures import Figure, added
 from scaffolding_ext.request.ledger import Asked as AskedTasks
 from scaffolding_ext.request.ledger import Ledger, Meter, Parts
@@ -80,7 +79,6 @@ class Program:
         sample_id: As given.
         epoch: As given.
         ledger: The tokens, by purpose.
-        execution: Records its calls in the shape of upstream's traces; None where nobody asked for that.
         prompting: The `Prompting` that was applied to the request's prompt, or None.
         asked: What it was applied to.
         at_end: Called when the request has ended, well or not, under a host that ends no scopes.
@@ -88,8 +86,6 @@ class Program:
         cache_salt: Keeps the KV of its requests apart from programs with another salt; None where all share.
         deadline: When the caller wants it to have ended, by that clock; None where nobody said.
         order: Its place among the programs that wait, by its progress: the lower, the sooner; None where none is kept.
-        trace_parent: The caller's span, as W3C's header `traceparent` says it; None where there is none.
-        forced: How often a chain was made to answer, by the cause; None where none was.
         loops: Ends chains that repeat themselves; None where nobody watches for them.
         show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
     """
@@ -108,8 +104,6 @@ class Program:
         "cache_salt",
         "deadline",
         "epoch",
-        "execution",
-        "forced",
         "id",
         "ledger",
         "loops",
@@ -118,7 +112,6 @@ class Program:
         "sample_id",
         "seed",
         "show",
-        "trace_parent",
     )
 
     def __init__(
@@ -133,14 +126,11 @@ class Program:
         self.epoch = epoch
         self.seed = None if seed is None else derive_seed(seed, sample_id, epoch)
         self.ledger = Ledger()
-        self.execution: ExecutionRecorder | None = None
         self.at_end: list[Callable[[], object]] = []
         self.show: Callable[[ScaffoldingOutput], object] | None = None
         self.cache_salt: str | None = None
         self.loops: Loops | None = None
-        self.forced: dict[str, int] | None = None
         self.deadline: float | None = None
-        self.trace_parent: str | None = None
         self.order: Callable[[Progress], float] | None = None
         self._trace: list[dict[str, Any]] | None = None
         self._figures: dict[str, dict[str, Any]] | None = None
@@ -241,7 +231,7 @@ class Program:
         Returns:
             A generator with the same yields and the same return value.
         """
-        return self._meter.watch(generator if self.execution is None else self.execution.watch(generator))
+        return self._meter.watch(generator)
 
     def close(self) -> None:
         """For hosts: the request has ended; what only a running one needs is freed."""
@@ -303,20 +293,6 @@ def cache_salt_of(task: Task) -> str | None:
     """For workers: who may share the task's KV: `cache_salt` in its `custom_input_params`, else its program's."""
     own, program = (getattr(task, "custom_input_params", None) or {}).get("cache_salt"), _program.get()
     return program.cache_salt if program is not None and own is None else own
-
-
-def count_forced(cause: str) -> None:
-    """Count an answer that a chain was made to give, in the current program.
-
-    Args:
-        cause: `"empty"`: it wrote nothing; `"open_thinking"`: it ended within its thinking; `"no_answer"`: it ended
-            without an answer; `"length"`, `"budget"`, `"loop"`, or a stopping rule's reason: it was ended there;
-            `"budget_ignored"`: its server let it think beyond its budget.
-    """
-    program = _program.get()
-    if program is not None:
-        program.forced = program.forced or {}
-        program.forced[cause] = program.forced.get(cause, 0) + 1
 
 
 def elapsed() -> float:

@@ -15,6 +15,7 @@ from scaffolding_ext.protocol import ScaffoldingOutput
 from scaffolding_ext.request.completion import Completion
 
 if TYPE_CHECKING:
+    from scaffolding_ext.request.execution_trace import ExecutionRecorder
     from scaffolding_ext.request.program import Program
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class ScaffoldingResult:
     Attributes:
         program: Ledger and trace, growing while the request runs.
         task_collections: The controller's task collections, once the request has ended.
+        execution: Its calls in the shape of upstream's traces; None where the host does not record them.
     """
 
     __slots__ = (
@@ -77,6 +79,7 @@ class ScaffoldingResult:
         "_reader",
         "_unread",
         "_wakers",
+        "execution",
         "finished",
         "program",
         "task_collections",
@@ -85,6 +88,7 @@ class ScaffoldingResult:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.task_collections: dict[str, Any] | None = None
+        self.execution: ExecutionRecorder | None = None
         self.finished = False
         self._output: ScaffoldingOutput | None = None
         self._error: BaseException | None = None

@@ -17,7 +17,7 @@ from scaffolding_ext.protocol.notes import PROBE, set_purpose
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.completion import Completion
-from scaffolding_ext.request.program import Program, count_forced, current_program, record
+from scaffolding_ext.request.program import Program, current_program, record
 from scaffolding_ext.serving.texts import Reading
 
 
@@ -85,7 +85,6 @@ class Closing(NamedTuple):
                 f"the model thought and said nothing ({cause}), and said nothing when it was asked for its answer: "
                 "ask again, or allow more tokens"
             )
-        count_forced(cause)
         suffix_ids, together = encode(suffix), None
         if said == written and end is None and None not in (prefix.token_ids, suffix_ids, task.output_tokens):
             together = [*(prefix.token_ids or ()), *(suffix_ids or ()), *(task.output_tokens or ())]

@@ -7,6 +7,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.request.program import Program
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -56,7 +57,8 @@ class Metrics:
     def ended(self, model: str, program: Program, reason: str) -> None:
         """A program has ended, with or without an error: its ledger is counted."""
         self._of(self._exits, model, reason).inc()
-        for cause, number in (program.forced or {}).items():
+        forced = forced_answers(program.trace) if program.has_trace else {}
+        for cause, number in forced.items():
             self._of(self._forced, model, cause).inc(number)
         for purpose, counts in program.ledger.by_purpose.items():
             for how, number in zip(counts._fields, counts, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.request.program import Program
@@ -23,6 +24,7 @@ def extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> dic
     """The field `scaffolding` of a choice: answer, exit reason, ledger, seed, what was forced, perhaps the trace."""
     program = result.program
     bounds = [event for event in program.trace if event["event"] == "thinking_budget"] if program.has_trace else []
+    forced = forced_answers(program.trace) if program.has_trace else {}
     return {
         "id": program.id,
         "answer": result.answer,
@@ -30,7 +32,7 @@ def extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> dic
         "ledger": program.ledger.to_json(),
         "seed": seed,
         **({"thinking_budget": bounds} if bounds else {}),
-        **({"forced_answers": program.forced} if program.forced else {}),
+        **({"forced_answers": forced} if forced else {}),
         **({"trace": program.trace} if with_trace else {}),
     }
 

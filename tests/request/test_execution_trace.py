@@ -30,8 +30,8 @@ from scaffolding_ext.testing.controller_contract import contract_reply
 def recorded(controller: Any, **workers: Any) -> Any:
     stack = {"generation": ScriptedWorker(contract_reply), **workers}
     with ScaffoldingLlm(controller, stack, record_execution=True) as llm:
-        program = llm.generate("Question 17").program
-    return program, program.execution.to_json(program.id)["events"]
+        result = llm.generate("Question 17")
+    return result.program, result.execution.to_json(result.id)["events"]
 
 
 @pytest.mark.parametrize("mode", ["stream", "chunk"])
@@ -158,4 +158,4 @@ def test_a_compact_file_has_no_texts_and_a_full_one_has(tmp_path: Path) -> None:
 
 def test_nothing_is_recorded_unless_it_is_asked_for() -> None:
     with ScaffoldingLlm(NativeGenerationController(), {"generation": ScriptedWorker("x")}) as llm:
-        assert llm.generate("Question 17").program.execution is None
+        assert llm.generate("Question 17").execution is None

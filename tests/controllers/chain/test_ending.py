@@ -15,6 +15,7 @@ from scaffolding_ext.controllers.chain import (
     conclude,
     continuation,
 )
+from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
@@ -52,6 +53,18 @@ def test_asking_honours_every_sampling_field_and_draws_a_seed(prompt, inside):
     assert {name: getattr(task, name) for name in params} == params
     assert task.seed == Program(seed=1).next_seed()
     assert purpose_of(task) == PROBE
+
+
+def test_forced_answers_are_counted_by_their_cause():
+    given = {"event": "force", "answer": "5", "cause": "length"}
+    refused = {"event": "force", "answer": None, "cause": "length"}
+    of_a_tree = {"event": "force", "paths": [[0]], "answers": ["5"]}
+    own = {"event": "end", "answer": "5", "cause": "length"}
+    assert forced_answers([given, own, refused, given, of_a_tree, given | {"cause": "loop"}]) == {
+        "length": 2,
+        "loop": 1,
+    }
+    assert forced_answers([refused]) == {}
 
 
 @pytest.mark.parametrize(("response", "answer"), [("5} so", "5"), ("}", None), ("5", None), ("", None)])

@@ -12,6 +12,7 @@ import pytest
 
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords
 from scaffolding_ext.controllers.draft_target.calibrate_draft_target import CalibrateDraftTargetController, turns_in
 from scaffolding_ext.controllers.draft_target.calibration_file import (
@@ -343,6 +344,9 @@ def test_in_step_a_chain_that_has_ended_has_its_answer_while_others_go_on(events
     assert told.count(("accept", 1)) == 3
     assert told.count(("end", 0)) == told.count(("end", 1)) == 1
     assert [(event["turns"], event["answer"]) for event in events(result, "end")] == [(1, "3"), (3, "7")]
+    (forced,) = events(result, "force")  # the other chain answered by itself
+    assert (forced["chain"], forced["answer"], forced["cause"]) == (1, "7", "max_turns")
+    assert forced_answers(result.program.trace) == {"max_turns": 1}
 
 
 class OneByOne(Every):

@@ -441,10 +441,11 @@ def replayed(host):
 
     vote = MajorityVoteController(MajorityVoteController(DynasorCoTController(chunk_size=24), 3), 3)
     with open_host(host, vote, ScriptedWorker(Programs()), record_execution=True) as llm:
-        program = llm.generate("Question 17").program
+        result = llm.generate("Question 17")
+    program = result.program
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        program.execution.save(path, program.id)
+        result.execution.save(path, program.id)
         trace = ExecutionTrace.load(path)
     worker = ScriptedWorker(lambda task: "x" * task.max_tokens)
     asyncio.run(ReplayEngine(worker).launch_trace(trace))
