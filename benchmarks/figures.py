@@ -67,7 +67,7 @@ STUDIES: Mapping[str, Study] = {
     "conformal_timing": Study("studies.conformal_timing", 60, stores=True, draws=True),
     "conformal_validity": Study("studies.conformal_validity", 1),
     "conformal_replay": Study("studies.conformal_replay", 5, ("--runs", RUNS), draws=True),
-    "budgets": Study("studies.budgets --seed 911", 60, stores=True),
+    "budgets": Study("studies.budgets --seed 911", 60, stores=True, draws=True),
     "budgets_seed912": Study("studies.budgets --seed 912", 60, stores=True),
     "kept_budgets": Study("studies.kept_budgets --seed 911", 5),
     "queueing": Study("studies.queueing", 2, draws=True),

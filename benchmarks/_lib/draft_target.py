@@ -18,6 +18,7 @@ from scaffolding_ext.controllers.draft_target.calibration_file import (
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule, Coverage
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.evaluation.run.scoring import score
@@ -25,6 +26,7 @@ from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.request.results import ScaffoldingResult
 
 CALIBRATION_SEED = 1_000_000  # added to the seed of the answers
+GREEDY_AT_ONCE = 64  # chains
 
 
 class Setting(NamedTuple):
@@ -95,6 +97,14 @@ class Answered(NamedTuple):
         return self.right[chains[classes.index(winner)]] if winner >= 0 else 0.0
 
 
+class GreedyChain(NamedTuple):
+    """What one greedy chain did on one question; attributes as those of `Answered`."""
+
+    vote: float
+    target_tokens: int
+    decoded: int
+
+
 def controller(
     setting: Setting,
     alpha: float = 0.0,
@@ -146,6 +156,27 @@ def answered(
         return [_answered(result, sample.target) for result, sample in zip(results, samples, strict=True)]
 
     return [Answered(*row) for row in lab.stored(name, run)]
+
+
+def greedy_chains(
+    lab: Lab, name: str, tag: str, params: Mapping[str, Any], samples: Sequence[Sample]
+) -> list[GreedyChain]:
+    """One chain of one of the engines a question, without any vote."""
+
+    def run() -> list[GreedyChain]:
+        made = NativeGenerationController(sampling_params=dict(params))
+        workers = {"generation": lab.workers[tag]}
+        results = lab.answers(made, [sample.prompt for sample in samples], workers, at_once=GREEDY_AT_ONCE)
+        return [
+            GreedyChain(
+                float(score(result.answer, sample.target).correct),
+                result.program.ledger.total.decoded if tag == "target" else 0,
+                result.program.ledger.total.decoded,
+            )
+            for result, sample in zip(results, samples, strict=True)
+        ]
+
+    return [GreedyChain(*row) for row in lab.stored(name, run)]
 
 
 def calibrated(

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks._lib.drawing import bars_of, drawing
+from benchmarks._lib.drawing import bars_of, beside, drawing
 from scaffolding_ext.stats.intervals import Estimate
 
-TITLES = {"as_is": "as the engines are on this machine", "set": "latencies set: a pass of 8 and 32 ms"}
+TITLES = {  # of the first panels
+    "as_is": "Completion, engines as they are here:\nshorter bars are sooner done",
+    "set": "Completion, passes of 8 and 32 ms:\nshorter bars are sooner done",
+}
 SHADES = {"mean": "C0", "last": "C1"}
 STYLES = {"ranking": "-", "conformal in step": "--", "target only": ":"}
 PARTS_OF_TIME = {"T_c": "C0", "T_m": "C1", "idle": "0.85"}
@@ -45,15 +48,20 @@ class Figures:
 
 def plot(figures: Figures, path: Path, title: str) -> None:
     """Draw all panels for which there are figures."""
-    with drawing(path, 2, 4, figsize=(17, 7.5)) as (figure, axes):
+    with drawing(path, 2, 4, figsize=(25, 8.5)) as (figure, axes):
         for panel, (part, name) in zip(axes[0], TITLES.items(), strict=False):
             _bars(panel, figures.completions.get(part, {}), name)
         _speeds(axes[0, 2], figures)
-        _lines(axes[0, 3], figures.intensity, "asynchronous arithmetic intensity", "r = T_c / (T_m + T_s)")
+        _lines(
+            axes[0, 3],
+            figures.intensity,
+            "Share of the time in which engines compute,\nby the chains that run at once",
+            "r = T_c / (T_m + T_s)",
+        )
         _shares(axes[1, 0], figures)
         for panel, what in zip(axes[1, 1:], ("most calls", "most tokens", "seconds waited by a call"), strict=True):
             lines = {name: points for (key, name), points in figures.memory.items() if key == what}
-            _lines(panel, lines, "target", what)
+            _lines(panel, lines, f"What the target has to bear:\n{what}", what)
         figure.suptitle(title)
 
 
@@ -67,7 +75,7 @@ def _bars(panel: Any, systems: dict[str, dict[str, Estimate]], title: str) -> No
     panel.invert_yaxis()
     panel.set(title=title, xlabel="completion, s")
     if systems:
-        panel.legend(fontsize="small")
+        beside(panel)
 
 
 def _speeds(panel: Any, figures: Figures) -> None:
@@ -84,12 +92,12 @@ def _speeds(panel: Any, figures: Figures) -> None:
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_formatter("{x:g}")
     panel.set(
-        title="by arithmetic from the chunks",
+        title="Below 1 conformal is sooner done\n(by arithmetic from the chunks)",
         xlabel="target's pass over the draft's",
         ylabel="conformal over synchronous",
     )
     if figures.scheduled:
-        panel.legend(fontsize="small")
+        beside(panel)
 
 
 def _lines(panel: Any, systems: dict[str, list[Point]], title: str, label: str) -> None:
@@ -100,9 +108,9 @@ def _lines(panel: Any, systems: dict[str, list[Point]], title: str, label: str) 
         )
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_formatter("{x:g}")
-    panel.set(title=title, xlabel="chains", ylabel=label, ylim=(0, None))
+    panel.set(title=title, xlabel="chains", ylabel=label)
     if systems:
-        panel.legend(fontsize="small")
+        beside(panel)
 
 
 def _shares(panel: Any, figures: Figures) -> None:
@@ -115,6 +123,6 @@ def _shares(panel: Any, figures: Figures) -> None:
             panel.barh(number, seconds, left=left, color=colour, label=what if not number else None)
             left += seconds
     panel.set_yticks(range(len(rows)), [f"{name}\n{tag}" for name, tag in rows])
-    panel.set(title="engines, at the most chains", xlabel="seconds of a request")
+    panel.set(title="What each engine does meanwhile,\nat the most chains", xlabel="seconds of a request")
     if rows:
-        panel.legend(fontsize="small")
+        beside(panel)

@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, plotted, size, stored, track
-from benchmarks._lib.drawing import drawing
+from benchmarks._lib.command import benchmark, plotted, progress, size, stored, track
+from benchmarks._lib.drawing import Figures, below, drawing, of, point, rows
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.rows import read_rows
+from benchmarks._lib.runs import run_stack
+from benchmarks._lib.store import kept
 from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration
 from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate, relative_gap
@@ -39,9 +41,11 @@ from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.workers.huggingface.layer_lens import LayerLens
 
 BLOCK = 50  # problems that are run and stored together
+GREEDY_AT_ONCE = 64  # chains
 FULL, SKIP, EXIT, BOTH, RANDOM = "full verification", "skip gate", "layer exit", "skip gate and exit", "random skip"
 VOTE, MEAN_LOGPROB, FIRST = "vote", "best by mean log-probability", "one branch"
 WEIGHED = "vote weighed by mean log-probability"  # the default
+ONE_GREEDY = "one chain, greedy"
 NUM_STEPS = 25  # of each threshold of the curve
 
 Choice = Callable[[BranchedProblem], int]
@@ -145,6 +149,30 @@ def add_methods(report: Report, found: dict[str, Method]) -> None:
         report.bar(f"{name}: answers changed", float(np.mean(found[name].changed(found[FULL]))), "<=", 0.005)
 
 
+def add_greedy(
+    report: Report, config: StackConfig, judged: set[str], num_problems: int, default: Method, store: Path | None
+) -> None:
+    """One greedy chain of each problem that is judged: what branches have to beat."""
+    arguments = config.controller.args
+    sampling = arguments["sampling_params"] | {"temperature": 0.0, "max_tokens": arguments["max_tokens"]}
+    chain = {"type": "NativeGenerationController", "args": {"sampling_params": sampling}}
+    stack = config.resolved() | {"controller": chain, "max_parallel_requests": GREEDY_AT_ONCE}
+    samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=report.seed)
+
+    def find() -> dict[str, list[float]]:
+        with progress() as bars:
+            run = run_stack(ONE_GREEDY, stack, [sample for sample in samples if sample.id in judged], bars)
+        return {record.id: [float(bool(record.correct)), record.ledger["total"]["decoded"]] for record in run.records}
+
+    chains = kept(store, f"greedy_seed{report.seed}_{num_problems}_{len(judged)}", find)
+    right, decoded = zip(*(chains[name] for name in default.ids), strict=True)
+    report.difference(f"{ONE_GREEDY}: accuracy, %", right, questions=default.ids, scale=100)
+    report.difference(f"{ONE_GREEDY}: decoded tokens", decoded)
+    tokens = [sum(problem.num_tokens) for problem in default.problems]
+    report.difference("all branches: decoded tokens", tokens)
+    report.difference(f"{WEIGHED} against {ONE_GREEDY}: accuracy, points", default.right, right, default.ids, scale=100)
+
+
 def add_kinds(report: Report, found: dict[str, Method], gate: ConfidenceGate) -> None:
     """Skip rate and changed answers by kind of problem."""
     problems = found[FULL].problems
@@ -195,23 +223,22 @@ def curve(problems: Sequence[BranchedProblem]) -> list[tuple[float, float]]:
     return sorted(best.items())
 
 
-def plot(points: list[tuple[float, float]], found: dict[str, Method], gate: ConfidenceGate, path: Path) -> None:
+def plot(figures: Figures, points: list[tuple[float, float]], names: Sequence[str], path: Path) -> None:
     """Draw answers changed against skip rate, of all gates and of chance, and the accuracy of every method."""
-    problems = found[FULL].problems
-    rate = float(np.mean([gate.leader(problem.confidences) is not None for problem in problems]))
-    lost = float(np.mean(found[SKIP].changed(found[FULL])))
-    with drawing(path, 1, 2, figsize=(11, 4.2)) as (_, (left, right)):
-        left.plot(*np.transpose(points) * 100, ".", label="gates of all thresholds")
-        left.plot([0, 100], [0, 100 * points[-1][1]], "--", label="random skip")
-        left.plot(100 * rate, 100 * lost, "o", label="calibrated gate")
-        left.axhline(0.5, linewidth=0.8, color="grey")
+    with drawing(path, 1, 2, figsize=(12, 4.8)) as (figure, (left, right)):
+        left.plot(*np.transpose(points) * 100, ".", color="0.6", label="gates of all thresholds")
+        left.plot([0, 100], [0, 100 * points[-1][1]], "--", color="C1", label="random skip")
+        skipped, changed = of(figures, f"{SKIP}: skip rate", 100), of(figures, f"{SKIP}: answers changed", 100)
+        if skipped is not None and changed is not None:
+            point(left, skipped, changed, "calibrated gate", color="C0")
+        left.axhline(0.5, linewidth=0.8, color="black", label="0.5 % of the answers changed")
         left.set(xlabel="problems without verdicts, %", ylabel="answers changed, % of all")
-        left.legend(fontsize=8)
-        names = list(found)[::-1]
-        accuracy = [100 * float(np.mean(found[name].right)) for name in names]
-        right.barh(names, accuracy)
-        right.set(xlabel="accuracy, %", xlim=(min(accuracy) - 3, 100))
-        right.tick_params(labelsize=8)
+        left.set_title("A gate is worth something where it lies\nfar below the line of a random skip")
+        accuracies = {name: of(figures, f"{name}: accuracy, %") for name in names}
+        rows(right, {name: each for name, each in accuracies.items() if each is not None}, default=WEIGHED)
+        right.set(xlabel="accuracy, % (95 %)")
+        right.set_title("Accuracy of each way to choose, and of one greedy chain\n(bold, ring: the default)")
+        below(figure, left, 4)
 
 
 def measured(config: StackConfig, num_problems: int, seed: int, store: Path | None) -> list[BranchedProblem]:
@@ -322,6 +349,8 @@ def main(
     report.share("calibrated exit: verdicts read early", int(read.sum()), len(read))
     found = methods(calibration, test, report.seed)
     add_methods(report, found)
+    if samples is None:
+        add_greedy(report, config, {problem.id for problem in test}, num_problems, found[WEIGHED], store)
     add_kinds(report, found, gate)
     add_transfer(report, fit, test)
     points = curve(test)
@@ -330,7 +359,7 @@ def main(
             f"highest skip rate at most {most:.1%} changed", max((r for r, c in points if c <= most), default=0)
         )
     if plot_path is not None:
-        plot(points, found, gate, plot_path)
+        plot(report.figures, points, [*found, *([ONE_GREEDY] if samples is None else [])], plot_path)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ import click
 import numpy as np
 
 from benchmarks._lib.budget_types import ANSWER_TOKENS, DRAWN, PLANNED, hosted, questions, sweep, timed
-from benchmarks._lib.command import benchmark, size, stored
+from benchmarks._lib.command import benchmark, plotted, size, stored
+from benchmarks._lib.drawing import Figures, beside, drawing, of, point, points
 from benchmarks._lib.report import Report
 from benchmarks._lib.served_queue import Served, poisson, serve
 from scaffolding_ext import (
@@ -36,6 +37,7 @@ from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_bat
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
 from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept, read_sweep
 from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.stats.intervals import Estimate, wilson_interval
 from scaffolding_ext.tinylm.grammar import KINDS
 
 BLOCK = 20  # arrivals that are drawn together, since neighbours in a queue are alike
@@ -140,6 +142,36 @@ def study_served(
     report.bar(f"{name}, served: objective gained", gain.value, ">", 0)
 
 
+def plot(figures: Figures, swept: Swept, queues: Sequence[str], path: Path) -> None:
+    """Draw what thinking is worth to each type, and how right and how fast the plan and the single budget were."""
+    with drawing(path, 1, 1 + len(queues), figsize=(5 * (1 + len(queues)), 4.6)) as (_, (gains, *panels)):
+        for kind in swept.kinds:
+            counts = zip(kind.num_correct.tolist(), kind.num_answers.tolist(), strict=True)
+            shares = [Estimate(num / total, *wilson_interval(num, total)) for num, total in counts]
+            points(gains, kind.budgets, [Estimate(*(100 * end for end in share)) for share in shares], kind.kind)
+        gains.set(xlabel="budget of thinking, tokens", ylabel="accuracy, % (95 %)")
+        gains.set_title("What more thinking is worth\nto each type of question")
+        beside(gains)
+        for panel, queue in zip(panels, queues, strict=True):
+            for number, arm in enumerate(("plan", "uniform")):
+                seconds, right = (
+                    of(figures, f"{queue}, served, {arm}: {what}", scale)
+                    for what, scale in (("system time", 1), ("accuracy", 100))
+                )
+                if seconds is not None and right is not None:
+                    name = f"{arm}, served"
+                    point(panel, seconds, right, name, color=f"C{number}", is_default=arm == "plan")
+                    tail = of(figures, f"{queue}, {arm}: p95 of system time")
+                    if tail is not None:
+                        panel.plot(tail.value, right.value, "|", ms=12, color=f"C{number}", label=f"{arm}, p95 of time")
+                told = [of(figures, f"{queue}, forecast, {arm}: {what}") for what in ("system time", "accuracy")]
+                if told[0] is not None and told[1] is not None:
+                    panel.plot(told[0].value, 100 * told[1].value, "x", color=f"C{number}", label=f"{arm}, forecast")
+            panel.set(xlabel="seconds from arrival to answer", ylabel="accuracy, % (95 %)")
+            panel.set_title(f"{queue}: further left is sooner,\nhigher is right more often")
+        beside(panels[-1])
+
+
 @benchmark("studies.budgets --store runs/budgets")
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model, or a folder.")
 @click.option("--worth", default=20.0, show_default=True, help="A right answer, in services of --middle tokens.")
@@ -151,6 +183,7 @@ def study_served(
 @size("--num_queries", 50_000, quick=2_000, help="Queries simulated.", least=1000)
 @click.option("--places", "queues", multiple=True, type=int, default=(1, 16), show_default=True, help="At once.")
 @stored
+@plotted
 def main(
     report: Report,
     model: str,
@@ -163,6 +196,7 @@ def main(
     num_queries: int,
     queues: tuple[int, ...],
     store: Path | None,
+    plot_path: Path | None,
 ) -> None:
     """A plan of budgets against the best single budget, in simulated and in served queues."""
     with tempfile.TemporaryDirectory() as folder:
@@ -181,6 +215,8 @@ def main(
             rate = load * queue.capacity / service
             demand = replace(alone, arrival_rate=rate, alpha=worth * service, queue=queue)
             study_queue(report, server, f"{places} at once", demand, swept, seconds, num_queries)
+    if plot_path is not None:
+        plot(report.figures, swept, [f"{places} at once" for places in queues], plot_path)
 
 
 def study_queue(

@@ -23,14 +23,17 @@ from benchmarks._lib.conformal_figures import CHAIN_COUNTS, SHOWN_DECISIONS, Fou
 from benchmarks._lib.draft_target import (
     Answered,
     Calibrated,
+    GreedyChain,
     Setting,
     answered,
     calibrated,
     controller,
+    greedy_chains,
     pooled_rates,
 )
 from benchmarks._lib.lab import AT_ONCE, MODELS, Lab
 from benchmarks._lib.report import Report
+from benchmarks._lib.runs import GREEDY
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, ReflectionWords, Verdict
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
 from scaffolding_ext.controllers.draft_target.p_values import p_values
@@ -43,7 +46,7 @@ ENOUGH_DECISIONS = 300  # of a turn, for a bar
 OTHER_LENGTH = 5 / 7  # the paper calibrates on chunks of 500 tokens and decides on chunks of 700
 NUM_SPLITS = 200
 LEAST_MARK = 5  # of SpecReason's scale from 0 to 9
-PARTS = ("alone", "words", "marks", "conditional", "lengths", "growing")
+PARTS = ("alone", "greedy", "words", "marks", "conditional", "lengths", "growing")
 POWER_Z = 1.96 + 1.2816  # two-sided 0.05, power 0.9
 
 
@@ -104,6 +107,19 @@ class Study:
             return [a._replace(target_tokens=a.decoded) for a in block.answered("target_only", made, workers)]
 
         self.show("target only", None, target_only)
+
+    def greedy(self) -> None:
+        """One greedy chain of either model: what costs nothing but itself."""
+        params = {"temperature": 0.0, "max_tokens": self.setting.max_tokens}
+        for tag in MODELS:
+
+            def chains(block: Block, tag: str = tag) -> list[GreedyChain]:
+                return greedy_chains(block.lab, f"greedy_{tag}", tag, params, block.samples)
+
+            found = [chain for block in self.blocks for chain in chains(block)]
+            name = f"{tag} only{GREEDY}"
+            for what in GreedyChain._fields:
+                self.report.difference(f"{name}: {what}", [float(getattr(chain, what)) for chain in found])
 
     def conformal(self, block: Block, alpha: float) -> list[Answered]:
         """Conformal take-over with pools of the block's own questions."""
@@ -279,6 +295,7 @@ def main(
             study.level(alpha, compared=number < compared, ranked=number < ranked)
         steps = {
             "alone": study.alone,
+            "greedy": study.greedy,
             "words": study.words,
             "marks": study.marks,
             "conditional": lambda: study.conditional(alphas[0]),
@@ -289,7 +306,12 @@ def main(
             if part != "none":
                 steps[part]()
     if plot_path is not None:
-        plot(study.found, plot_path, f"{num_problems * num_blocks} questions, {num_chains} chains, {MODELS['target']}")
+        plot(
+            study.found,
+            report.figures,
+            plot_path,
+            f"{num_problems * num_blocks} questions, {num_chains} chains, {MODELS['target']}",
+        )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, plotted, size, track
-from benchmarks._lib.drawing import drawing
+from benchmarks._lib.drawing import Figures, below, drawing, of, points
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks._lib.rows import read_rows, text_of
@@ -280,24 +280,22 @@ def report_rejected(report: Report, chunks: Chunks, replayed: Replay) -> None:
             report.difference(title, gap, questions=question)
 
 
-def plot(path: Path, report: Report, ties: Ties) -> None:
+def plot(figures: Figures, ties: Ties, path: Path) -> None:
     """Draw the rate by turn, a panel a level."""
-    turns = [turn for turn in range(100) if f"decisions turn {turn}" in report.figures]
-    few = [turn for turn in turns if (report.figures[f"decisions turn {turn}"]["value"] or 0) < ENOUGH_DECISIONS]
+    turns = [turn for turn in range(100) if f"decisions turn {turn}" in figures]
+    few = [turn for turn in turns if (figures[f"decisions turn {turn}"]["value"] or 0) < ENOUGH_DECISIONS]
     with drawing(path, 1, len(ALPHAS), figsize=(15, 4), sharex=True) as (figure, panels):
         for panel, alpha in zip(panels, ALPHAS, strict=True):
             for name in ("turn0", "per_turn", "own_turn0"):
-                points = [(turn, report.figures.get(f"{ties} {name} alpha {alpha} turn {turn}")) for turn in turns]
-                drawn = [(turn, point["value"], point["low"], point["high"]) for turn, point in points if point]
-                at, value, low, high = zip(*drawn, strict=True)
-                panel.plot(at, value, marker="o", markersize=3, label=CALIBRATIONS[name])
-                panel.fill_between(at, low, high, alpha=0.15)
+                rates = [(turn, of(figures, f"{ties} {name} alpha {alpha} turn {turn}")) for turn in turns]
+                drawn = [(turn, rate) for turn, rate in rates if rate is not None]
+                points(panel, [turn for turn, _ in drawn], [rate for _, rate in drawn], CALIBRATIONS[name])
             panel.axhline(alpha, color="black", linewidth=1, linestyle="--")
             if few:
                 panel.axvspan(min(few) - 0.5, max(turns) + 0.5, color="grey", alpha=0.1)
-            panel.set(title=f"alpha {alpha}", xlabel="turn", ylim=(0, 1))
+            panel.set(title=f"Should keep to {alpha} (dashed)", xlabel="turn", ylim=(0, 1))
         panels[0].set_ylabel("share of chunks taken over")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncol=3, frameon=False)
+        below(figure, panels[0], 3)
 
 
 @benchmark("studies.conformal_replay --runs FILE.jsonl.gz --plot_path rates.png")
@@ -319,7 +317,7 @@ def main(report: Report, runs: Path | None, splits: int, plot_path: Path | None)
     report_rates(report, chunks, grown, "random")
     report_strangeness(report, chunks, grown, ["growing", "coin"])
     if plot_path is not None:
-        plot(plot_path, report, "conservative")
+        plot(report.figures, "conservative", plot_path)
 
 
 if __name__ == "__main__":

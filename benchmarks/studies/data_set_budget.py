@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, plotted, progress, size
-from benchmarks._lib.drawing import bars_of, drawing
+from benchmarks._lib.drawing import below, drawing, points
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks.studies.vote_replay import simulated
@@ -116,25 +116,23 @@ def plot(figures: Mapping[str, Mapping[str, float | None]], path: Path) -> None:
         return [Estimate(*(float(each[end] or 0.0) for end in Estimate._fields)) for each in found]
 
     shares = [share for share in SHARES if f"{EVEN} at {share:.0%}: tokens" in figures]
-    with drawing(path, 1, 2, figsize=(12, 4.5)) as (_, (right, gained)):
+    with drawing(path, 1, 2, figsize=(12, 5)) as (figure, (right, gained)):
         for name in BUYERS:
             tokens = [each.value / 1000 for each in points_of(name + " at {}: tokens")]
-            line = ".--" if name == SKYLINE else ".-"
-            right.plot(tokens, [each.value for each in points_of(name + " at {}: right, %")], line, label=name)
+            line = "o--" if name == SKYLINE else "o-"
+            points(right, tokens, points_of(name + " at {}: right, %"), name, fmt=line)
             if name not in (EVEN, SKYLINE):
                 over = points_of(f"{name} against {EVEN} at {{}}: points")
-                values = [each.value for each in over]
-                budgets = [100 * share for share in shares]
-                gained.errorbar(budgets, values, yerr=bars_of(over), fmt=".-", capsize=3, label=name)
+                points(gained, [100 * share for share in shares], over, name, color=f"C{list(BUYERS).index(name)}")
         alone = (figures[f"{BY_ITSELF}: {figure}"]["value"] for figure in ("tokens", "right, %"))
         tokens_alone, right_alone = (float(value or 0.0) for value in alone)
         right.plot(tokens_alone / 1000, right_alone, "k*", label=BY_ITSELF)
         right.set(xlabel="decoded tokens of all questions, thousands", ylabel="right votes, %")
         gained.axhline(0.0, color="k", linewidth=0.8)
         gained.set(xlabel="budget, % of the tokens of all samples", ylabel="points over even spending (95 %, paired)")
-        for axes in (right, gained):
-            axes.legend(fontsize=8)
-            axes.grid(alpha=0.3)
+        right.set_title("What lies higher is right more often for as many tokens")
+        gained.set_title("Above 0 a way to spend beats an even share for each question")
+        below(figure, right, 4)
 
 
 @benchmark("studies.data_set_budget --samples runs/votes/samples.jsonl --plot_path runs/data_set_budget.png")

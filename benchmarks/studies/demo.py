@@ -19,7 +19,7 @@ import numpy as np
 from rich.progress import Progress
 
 from benchmarks._lib.command import benchmark, progress, size
-from benchmarks._lib.drawing import bars_of, drawing
+from benchmarks._lib.drawing import Figures, below, drawing, frontier
 from benchmarks._lib.provenance import PLACE
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import (
@@ -42,7 +42,7 @@ from scaffolding_ext.evaluation.report.html_report.page import write_report
 from scaffolding_ext.evaluation.report.report import text_of
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.tables import Table, console
-from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap
+from scaffolding_ext.stats.intervals import Estimate
 
 NUM_VOTES = 8
 VOTE, STOPPED_VOTE = f"vote of {NUM_VOTES}", f"vote of {NUM_VOTES}, stopped early"
@@ -83,27 +83,14 @@ def show(report: Report) -> None:
         print(line)
 
 
-def plot(runs: dict[str, Run], path: Path, report: Report) -> None:
+def plot(figures: Figures, runs: dict[str, Run], path: Path) -> None:
     """Draw accuracy against decoded tokens, each method with both intervals, and beside it the tokens by purpose."""
-    with drawing(path, 1, 2, figsize=(11, 4.5)) as (_, (left, right)):
-        for name, run in runs.items():
-            tokens = paired_bootstrap(run.decoded, np.zeros(len(run.decoded)), rng=report.rng)
-            accuracy = Estimate(float(np.mean(run.correct)), *run.summary.accuracy_interval)
-            left.errorbar(
-                tokens.value,
-                100 * accuracy.value,
-                xerr=bars_of([tokens]),
-                yerr=bars_of([accuracy], 100),
-                fmt="s" if name.endswith(GREEDY) else "o",
-                capsize=4,
-                elinewidth=5 if CUT in name else 1.5,  # two methods of equal tokens lie above each other
-                alpha=0.5 if CUT in name else 1,
-                label=name,
-            )
-        left.set(xlabel="decoded tokens a problem, all purposes", ylabel="accuracy, %")
-        left.grid(alpha=0.3)
-        left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+    with drawing(path, 1, 2, figsize=(12, 4.8)) as (figure, (left, right)):
+        frontier(left, figures, list(runs), default=DYNASOR)
+        left.set_title("What lies further left decodes less, what lies higher is right more often")
+        below(figure, left, 4)
         _stack_purposes(runs, right)
+        right.set_title("What the tokens were decoded for")
 
 
 def _stack_purposes(runs: dict[str, Run], axes: Any) -> None:
@@ -120,7 +107,7 @@ def _stack_purposes(runs: dict[str, Run], axes: Any) -> None:
         axes.annotate(f"{total:.0f}", (total, name), (4, 0), textcoords="offset points", va="center")
     axes.set(xlim=(0, 1.12 * base.max()), xlabel="decoded tokens a problem, by purpose")
     axes.invert_yaxis()
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
 
 
 def add_votes(report: Report, bars: Progress, samples: list[Sample], greedy: Run, model: str) -> None:
@@ -156,7 +143,7 @@ def main(
         plain = runs[PLAIN + GREEDY]
         first = Run(plain.records[:num_vote_problems], plain.seconds * num_vote_problems / num_problems)
         add_votes(report, bars, samples[:num_vote_problems], first, model)
-    plot(runs, plot_path, report)
+    plot(report.figures, runs, plot_path)
     folders = keep_runs(report_path.parent, {name: runs[name] for name in (PLAIN, CUT, DYNASOR)})
     compared = compare_runs(folders, seed=report.seed)
     write_report(report_path, compared, kept_samples(compared.runs, num_problems))

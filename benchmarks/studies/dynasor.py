@@ -24,10 +24,10 @@ import numpy as np
 from rich.progress import Progress
 
 from benchmarks._lib.command import benchmark, plotted, progress, size, stored
-from benchmarks._lib.drawing import drawing
+from benchmarks._lib.drawing import Figures, beside, drawing, frontier, point, points, ring
 from benchmarks._lib.replayed import SPACING, cut_of_as_many, record_chains
 from benchmarks._lib.report import Report
-from benchmarks._lib.runs import CUT, DYNASOR, GREEDY, PLAIN, Tally, add_side_by_side, side_by_side
+from benchmarks._lib.runs import CUT, DYNASOR, GREEDY, PLAIN, STACKS, Tally, add_side_by_side, side_by_side
 from benchmarks._lib.store import kept
 from scaffolding_ext import load_config
 from scaffolding_ext.controllers.chain import ProbeSchedule
@@ -35,6 +35,7 @@ from scaffolding_ext.controllers.chain.stopping import Consecutive, Rule, Window
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import NEVER, Outcome, cut_at, fixed_cuts, play
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap, wilson_interval
 from scaffolding_ext.stats.power import required_num_questions
 
 NUM_BLOCKS = 4  # of live problems, between which the methods take turns
@@ -159,26 +160,39 @@ def add_replayed(report: Report, chains: Sequence[RecordedChain], threshold: int
         report.figure(f"replayed, {name}: fired", float(np.mean(outcome.exits >= 0)))
     thresholds = [play(chains, Consecutive(number), ProbeSchedule(gap)) for number in THRESHOLDS]
     return {"fixed cuts": cuts, DYNASOR: thresholds} | {
-        name: [outcomes[name]] for name in ("random exit at the same rate", "oracle")
+        name: [outcomes[name]] for name in ("random exit at the same rate", "oracle", "as configured")
     }
 
 
-def plot(curves: dict[str, list[Outcome]], path: Path) -> None:
-    """Accuracy against decoded tokens, replayed."""
+def plot(figures: Figures, curves: dict[str, list[Outcome]], path: Path) -> None:
+    """Accuracy against decoded tokens: what ran live, drawn and greedy, and what was replayed."""
+    with drawing(path, 1, 2, figsize=(13, 4.6)) as (_, (live, replayed)):
+        frontier(live, figures, [name + suffix for suffix in ("", GREEDY) for name in STACKS], default=DYNASOR)
+        live.set_title("Live: what lies further left decodes less,\nwhat lies higher is right more often")
+        beside(live)
+        cuts = [_place(outcome) for outcome in curves["fixed cuts"]]
+        tokens = [each.value for each, _ in cuts]
+        replayed.plot(tokens, [each.value for _, each in cuts], color="0.4", label="fixed cuts")
+        replayed.fill_between(tokens, *zip(*((each.low, each.high) for _, each in cuts), strict=True), color="0.85")
+        places = [_place(outcome) for outcome in curves[DYNASOR]]
+        thresholds = f"{DYNASOR}: {THRESHOLDS[0]} to {THRESHOLDS[-1]} probes agree"
+        points(replayed, [each.value for each, _ in places], [each for _, each in places], thresholds)
+        for number, (where, accuracy) in zip(THRESHOLDS, places, strict=True):
+            replayed.annotate(str(number), (where.value, accuracy.value), (5, -12), textcoords="offset points")
+        for name in ("random exit at the same rate", "oracle"):
+            point(replayed, *_place(curves[name][0]), name)
+        ring(replayed, *(each.value for each in _place(curves["as configured"][0])))
+        replayed.set(xlabel="decoded tokens a problem, probes counted", ylabel="accuracy, %")
+        replayed.set_title("Replayed: a rule is worth its probes where it lies above\nthe band of fixed cuts")
+        beside(replayed)
 
-    def place(outcome: Outcome) -> tuple[float, float]:
-        return float(outcome.costs["decoded"].mean()), 100 * float(outcome.right.mean())
 
-    with drawing(path, figsize=(6.4, 4.2)) as (_, axes):
-        for name, outcomes in curves.items():
-            means = np.array([place(outcome) for outcome in outcomes])
-            axes.plot(*means.T, marker="." if name == "fixed cuts" else "o", label=name)
-        for number, outcome in zip(THRESHOLDS, curves[DYNASOR], strict=True):
-            axes.annotate(str(number), place(outcome), (4, -10), textcoords="offset points")
-        axes.set(xlabel="decoded tokens a problem, probes counted", ylabel="accuracy, %")
-        axes.set_title("DynasorCoT: 2 to 6 probes must agree", fontsize="medium")
-        axes.grid(alpha=0.3)
-        axes.legend(loc="lower right")
+def _place(outcome: Outcome) -> tuple[Estimate, Estimate]:
+    """Mean decoded tokens, and accuracy in per cent."""
+    decoded, number = outcome.costs["decoded"], len(outcome.right)
+    tokens = paired_bootstrap(decoded, np.zeros(number), rng=np.random.default_rng(0))
+    accuracy = (float(outcome.right.mean()), *wilson_interval(int(outcome.right.sum()), number))
+    return tokens, Estimate(*(100 * end for end in accuracy))
 
 
 @benchmark("studies.dynasor --num_problems 1000 --plot_path frontier.png")
@@ -211,7 +225,7 @@ def main(
     add_live(report, by_seed)
     curves = add_replayed(report, chains, threshold, gap)
     if plot_path is not None:
-        plot(curves, plot_path)
+        plot(report.figures, curves, plot_path)
 
 
 if __name__ == "__main__":

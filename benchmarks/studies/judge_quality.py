@@ -22,7 +22,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
-from benchmarks._lib.drawing import drawing
+from benchmarks._lib.drawing import below, drawing, points
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.report import Report
 from benchmarks._lib.searching import (
@@ -222,33 +222,24 @@ def add_difficulty(report: Report, found: Mapping[Cell, Sequence[Searched]], cur
 
 def plot(drawn: Mapping[str, Sequence[Point]], baselines: Sequence[Any], path: Path) -> None:
     """Points above a vote at equal tokens by the judge's AUC, and accuracy against all tokens, a panel a judge."""
-    points = drawn["elected"]
-    widths = sorted({point.cell.width for point in points})
-    names = list(dict.fromkeys(point.cell.name for point in points))
-    aucs = sorted({point.cell.auc for point in points})
+    elected = drawn["elected"]
+    widths = sorted({each.cell.width for each in elected})
+    names = list(dict.fromkeys(each.cell.name for each in elected))
+    aucs = sorted({each.cell.auc for each in elected})
     colours = {name: f"C{number}" for number, name in enumerate(names)}
     columns = max(len(widths) * len(BASES), 3)
-    with drawing(path, 3, columns, figsize=(5 * columns, 14), squeeze=False) as (_, axes):
+    with drawing(path, 3, columns, figsize=(4.5 * columns, 13), squeeze=False) as (figure, axes):
         for axis in axes.flat:
             axis.set_visible(False)
         panels = [(base, width) for base in BASES for width in widths]
         for axis, (base, width) in zip(axes[0], panels, strict=False):
             axis.set_visible(True)
             for name in names:
-                own = sorted((p for p in points if p.cell[:2] == (name, width)), key=lambda p: p.cell.auc)
-                gains = [p.gains[base] for p in own]
-                xs = [p.cell.auc for p in own]
-                axis.plot(xs, [gain.value for gain in gains], "o-", color=colours[name], label=name)
-                axis.fill_between(
-                    xs, [gain.low for gain in gains], [gain.high for gain in gains], alpha=0.08, color=colours[name]
-                )
-            axis.axhline(0, color="grey", linewidth=0.8)
-            axis.set(
-                xlabel="AUC of the judge, within a question",
-                ylabel="points above a plain vote",
-                title=f"{width} solutions, at equal {BASES[base]}",
-            )
-        axes[0, 0].legend(fontsize=7)
+                own = sorted((p for p in elected if p.cell[:2] == (name, width)), key=lambda p: p.cell.auc)
+                points(axis, [p.cell.auc for p in own], [p.gains[base] for p in own], name, color=colours[name])
+            axis.axhline(0, color="black", linewidth=0.8)
+            axis.set(xlabel="AUC of the judge, within a question", ylabel="points above a plain vote")
+            axis.set_title(f"Above 0 a search of {width} solutions beats\na vote of as many {BASES[base]}")
         places = [axis for row in axes[1:] for axis in row][: len(aucs)]
         for axis, auc in zip(places, aucs, strict=False):
             axis.set_visible(True)
@@ -258,18 +249,12 @@ def plot(drawn: Mapping[str, Sequence[Point]], baselines: Sequence[Any], path: P
                     axis.plot(curve.tokens.mean(axis=0), 100 * curve.right.mean(axis=0), style, label=name, linewidth=1)
             for name in names:
                 own = sorted(
-                    (p for p in points if p.cell.name == name and p.cell.auc == auc), key=lambda p: p.cell.width
+                    (p for p in elected if p.cell.name == name and p.cell.auc == auc), key=lambda p: p.cell.width
                 )
-                axis.plot(
-                    [p.tokens for p in own], [p.accuracy.value for p in own], "o-", color=colours[name], label=name
-                )
-            axis.set(
-                xlabel="tokens of policy and judge",
-                ylabel="accuracy, %",
-                title=f"AUC of the judge {auc:g}",
-                ylim=(40, 100),
-            )
-            axis.legend(handles=axis.lines[:3] if baselines else [], fontsize=7)
+                points(axis, [p.tokens for p in own], [p.accuracy for p in own], name, color=colours[name])
+            axis.set(xlabel="tokens of policy and judge", ylabel="accuracy, %")
+            axis.set_title(f"AUC of the judge {auc:g}: a search pays\nwhere it lies above the black lines")
+        below(figure, places[0], 6)
 
 
 @benchmark("studies.judge_quality --num_questions 60 --store runs/judge_quality")

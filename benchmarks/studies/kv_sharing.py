@@ -45,7 +45,7 @@ from benchmarks._lib.branch_cell import (
     run_cell,
 )
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
-from benchmarks._lib.drawing import bars_of, drawing
+from benchmarks._lib.drawing import beside, drawing, points
 from benchmarks._lib.report import Report
 from benchmarks._lib.store import kept
 from benchmarks.engines.huggingface_bandwidth import SHAPES, random_model
@@ -202,17 +202,17 @@ def _gates(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]]]
 
 
 def _plot(ratios: dict[str, dict[tuple[int, int], Estimate]], path: Path) -> None:
-    with drawing(path, figsize=(9, 4.5)) as (_, axes):
+    with drawing(path, figsize=(11, 4.8)) as (_, axes):
         for number, (switch, cells) in enumerate(ratios.items()):
             places = np.arange(len(cells)) + 0.1 * (number - len(ratios) // 2)  # side by side
-            estimates = list(cells.values())
-            axes.errorbar(places, [e.value for e in estimates], yerr=bars_of(estimates), fmt="o", label=switch)
-        axes.axhline(1.0, color="gray", linewidth=0.8)
+            points(axes, places.tolist(), list(cells.values()), switch, fmt="o")
+        axes.axhline(1.0, color="black", linewidth=1.0, label=f"{BLOCKS} (what engines do)")
         axes.set_xticks(np.arange(len(cells)), [f"{n}\n{t}" for n, t in cells])
         axes.set_yscale("log")
-        axes.set_xlabel("tokens of the prefix, and of a branch")
-        axes.set_ylabel(f"CPU seconds, those of {BLOCKS} = 1")
-        axes.legend()
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set(xlabel="tokens of the prefix, and of a branch", ylabel=f"CPU seconds, {BLOCKS} = 1 (log)")
+        axes.set_title(f"Above the line {BLOCKS} save; below it something saves on top of them")
+        beside(axes)
 
 
 if __name__ == "__main__":

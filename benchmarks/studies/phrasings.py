@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
-from benchmarks._lib.drawing import drawing
+from benchmarks._lib.drawing import beside, drawing
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.phrasings import CHANGES_MEANING, GATE, LEVELS, SIGNALS, TEMPLATES, WORKER, Phraser, Row, shuffled
 from benchmarks._lib.provenance import DATA
@@ -215,15 +215,17 @@ def plot(outcome: Outcome, path: Path) -> None:
     """Draw reuse and agreement against tau by level, and agreement against reuse of every signal."""
     scores = outcome.scores[SIGNALS.index(GATE)]
     taus = np.quantile(scores, np.linspace(0, 1, 101))
-    with drawing(path, 1, 3, figsize=(14, 4.4)) as (_, (left, middle, right)):
+    with drawing(path, 1, 3, figsize=(18, 4.4)) as (_, (left, middle, right)):
         for level, name in enumerate(LEVELS):
             own = outcome.levels == level
             stays = [scores[own] >= tau for tau in taus]
             left.plot(taus, [100 * each.mean() for each in stays], label=f"{level}: {name}")
             middle.plot(taus, [100 * outcome.agrees[own][each].mean() if each.any() else np.nan for each in stays])
         left.set(xlabel=f"tau ({GATE})", ylabel="branches that stay, %")
-        left.legend(fontsize=8)
+        left.set_title("How many branches stay\non the prompt's KV")
+        beside(left)
         middle.set(xlabel=f"tau ({GATE})", ylabel="answers that agree, of branches that stay, %", ylim=(0, 102))
+        middle.set_title("Whether those that stay\nanswer as they would alone")
         for signal, own in zip(SIGNALS, outcome.scores, strict=True):
             found = curve(own, outcome.agrees)
             right.plot(100 * found.reused, 100 * found.agreeing, label=signal)
@@ -232,7 +234,8 @@ def plot(outcome: Outcome, path: Path) -> None:
         right.axhspan(100 * chance.low, 100 * chance.high, color="grey", alpha=0.2)
         right.axhline(100 * LEAST, linewidth=0.8, color="black")
         right.set(xlabel="branches that stay, %", ylabel="answers that agree, %", ylim=(0, 102))
-        right.legend(fontsize=8)
+        right.set_title("A signal is worth something where it lies\nabove the band of a random choice")
+        beside(right)
 
 
 def measured(lab: Lab, phraser: Phraser, samples: Sequence[Sample]) -> list[Row]:

@@ -22,7 +22,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size
-from benchmarks._lib.drawing import drawing
+from benchmarks._lib.drawing import beside, drawing
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.budgets.queueing import TaskType, solve
@@ -98,15 +98,18 @@ def study_table_1(report: Report, plot_path: Path | None) -> None:
     report.bar(f"Table I: random roundings below eq. 41, of {NUM_ROUNDINGS:,}", broken, "<=", 0)
     if plot_path is None:
         return
-    with drawing(plot_path.with_stem(f"{plot_path.stem}_table_1"), 1, 2, figsize=(11, 4.5)) as (_, (bars, curves)):
+    with drawing(plot_path.with_stem(f"{plot_path.stem}_table_1"), 1, 2, figsize=(13, 4.5)) as (_, (bars, curves)):
         named = {f"{tokens} for all": value for tokens, value in alike.items()}
         named["optimum"] = float(objective(mix, optimum))
         bars.bar(list(named), list(named.values()))
-        bars.set(ylabel="objective", title="figure 3: uniform budgets and the optimum")
+        bars.set(ylabel="objective", title="Figure 3: the optimum must be the highest bar")
         curves.plot(slices[:, SLICED], values, label="objective")
         curves.plot(slices[:, SLICED], bounds, "--", label="no rounding falls below (eq. 41)")
-        curves.set(xlabel="tokens of GSM8K, the others at the optimum", title="figure 4: one budget")
-        curves.legend()
+        curves.set(
+            xlabel="tokens of GSM8K, the others at the optimum",
+            title="Figure 4: the largest objective is at the optimum's budget",
+        )
+        beside(curves)
 
 
 def study_simulation(report: Report, num_queries: int) -> None:

@@ -26,7 +26,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, progress, size, stored
-from benchmarks._lib.drawing import drawing
+from benchmarks._lib.drawing import Figures, below, drawing, of, points
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.orders import BASE, KNOWN, POLICIES, policy_of
 from benchmarks._lib.programs import CHAIN, VOTE, Floats, Problem, recorded, seconds_a_token, served
@@ -171,20 +171,33 @@ def add_live(report: Report, name: str, runs: list[Run], bases: list[Run]) -> No
     report.ratio(f"{name}: throughput, times first come", base_seconds, seconds)
 
 
-def plot(report: Report, path: Path) -> None:
-    """Mean time, and share in time, by policy and load: simulated as bars, live as points."""
-    with drawing(path, 1, 2, figsize=(10, 4)) as (_, axes):
-        for axis, (figure, label) in zip(
-            axes, (("mean, times first come", "mean time, times first come"), ("in time", "share in time")), strict=True
-        ):
-            for place, name in enumerate((*POLICIES, KNOWN)):
-                for source, mark in (("simulated", "-"), ("live", "o")):
-                    found = [report.figures.get(f"{source}, load {at:g}, {name}: {figure}") for at in LOADS]
-                    values = [each["value"] for each in found if each is not None and each["value"] is not None]
-                    if len(values) == len(LOADS):
-                        axis.plot(LOADS, values, mark, color=f"C{place}", label=name if mark == "-" else None)
-            axis.set(xlabel="load", ylabel=label)
-        axes[1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+def plot(figures: Figures, path: Path) -> None:
+    """Mean time, and share in time, by policy and load: lines are simulated, points with intervals are live."""
+    panels = {
+        "mean, times first come": (
+            "mean time, that of first come = 1",
+            1,
+            "Mean time: what lies below 1 is sooner done",
+        ),
+        "in time": ("programs in time, %", 100, "In time: what lies higher keeps more deadlines"),
+    }
+    with drawing(path, 1, 2, figsize=(12, 5)) as (figure, axes):
+        for axis, (name, (label, scale, title)) in zip(axes, panels.items(), strict=True):
+            for place, policy in enumerate((*POLICIES, KNOWN)):
+                for source in ("simulated", "live"):
+                    found = [of(figures, f"{source}, load {at:g}, {policy}: {name}", scale) for at in LOADS]
+                    values = [each for each in found if each is not None]
+                    if len(values) != len(LOADS):
+                        continue
+                    named = f"{policy} (the default), {source}" if policy == BASE else f"{policy}, {source}"
+                    if source == "simulated":
+                        points(axis, LOADS, values, named, fmt="-", color=f"C{place}", lw=1)
+                    else:
+                        apart = [at + 0.006 * (place - len(POLICIES) / 2) for at in LOADS]  # side by side
+                        points(axis, apart, values, named, fmt="o", color=f"C{place}")
+            axis.set(xlabel="load: share of what the engine can bear", ylabel=label, title=title)
+            axis.set_xticks(LOADS, [f"{at:g}" for at in LOADS])
+        below(figure, axes[1], 4)
 
 
 @benchmark("studies.scheduling --model tinylm/target --store runs/scheduling")
@@ -243,7 +256,7 @@ def main(
                 study_live(report, load, lab, recording.full, num_rounds, seconds, max_tokens)
         simulate(report, load, num_programs, num_rate_programs, num_timed)
     if plot_path is not None:
-        plot(report, plot_path)
+        plot(report.figures, plot_path)
 
 
 def replayed(path: Path, rng: np.random.Generator) -> tuple[list[Problem], list[RecordedProgram]]:

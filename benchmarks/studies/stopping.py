@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,11 +22,11 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, progress, size, stored
+from benchmarks._lib.drawing import GREEDY, Figures, beside, coloured, drawing, of, point, rows
 from benchmarks._lib.replayed import SPACING, STACK, Floats, Level, cut_of_as_many, record_chains
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import run_stack
 from scaffolding_ext import load_config
-from scaffolding_ext.evaluation.calibrate.chain_trial.drawing import plot_trial
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import COSTS, Outcome, cut_at, fixed_cuts
 from scaffolding_ext.evaluation.calibrate.chain_trial.trial import (
@@ -38,6 +38,7 @@ from scaffolding_ext.evaluation.calibrate.chain_trial.trial import (
     try_settings,
 )
 from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.stats.intervals import Estimate
 
 NUM_SETS = 2
 NUM_LOTS = 20  # random exits of each rule
@@ -46,6 +47,7 @@ LEVELS, CONFIDENCE = (0.01, 0.02, 0.05), 0.9
 LIVE_LOSS = 0.02
 COMPUTED = ("kept", "blocks", "nothing")
 ANY_RULE = "best of all rules"
+OVER_CUT = ": points over a fixed cut"
 CHEAP = ", no more computed than a cut"
 
 
@@ -266,20 +268,39 @@ def add_live(
     report.bar("live: decoded saved, to the forecast's upper end", saved.value - forecast.high, "<=", 0.0)
 
 
-def pooled(trials: Sequence[Trial]) -> Trial:
-    """All sets as one, for the picture."""
-
-    def joined(outcomes: Sequence[Outcome]) -> Outcome:
-        arrays = [np.concatenate([getattr(each, name) for each in outcomes]) for name in Outcome._fields[:-1]]
-        costs: Mapping[str, Floats] = {cost: np.concatenate([each.costs[cost] for each in outcomes]) for cost in COSTS}
-        return Outcome(*arrays, costs)
-
-    return Trial(
-        trials[0].settings,
-        [joined(outcomes) for outcomes in zip(*(trial.outcomes for trial in trials), strict=True)],
-        joined([trial.full for trial in trials]),
-        [joined(cuts) for cuts in zip(*(trial.cuts for trial in trials), strict=False)],
-    )
+def plot(figures: Figures, path: Path) -> None:
+    """Draw what every rule gains over a cut of as many tokens, and its accuracy against the tokens that it saves."""
+    names = [name.partition(OVER_CUT)[0] for name in figures if name.endswith(OVER_CUT)]
+    default = load_config(STACK).controller.args.get("rule", {"type": "consecutive"})["type"]
+    with drawing(path, 1, 2, figsize=(13, 5)) as (_, (gained, places)):
+        found = {name: of(figures, name + OVER_CUT) for name in names}
+        cut = of(figures, f"{ANY_RULE}: points over a greedy chain cut at as many tokens")
+        found[f"{ANY_RULE}, over a cut of chains that are {GREEDY}"] = cut
+        rows(gained, {name: each for name, each in found.items() if each is not None}, default=default)
+        gained.axvline(0.0, color="black", linewidth=0.8)
+        gained.set(xlabel="points over a fixed cut that decodes as many tokens (95 %)")
+        gained.set_title(
+            "Right of 0 a rule is worth its probes\n(bold, ring: the rule of the stack that ships, set here)"
+        )
+        for number, name in enumerate(name for name in names if not name.startswith(ANY_RULE)):
+            saved, accuracy = of(figures, f"{name}: decoded saved", 100), of(figures, f"{name}: accuracy", 100)
+            if saved is not None and accuracy is not None and not name.endswith(CHEAP):
+                point(places, saved, accuracy, name, is_default=name == default, **coloured(number))
+        whole, length = (
+            of(figures, f"whole chains: {what}", scale) for what, scale in (("accuracy", 100), ("decoded", 1))
+        )
+        if whole is not None and length is not None:
+            point(places, Estimate(0.0, 0.0, 0.0), whole, "whole chains", color="black")
+            accuracy, tokens = (
+                of(figures, "greedy whole chains: accuracy", 100),
+                of(figures, "greedy whole chains: decoded"),
+            )
+            if accuracy is not None and tokens is not None:
+                saved = Estimate(*(100 * (1 - end / length.value) for end in (tokens.value, tokens.high, tokens.low)))
+                point(places, saved, accuracy, f"whole chains, {GREEDY}", color="black")
+        places.set(xlabel="decoded tokens saved of whole chains, %", ylabel="accuracy, % (95 %)")
+        places.set_title("What lies further right saves more,\nwhat lies higher is right more often")
+        beside(places)
 
 
 @benchmark("studies.stopping --store FOLDER --plot_path frontier.png")
@@ -313,22 +334,15 @@ def main(
                 play_settings(root / str(seed), own, settings, lambda setting: bars.advance(bar))
                 for seed, own in zip(seeds, chains, strict=True)
             ]
-    full = pooled(trials).full
-    report.difference("whole chains: accuracy", full.right)
+    full = [trial.full for trial in trials]
+    report.difference("whole chains: accuracy", np.concatenate([each.right for each in full]))
     for cost in ("decoded", "kept"):
-        report.difference(f"whole chains: {cost}", full.costs[cost])
+        report.difference(f"whole chains: {cost}", np.concatenate([each.costs[cost] for each in full]))
     add_rules(report, chains, trials)
     add_greedy(report, greedy, trials)
     add_guarantee(report, trials, num_halves)
     if plot_path is not None:
-        both = pooled(trials)
-        plot_trial(
-            both,
-            None,
-            np.arange(len(both.full.right)),
-            f"{model}: means of {len(both.full.right):,} questions",
-            plot_path,
-        )
+        plot(report.figures, plot_path)
     if num_live:
         add_live(report, model, trials[0], chains[1], num_live, seeds[1])
 

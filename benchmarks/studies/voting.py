@@ -10,6 +10,7 @@ What the rules would do on many orders of the same samples, and on real models' 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,11 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, progress, size
-from benchmarks._lib.drawing import bars_of, drawing
+from benchmarks._lib.drawing import Figures, beside, drawing, frontier
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import TEMPERATURE, Run, add_run, compare_runs, run_stack, side_by_side
 from scaffolding_ext import load_config
 from scaffolding_ext.evaluation.run.datasets import load_dataset
-from scaffolding_ext.stats.intervals import paired_bootstrap
 
 ONE, FULL = "one sample", "all samples"
 OURS, THINKING = "leader change (ours)", "leader change over DynasorCoT"
@@ -88,18 +88,12 @@ def compare(report: Report, runs: dict[str, Run]) -> None:
     report.bar("decoded tokens saved with DynasorCoT inside, lower end", saved, ">=", 0.55)
 
 
-def plot(runs: dict[str, Run], path: Path, report: Report) -> None:
+def plot(figures: Figures, names: Sequence[str], path: Path) -> None:
     """Draw accuracy against decoded tokens, with intervals, a point a method."""
-    with drawing(path, figsize=(8, 4.5)) as (_, axes):
-        for name, run in runs.items():
-            if name != ONE:
-                accuracy = paired_bootstrap(run.correct, np.zeros(len(run.correct)), rng=report.rng)
-                tokens = float(np.mean(run.decoded))
-                axes.errorbar(
-                    tokens, 100 * accuracy.value, yerr=bars_of([accuracy], 100), fmt="o", capsize=3, label=name
-                )
-        axes.set(xlabel="decoded tokens a problem", ylabel="accuracy, % (95 %)")
-        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    with drawing(path, figsize=(10, 5)) as (_, axes):
+        frontier(axes, figures, names, default=OURS)
+        axes.set_title("A vote pays where it lies above every point to its left, the greedy chain's among them")
+        beside(axes)
 
 
 @benchmark("studies.voting --num_problems 200 --plot_path runs/voting.png")
@@ -136,7 +130,7 @@ def main(
     add_votes(report, votes, num_samples)
     compare(report, votes | single)
     if plot_path is not None:
-        plot(votes | single, plot_path, report)
+        plot(report.figures, [name for name in votes | single if name != ONE], plot_path)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ PLOTTED = tuple(
     f"studies.{name}"
     for name in (
         "branching",
+        "budgets",
         "conformal",
         "conformal_timing",
         "conformal_replay",
@@ -25,8 +26,10 @@ PLOTTED = tuple(
         "demo",
         "dynasor",
         "judge_quality",
+        "kv_sharing",
         "phrasings",
         "queueing",
+        "scheduling",
         "stopping",
         "voting",
     )
