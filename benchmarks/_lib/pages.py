@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,8 +70,18 @@ def pages(root: Path = ROOT) -> Iterator[Path]:
 
 
 def rewritten(text: str) -> str:
-    """A page with each figure and commit as its file has it; KeyError where there is none."""
-    return COMMIT.sub(_of_commit, FIGURE.sub(_of_figure, text))
+    """A page with each figure and commit as its file has it; what no file has stays, and `faults_of` says so."""
+
+    def kept(of: Callable[[re.Match[str]], str]) -> Callable[[re.Match[str]], str]:
+        def replaced(match: re.Match[str]) -> str:
+            try:
+                return of(match)
+            except KeyError:
+                return match[0]
+
+        return replaced
+
+    return COMMIT.sub(kept(_of_commit), FIGURE.sub(kept(_of_figure), text))
 
 
 def faults_of(place: str, text: str) -> Iterator[Fault]:
@@ -100,7 +110,7 @@ def _blank(match: re.Match[str]) -> str:
 
 def _of_figure(match: re.Match[str]) -> str:
     """A figure as its file has it, in the place of what the page has."""
-    figures = result(match["file"])["figures"]
+    figures = result(match["file"]).get("figures", {})
     if match["name"] not in figures:
         raise KeyError(f"{match['file']}.json has no figure {match['name']!r}")
     figure, scale = figures[match["name"]], 100 if match["scale"] else 1

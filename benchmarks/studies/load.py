@@ -1,10 +1,11 @@
-"""What DynasorCoT and votes over it decode and take while other requests run beside them, on the defaults.
+"""What DynasorCoT and votes over it decode and take while other requests run beside them.
 
     python -m benchmarks.studies.load --json > load.json
 
 Each model runs the same problems at each load, in stream and in chunk mode, as single chains and as votes of four. What
 is saved must not depend on the load: decoded tokens are compared with those of one request at a time, by question, and
-so are text, answer and trace, but for what the trace says of the lead. `--before` takes what an older tree printed by
+so are text, answer and trace, but for what the trace says of the lead. The chains' settings are those of the stack that
+ships (`configs:dynasor_cot`), which are not the defaults of the class. `--before` takes what an older tree printed by
 `--json` on the same machine, and compares the seconds with it.
 """
 
@@ -24,19 +25,19 @@ from benchmarks._lib.command import benchmark, progress, size
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from scaffolding_ext import (
-    DynasorCoTController,
     HuggingFaceWorker,
     MajorityVoteController,
     OpenAIWorker,
     Prompting,
     ScaffoldingLlm,
+    load_config,
 )
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.protocol import Worker
+from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.testing.server import OpenAIServer
 
 Mode = Literal["stream", "chunk"]
@@ -82,10 +83,7 @@ def serving(model: str, over_http: bool) -> Iterator[tuple[Worker, HuggingFaceWo
 
 def run(model: str, shape: str, mode: Mode, load: int, samples: list[Sample], seed: int, over_http: bool) -> Run:
     """All samples, so many at once."""
-    probe = AnswerProbe(max_tokens=8, sampling_params={"temperature": 1.0})  # as in configs:dynasor_cot
-    controller: BaseController = DynasorCoTController(
-        1200, 4, 32, probe=probe, mode=mode, sampling_params={"temperature": 0.7}
-    )
+    controller: BaseController = build_controller(load_config("configs:dynasor_cot", [f"controller.args.mode={mode}"]))
     if SHAPES[shape] > 1:
         controller = MajorityVoteController(controller, SHAPES[shape])
     controller.prompting = Prompting.for_model(model)

@@ -73,6 +73,16 @@ def test_pages_are_written_from_the_files() -> None:
 
 
 @pytest.mark.usefixtures("results")
+def test_what_no_file_has_stays_and_the_rest_is_written() -> None:
+    page = "1 %<!--yours: saved @ x100 .0-->, 1 %<!--mine: gained @ x100 .0-->, 1 %<!--mine: saved @ x100 .0-->"
+    written = pages.rewritten(page + ", commit 1, not run since<!--yours-->")
+    assert (
+        written == page.replace("1 %<!--mine: saved", "24 %<!--mine: saved") + ", commit 1, not run since<!--yours-->"
+    )
+    assert len([each for each in words(written) if "no figure" in each or "no yours.json" in each]) == 3
+
+
+@pytest.mark.usefixtures("results")
 def test_code_and_the_figures_of_others_need_no_marker() -> None:
     assert words("```\n12 % (10 to 14)\n```\nTheir 12 % (10 to 14)<!--source: the paper's table 2-->") == []
 
