@@ -12,7 +12,6 @@ from scaffolding_ext.controllers.chain import Chain, StreamChain, conclude
 from scaffolding_ext.controllers.chain.chain import LOOP
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.prompts.prompting import UNTHINKING_FAMILY, family_named
 from scaffolding_ext.prompts.sampling_params import (
     SAMPLING_FIELDS,
     apply_sampling_params,
@@ -137,7 +136,7 @@ class NativeGenerationController(BaseController):
                 show(task, chain.text, chain.prefix.token_ids)
         if chain.finish_reason == LOOP:
             params = {"temperature": 0.0, "max_tokens": _FORCED_TOKENS}
-            yield from conclude(task, chain, family, params, takes_any=True)
+            yield from conclude(task, chain, family, params)
             return
         prefix = chain.prefix
         reason = "length" if chain.finish_reason == "length" else "end"
@@ -161,7 +160,7 @@ class NativeGenerationController(BaseController):
 def _tool_answer(text: str, tools: Sequence[Mapping[str, Any]]) -> str | None:
     """The calls in a text in canonical JSON, or what it says; None where it says nothing, or a call cannot be read."""
     family = prompt_family()
-    if family != family_named(UNTHINKING_FAMILY):
+    if family.thinks:
         text = text.partition(family.think_close)[2]
     found = said(text, names_of(tools))
     if found.calls is None:

@@ -126,7 +126,6 @@ class BudgetForcingController(BaseController):
             family,
             self.answer_sampling_params,
             insist_on_answer=insists,
-            takes_any=insists,
             cause=cause if was_cut else None,
         )
 

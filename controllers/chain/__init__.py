@@ -7,14 +7,15 @@
 
 `start_chain` takes a `StreamChain` where the worker streams and a `ChunkChain` elsewhere; a controller may also make
 one of the two itself, or a `ControlledChain`, whose chunks another controller writes. `chain.prefix` is a snapshot,
-which `asking` turns into a task that asks for the answer so far (a probe); `asked_answer` reads it. A `ProbeSchedule`
-says where a chain is asked, and an `AnswerProbe` says how. A `Looker` asks for all that a stopping rule needs. `row_of`
-makes JSON of looks, and `probes_of` makes looks of that JSON. `conclude` ends the request with the chain's own answer,
-or asks for one; `close_with` ends it with an answer that the controller has already. `Loops` says whether a chain
-repeats itself: where `BaseController.loops` holds such an object, every chain of a request is ended there.
+which `asking` turns into a task that asks for the answer so far (a probe); `asked_answer` reads it, and
+`forced_answer` reads one that ends the chain, whether its box is closed or not. A `ProbeSchedule` says where a chain is
+asked, and an `AnswerProbe` says how. A `Looker` asks for all that a stopping rule needs. `row_of` makes JSON of looks,
+and `probes_of` makes looks of that JSON. `conclude` ends the request with the chain's own answer, or asks for one;
+`close_with` ends it with an answer that the controller has already. `Loops` says whether a chain repeats itself: where
+`BaseController.loops` holds such an object, every chain of a request is ended there.
 """
 
-from scaffolding_ext.controllers.chain.asking import asked_answer, asking, continuation
+from scaffolding_ext.controllers.chain.asking import asked_answer, asking, continuation, forced_answer
 from scaffolding_ext.controllers.chain.chain import Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.chain.controlled_chain import ControlledChain
@@ -46,6 +47,7 @@ __all__ = [
     "close_with",
     "conclude",
     "continuation",
+    "forced_answer",
     "probes_of",
     "row_of",
     "start_chain",

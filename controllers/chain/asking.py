@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaffolding_ext.answers import up_to_brace
+from scaffolding_ext.answers import begun_box, up_to_brace
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.prompting import encode
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params
@@ -47,3 +47,11 @@ def asking(prompt: GenerationTask, prefix: Prefix, suffix: str, sampling_params:
 def asked_answer(task: GenerationTask) -> str | None:
     """The answer in the response to `asking`; None where the box was not closed or is empty."""
     return up_to_brace(output_of(task)) or None
+
+
+def forced_answer(task: GenerationTask) -> str | None:
+    """The answer in the response to `asking` at the end of a chain, where there will be no other.
+
+    An answer whose box was not closed counts, too: it ends with its line. None where there is nothing in the box.
+    """
+    return begun_box(output_of(task))

@@ -148,7 +148,7 @@ class DynasorCoTController(BaseController):
         """
         set_sampling_params(task, sampling_params)
         family = self.family or prompt_family()
-        if self.family is None and family == family_named(UNTHINKING_FAMILY):
+        if self.family is None and not family.thinks:
             warnings.warn(
                 f"the model's chat template has no <think>: its chain is probed as an answer that it is writing, which "
                 f"suits a model that does not think (family={UNTHINKING_FAMILY!r} in the controller's arguments says "

@@ -7,14 +7,13 @@ from typing import Any
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import finish
-from scaffolding_ext.controllers.chain.asking import asked_answer, asking
+from scaffolding_ext.controllers.chain.asking import asked_answer, asking, forced_answer
 from scaffolding_ext.controllers.chain.chain import LOOP, Chain, Prefix
 from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.notes import notes_of
-from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.request.program import record
 
 
@@ -27,14 +26,14 @@ def conclude(
     exit_reason: str = "length",
     insist_on_answer: bool = True,
     at: Prefix | None = None,
-    takes_any: bool = False,
     cause: str | None = None,
 ) -> ControllerGenerator:
     """Work to `yield from` that ends the request with the chain as it stands; a chain that goes on is left.
 
     The output is the chain, where it has an answer of its own: in its end, or behind its closed thinking. Elsewhere
-    thinking is closed, where it is open, and the answer is asked for. A chunk that its budget ended stays open, for the
-    writer that goes on with it.
+    thinking is closed, where it is open, and the answer is asked for. An answer counts then whose box is not closed; it
+    ends with its line. Where the model says nothing, the last answer that the chain names counts. A chunk that its
+    budget ended stays open, for the writer that goes on with it.
 
     Args:
         task: Gets the output.
@@ -45,8 +44,6 @@ def conclude(
             ended with `"length"`, and one that was ended since it repeats itself with `"loop"`.
         insist_on_answer: Whether a chain that ended by itself without an answer is asked for one, too.
         at: Where the chain is left, if it has grown since the decision; None leaves it as it stands.
-        takes_any: Whether an answer counts whose box is not closed: it ends with its line. Where there is none, the
-            last answer that the chain names counts.
         cause: Why an answer had to be asked for, as `forced_answers` counts it; None: as the chain ended.
     """
     ended = chain.ended and at is None
@@ -68,11 +65,10 @@ def conclude(
     kept = without_end(prefix) if ended_by_itself else prefix
     forced, close = forcing(task, kept, family, sampling_params)
     yield [forced]
-    answer = asked_answer(forced)
-    if answer is None and takes_any:
-        answer = output_of(forced).strip(" }\n").partition("\n")[0] or extract(prefix.text)
-    cause = cause or (_silence(prefix.text, closed) if ended_by_itself else reason)
-    record("force", position=kept.num_tokens, answer=answer, cause=cause)
+    answer = forced_answer(forced) or extract(prefix.text)
+    cause = cause or (_silence(prefix.text, closed or not family.thinks) if ended_by_itself else reason)
+    is_closed = asked_answer(forced) is not None
+    record("force", position=kept.num_tokens, answer=answer, cause=cause, closed=is_closed)
     if answer is None:
         finish(task, prefix.text, prefix.token_ids, None, reason)
         return
@@ -86,9 +82,10 @@ def forced_answers(trace: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
     Args:
         trace: The request's decisions. Who makes a chain give its answer records the event `force`, with the answer
-            (None where there is none) and its cause: `"empty"`: the chain wrote nothing; `"open_thinking"`: it ended
-            within its thinking; `"no_answer"`: it ended without an answer; `"budget_ignored"`: its server let it think
-            beyond its budget; else the exit reason of a chain that was ended (`"length"`, `"budget"`, `"loop"`, ...).
+            (None where there is none), whether its box was `closed`, and its cause: `"empty"`: the chain wrote nothing;
+            `"open_thinking"`: it ended within its thinking; `"no_answer"`: it ended without an answer;
+            `"budget_ignored"`: its server let it think beyond its budget; else the exit reason of a chain that was
+            ended (`"length"`, `"budget"`, `"loop"`, ...).
     """
     forced: dict[str, int] = {}
     for event in trace:
@@ -115,9 +112,9 @@ def close_with(
     finish(task, prefix.text + family.as_shown(ending), ids, answer, exit_reason)
 
 
-def _silence(text: str, closed: bool) -> str:
-    """How a chain that ended by itself left its answer out."""
-    return "no_answer" if closed else "open_thinking" if text.strip() else "empty"
+def _silence(text: str, is_said: bool) -> str:
+    """How a chain that ended by itself left its answer out, whether its text was said to the user or thought."""
+    return "empty" if not text.strip() else "no_answer" if is_said else "open_thinking"
 
 
 def without_end(prefix: Prefix) -> Prefix:

@@ -13,9 +13,9 @@ from scaffolding_ext.controllers.chain import (
     Looker,
     Needs,
     Probe,
-    asked_answer,
     asking,
     conclude,
+    forced_answer,
     row_of,
     start_chain,
 )
@@ -111,7 +111,7 @@ class RecordChainController(BaseController):
                 "look",
                 **row_of(looks),
                 num_answer_tokens=_num_decoded(asked.tasks[0]),
-                forced=asked_answer(forced),
+                forced=forced_answer(forced),
                 num_forced_tokens=_num_decoded(forced),
             )
             yield from chain.grow(prefix.num_tokens + self.spacing)

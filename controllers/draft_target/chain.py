@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.chain import asked_answer
+from scaffolding_ext.controllers.chain import asked_answer, forced_answer
 from scaffolding_ext.controllers.chain.chain import LOOP
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
 from scaffolding_ext.controllers.chain.controlled_chain import written_chunk
@@ -176,10 +176,11 @@ class DraftTargetChain:
                 prefix = prefix._replace(token_ids=None)
             forced, close = forcing(self._prompt, prefix, family, sampling_params)
             yield from on_worker([[forced]], WorkerTag.DRAFT)
-            self.answer = asked_answer(forced)
+            self.answer = forced_answer(forced)
             if self.answer is not None:
                 self._closing = family.as_shown(close + self.answer + family.answer_end)
-            record("force", chain=self.index, answer=self.answer, cause=str(self.exit_reason))
+            is_closed = asked_answer(forced) is not None
+            record("force", chain=self.index, answer=self.answer, cause=str(self.exit_reason), closed=is_closed)
         record("end", chain=self.index, turns=self.turn, reason=self.exit_reason, answer=self.answer)
 
     def _write(self, writer: OnWorker, max_tokens: int) -> ControllerGenerator:

@@ -13,7 +13,7 @@ from scaffolding_ext import require
 from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
-from scaffolding_ext.controllers.chain.asking import asked_answer, asking
+from scaffolding_ext.controllers.chain.asking import asking, forced_answer
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.controllers.chain.ending import close_with
@@ -510,7 +510,7 @@ class _Search:
             return
         yield asked
         for node, task in zip(nodes, asked, strict=True):
-            node.answer = asked_answer(task)
+            node.answer = forced_answer(task)
         record("force", paths=[node.path for node in nodes], answers=[node.answer for node in nodes])
 
     def _seen(self, nodes: Sequence[Branch], classes: Sequence[int]) -> list[Leaf]:

@@ -7,7 +7,7 @@ One notion of equality serves votes, probes and scoring. `extract`, `equal` and 
 
 from scaffolding_ext.answers.comparison import compare
 from scaffolding_ext.answers.equality import Equality, equal, group
-from scaffolding_ext.answers.extraction import extract, up_to_brace
+from scaffolding_ext.answers.extraction import begun_box, extract, up_to_brace
 from scaffolding_ext.answers.verdict import Verdict
 
-__all__ = ["Equality", "Verdict", "compare", "equal", "extract", "group", "up_to_brace"]
+__all__ = ["Equality", "Verdict", "begun_box", "compare", "equal", "extract", "group", "up_to_brace"]

@@ -15,6 +15,8 @@ _PHRASE = re.compile(
     r"(?=\.\**\s+(?-i:[A-Z])|[\u3002\uff61]|\n|\Z)",
     re.IGNORECASE,
 )
+# Where an answer ends whose box nothing closes: with its line, its formula or its sentence.
+_LINE_END = re.compile(r"\n|\\\]|(?<!\\)\$|(?<=\w)\.\s+(?=[A-Z])")
 _CUT = re.compile(r"(?:\A\$+|\A\\[(\[]|\\(?:b(?:o(?:x(?:ed?)?)?)?)?)\Z")  # an answer that has only just been opened
 _MATHS = re.compile(r"\$\$([^$]+)\$\$|\$([^$]+)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
 _NUMBER = re.compile(
@@ -92,6 +94,18 @@ def up_to_brace(text: str) -> str | None:
                 return text[: token.start()].strip()
             depth -= 1
     return None
+
+
+def begun_box(text: str) -> str | None:
+    """What a text says in a box that stands open before it: up to the box's brace, or else the first line.
+
+    For an answer that a model is made to give: it is to be read even where the model never closes the box. Its first
+    line also ends with the formula (`$` or `\\]`), or with the sentence. None where it says nothing.
+    """
+    closed = up_to_brace(text)
+    if closed is not None:
+        return closed or None
+    return _LINE_END.split(text.strip().lstrip("$"), maxsplit=1)[0].strip() or None
 
 
 def _phrase(text: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scaffolding_ext.answers import extract
 from scaffolding_ext.doctor.exchange import Exchange
 from scaffolding_ext.prompts.family_choice import config_of
-from scaffolding_ext.prompts.prompting import COLLECTIONS, UNTHINKING_FAMILY, Prompting, model_folder
+from scaffolding_ext.prompts.prompting import COLLECTIONS, Prompting, model_folder
 from scaffolding_ext.workers.sampling_defaults import SamplingDefaults
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Examined(NamedTuple):
     @property
     def thinks(self) -> bool:
         """Whether the model is taken for one that thinks."""
-        return self.prompting is not None and self.prompting.choice.name != UNTHINKING_FAMILY
+        return self.prompting is not None and self.prompting.family.thinks
 
     @property
     def chains(self) -> list[Call]:

@@ -40,6 +40,7 @@ class PromptFamily(NamedTuple):
         step_verdict: Appended to a solution that ends in a step to ask whether that step is right; YES or NO follows.
         think_open: Marks the beginning of thinking in the completion, where the prompt does not open it.
         hidden: Special tokens in these texts: the model reads them, and they are in no text that a worker returns.
+        thinks: Whether its models think before they answer; the text of one that does not is its answer.
     """
 
     think_close: str
@@ -52,6 +53,7 @@ class PromptFamily(NamedTuple):
     step_verdict: str = "\n\nIs the work right up to here? Reply with YES or NO.\n"
     think_open: str = "<think>"
     hidden: tuple[str, ...] = ()
+    thinks: bool = True
 
     def as_shown(self, text: str) -> str:
         """A text of the family as a worker would return it: without its special tokens."""
@@ -81,12 +83,15 @@ FAMILIES: dict[str, PromptFamily | str] = {
         answer_end="}\n\\]",
     ),
     # Models without a mark for the end of thinking: nothing closes, and thinking out loud is the answer's beginning.
+    # Instruction-tuned models are asked to end with this sentence (Llama 3.1's prompt for MATH, lighteval's for AIME).
+    # The box stands in its line: a box on lines of its own is continued by LaTeX that often never closes it.
     "instruct": PromptFamily(
         think_close="</think>",  # which such a model never writes
-        probe="\n\n**Final Answer**\n\n\\[ \\boxed{",
-        close="\n\n**Final Answer:**\n\\[\n \\boxed{",
-        close_closed="\n\n**Final Answer:**\n\\[\n \\boxed{",
-        answer_end="}\n\\]",
+        probe="\n\nTherefore, the final answer is: $\\boxed{",
+        close="\n\nTherefore, the final answer is: $\\boxed{",
+        close_closed="\n\nTherefore, the final answer is: $\\boxed{",
+        answer_end="}$.",
+        thinks=False,
     ),
     # gpt-oss: thinking is a message in the channel `analysis`, the answer one in the channel `final` (OpenAI's harmony
     # format). The marks between them are special tokens, so that a completion reads "analysis...assistantfinal...".

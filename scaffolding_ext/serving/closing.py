@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from scaffolding_ext.answers import extract, up_to_brace
+from scaffolding_ext.answers import begun_box, extract
 from scaffolding_ext.controllers.chain import Prefix, continuation
 from scaffolding_ext.controllers.chain.ending import without_end
 from scaffolding_ext.controllers.prompting import encode
@@ -76,7 +76,11 @@ class Closing(NamedTuple):
             set_purpose(task, PROBE)
             yield [task]
             written = output_of(task)
-            said = written.rpartition(self.family.think_close)[2] if end is None else _boxed(written)
+            said = (
+                written.rpartition(self.family.think_close)[2]
+                if end is None
+                else (begun_box(written) or _rest(written))
+            )
             record("force", position=prefix.num_tokens, answer=said.strip() or None, cause=cause)
             if said.strip():
                 break
@@ -142,7 +146,6 @@ def closing_of(family: PromptFamily) -> str:
     return close[:end]
 
 
-def _boxed(written: str) -> str:
-    """The content of the opened box; its first line if the box was not closed."""
-    found = up_to_brace(written)
-    return found or written.strip(" }\n").partition("\n")[0]
+def _rest(written: str) -> str:
+    """The first line behind an opened box that was closed at once."""
+    return written.strip(" }\n").partition("\n")[0]

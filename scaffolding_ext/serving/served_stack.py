@@ -11,7 +11,7 @@ from scaffolding_ext.controllers.base import BaseController, honoured_by
 from scaffolding_ext.controllers.chain.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import UNTHINKING_FAMILY, Prompting, Turn, family_named
+from scaffolding_ext.prompts.prompting import Prompting, Turn
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.prompts.tool_calls import names_of
 from scaffolding_ext.protocol import GenerationTask
@@ -120,7 +120,7 @@ class ServedStack:
     @property
     def thinks(self) -> bool:
         """Whether its model thinks before it answers, according to its prompting."""
-        return self.prompting is not None and self.prompting.family != family_named(UNTHINKING_FAMILY)
+        return self.prompting is not None and self.prompting.family.thinks
 
     def document(self) -> dict[str, Any]:
         """Its entry in `/v1/models`."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.answers import extract, up_to_brace
+from scaffolding_ext.answers import begun_box, extract, up_to_brace
 
 
 @pytest.mark.parametrize(
@@ -183,3 +183,28 @@ def test_the_callers_own_extractor_goes_first_and_may_pass() -> None:
 def test_no_way_to_extract_gives_an_empty_answer(text: str) -> None:
     for answer in (extract(text, fallback="last"), extract(text, choices="ABC"), extract(text, extractor=str.strip)):
         assert answer is None or answer.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("5} so", "5"),
+        (r"\frac{1}{2}}\]", r"\frac{1}{2}"),
+        ("}", None),
+        ("} 5", None),  # closed, and nothing in it
+        ("", None),
+        (" \n ", None),
+        ("12 is it, I think\nand so on", "12 is it, I think"),
+        ("\n  \\textbf{Blue Sky}\n\\endbox{}\n\\]\n\nThe sky", r"\textbf{Blue Sky}"),
+        ("yes$. I hope it is correct.", "yes"),
+        (r"yes\]", "yes"),
+        (r"\$5$.", r"\$5"),
+        ("$5$", "5"),
+        ("Tokyo. The capital is", "Tokyo"),
+        ("3.5. So", "3.5"),
+        ("3.14", "3.14"),
+        ("{1, 2", "{1, 2"),
+    ],
+)
+def test_a_begun_box_is_read_up_to_its_brace_and_else_to_the_end_of_its_line(text, answer):
+    assert begun_box(text) == answer

@@ -142,6 +142,18 @@ def test_the_embedded_family_is_what_the_models_were_trained_on():
     assert all(text.endswith("{") for f in map(family_named, FAMILIES) for text in (f.probe, f.close, f.close_closed))
 
 
+def test_a_family_says_whether_it_thinks():
+    assert {name for name in FAMILIES if not family_named(name).thinks} == {"instruct"}
+
+
+def test_models_that_do_not_think_are_asked_within_a_line():
+    """A box on lines of its own is continued by LaTeX on lines of its own, which often never closes it."""
+    family = family_named("instruct")
+    texts = family.probe, family.close, family.close_closed
+    assert all("\n" not in text.strip() for text in (*texts, family.answer_end))
+    assert all(f"$\\boxed{{4{family.answer_end}" == text.split(": ")[1] + "4}$." for text in texts)
+
+
 @pytest.mark.parametrize("model", EMBEDDED)
 def test_the_end_of_thinking_stays_visible(model):
     prompting = Prompting.for_model(model)

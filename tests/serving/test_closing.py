@@ -212,9 +212,25 @@ def test_every_controller_gives_an_answer(serve: Any, prompting: Prompting, name
 
 
 def test_what_a_controller_could_not_force_is_asked_for_freely(serve: Any, prompting: Prompting) -> None:
-    served = serve(controller=DynasorCoTController(200, 99), model_worker=Speaking(prompting, "I think.", boxed="no"))
+    served = serve(controller=DynasorCoTController(200, 99), model_worker=Speaking(prompting, "I think.", boxed="}"))
     read = Read(served.url, "chat", False)
     assert read.content.endswith(SAID)
+
+
+@pytest.mark.filterwarnings("ignore:the model's chat template has no <think>")
+@pytest.mark.parametrize(("family", "cause"), [("smollm2", "no_answer"), ("qwen3", "open_thinking")])
+def test_the_chat_template_decides_whether_a_text_without_an_answer_counts_as_thinking(
+    serve: Any, saved_model: Any, family: str, cause: str
+) -> None:
+    class Capital(ScriptedWorker):
+        model = saved_model(family)
+
+    worker = Capital(lambda task: "Tokyo}" if (task.input_str or "").endswith("boxed{") else "It is Tokyo.")
+    served = serve(controller=DynasorCoTController(200, 99, mode="chunk"), model_worker=worker)
+    read = Read(served.url, "chat", False)
+    assert served.stack.thinks is (cause == "open_thinking")
+    assert (read.extras["answer"], read.extras["forced_answers"]) == ("Tokyo", {cause: 1})
+    assert served.metric("scaffolding_forced_answers_total", cause=cause, model="model") == 1
 
 
 def test_a_stop_string_that_leaves_nothing_is_what_the_client_asked_for(serve: Any, prompting: Prompting) -> None:

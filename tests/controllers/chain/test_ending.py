@@ -89,14 +89,14 @@ def test_closing_writes_prefix_and_answer(token_ids, prompt, inside):
 def concluded(prompt, run):
     """Finds what `conclude` writes for a chain that was grown so far (else to its end), the trace, and the ledger."""
 
-    def find(reply, budget=100, answer="4} and", position=None, make_chain=ChunkChain, **options):
+    def find(reply, budget=100, answer="4} and", position=None, make_chain=ChunkChain, family=FAMILY, **options):
         program, task = Program(), prompt()
         worker = ScriptedWorker(lambda asked: answer if purpose_of(asked) == PROBE else reply)
 
         def request():
             chain = make_chain(task, budget, {})
             yield from chain.grow(budget if position is None else position)
-            yield from conclude(task, chain, FAMILY, {"max_tokens": 9}, **options)
+            yield from conclude(task, chain, family, {"max_tokens": 9}, **options)
 
         def drive():
             enter_program(program)
@@ -105,7 +105,7 @@ def concluded(prompt, run):
         contextvars.copy_context().run(drive)
         fields = task.customized_result_fields
         result = (task.output_str, fields["answer"], fields["exit_reason"])
-        return result, [event["event"] for event in program.trace], program.ledger.by_purpose
+        return result, program.trace, program.ledger.by_purpose
 
     return find
 
@@ -122,7 +122,21 @@ THOUGHT = "so it is \\boxed{9}."
         ("no idea", {}, "no idea" + FAMILY.close + "4" + FAMILY.answer_end, "4", "end"),
         ("no idea", {"insist_on_answer": False}, "no idea", None, "end"),
         ("no</think> idea", {}, "no</think> idea" + FAMILY.close_closed + "4" + FAMILY.answer_end, "4", "end"),
-        ("no idea", {"answer": "none"}, "no idea", None, "end"),
+        ("no idea", {"answer": "}"}, "no idea", None, "end"),
+        (
+            "no idea",
+            {"answer": "4 or so\nand"},
+            "no idea" + FAMILY.close + "4 or so" + FAMILY.answer_end,
+            "4 or so",
+            "end",
+        ),
+        (
+            "the answer is: 3\nor not",
+            {"answer": "}", "budget": 20},
+            "the answer is: 3\nor " + FAMILY.close + "3" + FAMILY.answer_end,
+            "3",
+            "length",
+        ),
         # at its budget, and left for a reason
         (THOUGHT, {"budget": 5}, THOUGHT[:5] + FAMILY.close + "4" + FAMILY.answer_end, "4", "length"),
         (THOUGHT * 2, {"budget": len(THOUGHT)}, THOUGHT + FAMILY.close + "4" + FAMILY.answer_end, "4", "length"),
@@ -139,12 +153,34 @@ THOUGHT = "so it is \\boxed{9}."
 def test_a_chain_is_concluded_with_its_own_answer_or_one_that_is_asked_for(
     make_chain, reply, options, output, answer, reason, concluded
 ):
-    written, events, ledger = concluded(reply, make_chain=make_chain, **options)
+    written, trace, ledger = concluded(reply, make_chain=make_chain, **options)
     assert written == (output, answer, reason)
-    asked = answer == "4" or options.get("answer") == "none"
+    events = [event["event"] for event in trace]
+    asked = answer == "4" or "answer" in options
     assert events == (["end", "force"] if asked else ["end"])
     assert Purpose.DISCARDED not in ledger
     assert (Purpose.PROBE in ledger) is asked
+
+
+@pytest.mark.parametrize(
+    ("family", "reply", "cause"),
+    [
+        ("deepseek_r1", "Tokyo.", "open_thinking"),
+        ("deepseek_r1", "So.</think>Tokyo.", "no_answer"),
+        ("deepseek_r1", " ", "empty"),
+        ("instruct", "Tokyo.", "no_answer"),  # it does not think: what it wrote is what its user reads
+        ("instruct", " ", "empty"),
+    ],
+)
+def test_the_cause_of_a_forced_answer_tells_thinking_from_what_was_said(family, reply, cause, concluded):
+    _, trace, _ = concluded(reply, family=family_named(family))
+    assert forced_answers(trace) == {cause: 1}
+
+
+@pytest.mark.parametrize(("answer", "is_closed"), [("4} and", True), ("4 and", False), ("}", False)])
+def test_the_trace_says_whether_the_model_closed_the_box_of_its_forced_answer(answer, is_closed, concluded):
+    _, trace, _ = concluded("no idea", answer=answer)
+    assert trace[-1]["closed"] is is_closed
 
 
 def test_the_token_that_ended_a_chain_is_not_read_again_when_it_is_asked(prompt, run):
