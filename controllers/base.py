@@ -32,7 +32,8 @@ from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name, tag_names,
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.request.completion import Completion
 from scaffolding_ext.request.opened_program import in_program
-from scaffolding_ext.request.program import Asked, Program, current_program, record
+from scaffolding_ext.request.program import Program, current_program, record
+from scaffolding_ext.request.question import Question
 
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.chain.repetition import Loops
@@ -252,14 +253,8 @@ class BaseController(Controller):
         task.streaming_output_flag = streaming
         program.loops = self.loops
         if self.prompting is not None:
-            program.prompting, program.asked = (
-                self.prompting,
-                Asked(prompt, history, raw, kwargs.get("tools"), last_turn),
-            )
-            if last_turn is None and "tools" not in kwargs:
-                self.prompting.apply(task, history, raw)
-            else:
-                self.prompting.apply(task, history, raw, tools=kwargs.get("tools"), last_turn=last_turn)
+            program.question = Question(prompt, history, raw, kwargs.get("tools"), last_turn, self.prompting)
+            program.question.put(task)
         elif history:
             raise ConfigError("holds turns before the user's last, and this stack has no prompting for them", "history")
         elif kwargs.get("tools"):
@@ -313,8 +308,8 @@ def finish(
 def show(task: GenerationTask, text: str, token_ids: list[int] | None) -> None:
     """Hand a text to a streaming caller. The text must be final: no later decision may change it."""
     program = current_program()
-    if task.streaming_output_flag and program is not None and program.show is not None:
-        program.show(ScaffoldingOutput(text, token_ids))
+    if task.streaming_output_flag and program is not None and program.caller.show is not None:
+        program.caller.show(ScaffoldingOutput(text, token_ids))
 
 
 def honoured_by(controller: Controller) -> frozenset[str]:

@@ -107,7 +107,8 @@ class NativeGenerationController(BaseController):
         """Whether the task can be read while it is generated, and ended where it loops."""
         if notes_of(task).is_chunk:
             return False
-        is_shown = task.streaming_output_flag and program.show is None  # the host hands on what a worker streams, alone
+        # The host alone hands on what a worker streams.
+        is_shown = task.streaming_output_flag and program.caller.show is None
         is_one = type(task) is GenerationTask and (task.n or 1) == 1 and (task.best_of or 1) == 1
         is_bounded = task.max_tokens is not None or self._room(task) is not None
         return is_one and is_bounded and not is_shown and self.can_serve(WorkerTag.GENERATION, StreamGenerationTask)

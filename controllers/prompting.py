@@ -46,4 +46,4 @@ def longest_len(*texts: str) -> int:
 
 def _prompting() -> Prompting | None:
     program = current_program()
-    return None if program is None else program.prompting
+    return None if program is None else program.question.prompting

@@ -37,9 +37,9 @@ class OpenStreams(dict[str, set[T]]):
     def add(self, stream: T) -> None:
         """Note a stream of the task being served. Under a host without scopes it is kept until its program ends."""
         scope, program = current_scope.get(), current_program()
-        key = scope.scope_id if scope is not None else "" if program is None else program.id
+        key = scope.scope_id if scope is not None else "" if program is None else program.identity.id
         if scope is None and program is not None and key not in self:
-            program.at_end.append(lambda: asyncio.ensure_future(self.end(key)))
+            program.lifetime.at_end(lambda: asyncio.ensure_future(self.end(key)))
         self.setdefault(key, set()).add(stream)
 
     async def end(self, key: str) -> None:

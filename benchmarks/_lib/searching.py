@@ -75,7 +75,7 @@ class BlurredJudge(Scorer):
     def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
         program = current_program()
         assert program is not None
-        problem = self.problems[program.asked[0]]
+        problem = self.problems[program.question.prompt]
         for branch in branches:
             is_right = is_on_right_way(problem, branch)
             rng = np.random.default_rng(derive_seed(self.seed, problem.question, branch.path))
@@ -191,7 +191,7 @@ class Watched(Scorer):
         yield from self.scorer.score(branches)
         program = current_program()
         assert program is not None
-        problem = self.problems[program.asked[0]]
+        problem = self.problems[program.question.prompt]
         self.seen += [(problem.question, branch.value, is_on_right_way(problem, branch)) for branch in branches]
 
 
@@ -303,7 +303,7 @@ def searched(problem: Problem, result: Any) -> Searched:
         ledger.by_purpose.get(Purpose.VERIFY, TokenCounts()).prefilled,
         tree["num_nodes"],
         tree["most_tokens_held"],
-        result.program.elapsed(),
+        result.program.lifetime.elapsed(),
         rounds,
     )
 

@@ -89,7 +89,7 @@ class QueueAwareBudgetController(BaseController):
         if task_type is None and self.classifier is not None:
             task_type = self.classifier(task.input_str or "")
         program = current_program()
-        if program is not None and (figures := self.live.arrived(program.began, task_type)) is not None:
+        if program is not None and (figures := self.live.arrived(program.lifetime.began, task_type)) is not None:
             record("replan", **figures)
         plan = self.live.plan
         known = task_type in plan.budgets

@@ -88,15 +88,13 @@ def phrased(prompt: GenerationTask, template: str) -> GenerationTask:
     """
     program = current_program()
     wording = copy.copy(prompt)
-    if program is None or program.prompting is None:
+    if program is None or program.question.prompting is None:
         wording.input_str = template.replace(QUESTION, prompt.input_str or "")
         return wording
-    question, history, raw = program.asked[:3]
-    wording.input_str = question
-    program.prompting.apply(wording, history, raw)
-    if raw or wording.input_str != prompt.input_str:
-        why = "the prompt is raw" if raw else "the task is not the request's prompt alone"
+    question = program.question
+    question.put(wording)
+    if question.raw or wording.input_str != prompt.input_str:
+        why = "the prompt is raw" if question.raw else "the task is not the request's prompt alone"
         raise ConfigError(f"put the question in other words, and {why}: leave phrasings out", "phrasings")
-    wording.input_str = template.replace(QUESTION, question)
-    program.prompting.apply(wording, history, raw)
+    question.put(wording, template.replace(QUESTION, question.prompt))
     return wording

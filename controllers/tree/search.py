@@ -325,7 +325,7 @@ class _Search:
         """Say in the trace how far the search came; of a search that is given up, too."""
         if self._program is None:
             return
-        self._program.record(
+        self._program.trace.record(
             "tree",
             strategy=type(self._parts.strategy).__name__,
             reason=self._reason,
@@ -337,7 +337,7 @@ class _Search:
             most_tokens_held=self._most_held,
             spent=self._spent()._asdict(),
         )
-        self._program.publish_figures(
+        self._program.figures.publish(
             self._section,
             stop_reason={self._reason: 1},
             nodes=len(self._nodes),

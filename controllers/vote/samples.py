@@ -15,16 +15,16 @@ from scaffolding_ext.protocol import (
     Controller,
     GenerationTask,
     ParallelProcess,
-    current_scope,
 )
 from scaffolding_ext.protocol.notes import Purpose, noted_draws
 from scaffolding_ext.protocol.relay import Visit, relay
+from scaffolding_ext.request.branch import branch_path
 from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.request.ledger import Ledger, Meter
+from scaffolding_ext.request.parts import enter_part
 from scaffolding_ext.request.program import (
     current_program,
     discard,
-    enter_part,
     next_seed,
     publish_figures,
     record,
@@ -151,8 +151,7 @@ class Sampler:
             for index, noted in zip(indices, noted_draws(self._task, indices), strict=True)
         ]
         self.samples += new
-        scope = current_scope.get()
-        path = () if scope is None else tuple(scope.branch_path)
+        path = branch_path()
         process = ParallelProcess([], [], [])
         runs = [_Run(self.controller, sample, self._kwargs, self._variety) for sample in new]
         process.sub_gens = list(runs)

@@ -60,7 +60,7 @@ def run(
         result = llm.generate(prompt, timeout=timeout)
     if execution_trace is not None and result.execution is not None:
         try:
-            result.execution.save(execution_trace, result.program.id)
+            result.execution.save(execution_trace, result.id)
         except OSError as error:
             raise OutputError(f"cannot write to {execution_trace}: {error}") from error
     if as_json:
@@ -85,7 +85,7 @@ def _result_document(result: ScaffoldingResult) -> dict[str, Any]:
         "answer": result.answer,
         "exit_reason": result.exit_reason,
         "ledger": result.program.ledger.to_json(),
-        "seed": result.program.seed,
+        "seed": result.program.seeds.seed,
         "trace": result.program.trace,
     }
 

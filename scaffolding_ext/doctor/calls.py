@@ -75,4 +75,4 @@ class CallLog:
             finish_reason=finish_reason_of(task),
             has_logprobs=bool(task.logprobs),
         )
-        self._calls.setdefault("" if program is None else program.id, {})[id(task)] = call
+        self._calls.setdefault("" if program is None else program.identity.id, {})[id(task)] = call

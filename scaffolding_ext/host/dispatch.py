@@ -133,7 +133,7 @@ class Dispatcher:
             to_caller.extend(task.streaming_output_list)  # a controller may have put some there itself
             task.streaming_output_list = to_caller
         program = result.program
-        if program.seed is not None and (kind is GenerationTask or isinstance(task, GenerationTask)):
+        if program.seeds.seed is not None and (kind is GenerationTask or isinstance(task, GenerationTask)):
             notes = notes_of(task)
             if task.seed is None or task.seed == notes.host_seed:  # no controller has set it
                 _seed(task, program, notes)
@@ -189,7 +189,7 @@ def _seed(task: GenerationTask, program: Program, notes: TaskNotes) -> None:
     """
     if getattr(task, "request_handle", None) is not None:  # a stream goes on with its seed
         return
-    task.seed = program.next_seed()
+    task.seed = program.seeds.next()
     set_notes(task, notes._replace(host_seed=task.seed))
 
 

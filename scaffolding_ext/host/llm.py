@@ -146,8 +146,8 @@ class ScaffoldingLlm:
         prompt, timeout = arguments.checked_prompt(prompt), arguments.checked_seconds("timeout", timeout)
         within = arguments.checked_seconds("deadline", deadline) or self.deadline or timeout
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
-        program.deadline = None if within is None else program.began + within
-        program.cache_salt = cache_salt
+        program.lifetime.deadline = None if within is None else program.lifetime.began + within
+        program.caller.cache_salt = cache_salt
         if self.scheduling is not None:
             self.scheduling.take_in(program)
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)
@@ -258,7 +258,7 @@ class ScaffoldingLlm:
             self._inbox.clear()
         for request in arrived:
             timeouts.start_timeout(request)
-            self._waiting.add(request, request.program.priority)
+            self._waiting.add(request, request.program.place.priority)
         self._start_waiting()
 
     def _start_waiting(self) -> None:

@@ -68,13 +68,13 @@ class Request(ScaffoldingResult):
     async def run(self, prototype: Controller, dispatcher: Dispatcher) -> None:
         """Run a clone of the controller to its end, and keep its output or the error of any kind that ended it."""
         enter_program(self.program)
-        self.program.show = self.push
+        self.program.caller.show = self.push
         try:
             controller = clone_of(prototype)
             work = controller.generate(self.prompt, **self.kwargs)
             if self.execution is not None:
                 work = self.execution.watch(work)
-            output = await dispatcher.drive(self.program.meter(work), self, ExecutionScope(self.id))
+            output = await dispatcher.drive(self.program.meter.watch(work), self, ExecutionScope(self.id))
             self.task_collections = getattr(controller, "task_collections", None)
             if not isinstance(output, ScaffoldingOutput):
                 name = type(controller).__name__

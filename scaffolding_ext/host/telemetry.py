@@ -149,7 +149,7 @@ class Telemetry:
             models: What `join` returned.
             trace_parent: The caller's span, as W3C's header `traceparent` says it; None where there is none.
         """
-        program = request.program
+        program, identity = request.program, request.program.identity
         parent = None
         if trace_parent is not None:
             parent = self._propagator.extract({"traceparent": trace_parent})
@@ -159,10 +159,10 @@ class Telemetry:
             "gen_ai.provider.name": _NAME,
             "gen_ai.agent.name": controller,
             "gen_ai.request.model": model,
-            "gen_ai.request.seed": program.seed,
-            "gen_ai.response.id": program.id,
-            "scaffolding.sample_id": program.sample_id,
-            "scaffolding.epoch": program.epoch,
+            "gen_ai.request.seed": program.seeds.seed,
+            "gen_ai.response.id": identity.id,
+            "scaffolding.sample_id": identity.sample_id,
+            "scaffolding.epoch": identity.epoch,
         }
         span = self._tracer.start_span(
             f"invoke_agent {controller}",
@@ -170,8 +170,9 @@ class Telemetry:
             attributes={name: value for name, value in found.items() if value is not None},
         )
         if span.is_recording():
-            end = functools.partial(self._end, request, models, span, program.keep_steps())
-            program.at_end.append(end)
+            steps: Asked = []
+            program.meter.steps = steps
+            program.lifetime.at_end(functools.partial(self._end, request, models, span, steps))
 
     def flush(self, seconds: float = _WAIT_SECONDS) -> bool:
         """Make the spans of all requests that have ended, and have the provider export them; False where it is late."""
@@ -220,8 +221,8 @@ class Telemetry:
                 name, context=inside, kind=trace.SpanKind.CLIENT, attributes=attributes, start_time=at(began)
             )
             span.end(at(done))
-        for event in program.trace if program.has_trace else ():
-            when = at(program.began + event["seconds"])
+        for event in program.trace:
+            when = at(program.lifetime.began + event["seconds"])
             span = self._tracer.start_span(
                 event["event"], context=inside, attributes=_of_decision(event), start_time=when
             )

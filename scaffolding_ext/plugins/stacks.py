@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def behind_thinking(result: ScaffoldingResult) -> str:
     """What stands behind the end of the thinking in a result's text; all of a text that has none."""
-    prompting = result.program.prompting
+    prompting = result.program.question.prompting
     family = family_named(DEFAULT_FAMILY) if prompting is None else prompting.family
     return (result.outputs[0].text or "").rpartition(family.think_close)[2].lstrip("\n")
 
@@ -25,6 +25,6 @@ def told(result: ScaffoldingResult) -> dict[str, Any]:
         "answer": result.answer,
         "exit_reason": result.exit_reason,
         "ledger": result.program.ledger.to_json(),
-        "seed": result.program.seed,
+        "seed": result.program.seeds.seed,
         "trace": json.loads(json.dumps(result.program.trace, default=as_json)),
     }

@@ -121,7 +121,7 @@ def apply_sampling_params(task: GenerationTask, sampling_params: Mapping[str, An
     if task.seed is None and "seed" not in taken:
         program = current_program()
         if program is not None:
-            task.seed = program.next_seed()
+            task.seed = program.seeds.next()
 
 
 def inherit_sampling_params(piece: GenerationTask, task: GenerationTask, *part: int | str) -> None:

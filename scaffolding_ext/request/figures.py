@@ -40,6 +40,18 @@ class Answers(NamedTuple):
 Figure: TypeAlias = "float | Share | Mapping[str, float] | Answers"
 
 
+class PublishedFigures(dict[str, dict[str, Any]]):
+    """The figures of one request by name, in sections; a section is named after its controller's class, as a rule."""
+
+    __slots__ = ()
+
+    def publish(self, section: str, **figures: Figure) -> None:
+        """Add figures to a section; see `request.program.publish_figures`."""
+        known = self.setdefault(section, {})
+        for name, value in figures.items():
+            known[name] = added(known.get(name), value, name)
+
+
 def added(before: Any, new: Any, name: str = "a figure") -> Any:
     """Two values of one figure as one: sums; of answers the newer ones, since the outermost vote ends last.
 

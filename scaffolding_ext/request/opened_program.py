@@ -30,7 +30,7 @@ def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerG
     opened.close_at_end()
     enter_program(opened.program)
     try:
-        return (yield from opened.program.meter(process(opened.program)))
+        return (yield from opened.program.meter.watch(process(opened.program)))
     finally:
         opened.has_returned = True
         if current_program() is opened.program:  # a generator that is freed late may end in another's context

@@ -101,7 +101,7 @@ class ScaffoldingResult:
     @property
     def id(self) -> str:
         """The program's id."""
-        return self.program.id
+        return self.program.identity.id
 
     @property
     def outputs(self) -> list[ScaffoldingOutput]:

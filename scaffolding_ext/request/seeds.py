@@ -5,11 +5,52 @@ from __future__ import annotations
 import hashlib
 import threading
 
+import numpy as np
+
+from scaffolding_ext.request.branch import branch_path
+
 
 def derive_seed(*parts: object) -> int:
     """A 63-bit seed from any parts; equal parts give equal seeds."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+class BranchSeeds:
+    """The seeds of one request: each branch draws its own, whatever other branches draw and in any order.
+
+    Args:
+        seed: The request's seed; None draws no seeds, and each worker uses its own randomness.
+
+    Attributes:
+        seed: As given.
+    """
+
+    __slots__ = ("_num_draws", "seed")
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = seed
+        self._num_draws: dict[tuple[int, ...], int] = {}
+
+    def next(self) -> int | None:
+        """The next seed for the branch that asks, or None where the request has no seed.
+
+        It depends on the request's seed, on the branch path, and on how many seeds this branch drew before.
+        """
+        if self.seed is None:
+            return None
+        path = branch_path()
+        draw = self._num_draws.get(path, 0)
+        self._num_draws[path] = draw + 1
+        return derive_seed(self.seed, path, draw)
+
+    def generator(self) -> np.random.Generator:
+        """A numpy generator from the branch's next seed (from fresh entropy where the request has no seed)."""
+        return np.random.default_rng(self.next())
+
+    def clear(self) -> None:
+        """Forget the draws: the request has ended."""
+        self._num_draws.clear()
 
 
 class RequestSeeds:

@@ -28,9 +28,10 @@ class Policy(ABC):
 
     def take_in(self, program: Program) -> None:
         """Order a program from now on, and learn from its end; a program that another policy orders stays as it is."""
-        if program.order is None:
-            program.order = self.priority
-            program.at_end.append(lambda: self.learn(program.progress))
+        place = program.place
+        if place.order is None:
+            place.order = self.priority
+            program.lifetime.at_end(lambda: self.learn(place.progress))
 
 
 class AgeingPolicy(Policy):

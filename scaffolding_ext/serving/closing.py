@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scaffolding_ext.answers import begun_box, extract
 from scaffolding_ext.controllers.chain import Prefix, continuation
@@ -51,7 +51,7 @@ class Closing(NamedTuple):
             NoAnswerError: The requested answer is empty, too, or no worker can write one.
         """
         completion, program = (yield from work), current_program()
-        if not isinstance(completion, Completion) or program is None or program.prompting is None:
+        if not isinstance(completion, Completion) or program is None or program.question.prompting is None:
             return completion
         shown = self.reading.whole(completion.text or "")
         if not shown.content.strip() and not shown.is_stopped:
@@ -63,10 +63,8 @@ class Closing(NamedTuple):
         text, cause = completion.text or "", self._cause(completion, program)
         if self.cannot is not None:
             raise NoAnswerError(f"the model thought and said nothing ({cause}), and it cannot be asked: {self.cannot}")
-        prompt = GenerationTask(input_str=program.asked.prompt)
-        assert program.prompting is not None
-        asked = program.asked
-        program.prompting.apply(prompt, asked.history, asked.raw, tools=asked.tools, last_turn=asked.last_turn)
+        prompt = GenerationTask()
+        program.question.put(prompt)
         ids = completion.token_ids
         prefix = without_end(Prefix(len(ids or ()), text, None if ids is None else list(ids)))
         for suffix, end in self._ways(prompt.input_str or "", text):
@@ -115,8 +113,7 @@ class Closing(NamedTuple):
         yield opening + family.close, family.answer_end
 
     def _cause(self, completion: Completion, program: Program) -> str:
-        events: list[dict[str, Any]] = program.trace if program.has_trace else []
-        if any(event["event"] == "thinking_budget" and event.get("overran_by") for event in events):
+        if any(event["event"] == "thinking_budget" and event.get("overran_by") for event in program.trace):
             return "budget_ignored"
         if not (completion.text or "").strip():
             return "empty"

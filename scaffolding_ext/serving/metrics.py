@@ -57,8 +57,7 @@ class Metrics:
     def ended(self, model: str, program: Program, reason: str) -> None:
         """A program has ended, with or without an error: its ledger is counted."""
         self._of(self._exits, model, reason).inc()
-        forced = forced_answers(program.trace) if program.has_trace else {}
-        for cause, number in forced.items():
+        for cause, number in forced_answers(program.trace).items():
             self._of(self._forced, model, cause).inc(number)
         for purpose, counts in program.ledger.by_purpose.items():
             for how, number in zip(counts._fields, counts, strict=True):

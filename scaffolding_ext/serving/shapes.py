@@ -23,10 +23,10 @@ def finish_reason(result: ScaffoldingResult, shown: Shown) -> str:
 def extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> dict[str, Any]:
     """The field `scaffolding` of a choice: answer, exit reason, ledger, seed, what was forced, perhaps the trace."""
     program = result.program
-    bounds = [event for event in program.trace if event["event"] == "thinking_budget"] if program.has_trace else []
-    forced = forced_answers(program.trace) if program.has_trace else {}
+    bounds = [event for event in program.trace if event["event"] == "thinking_budget"]
+    forced = forced_answers(program.trace)
     return {
-        "id": program.id,
+        "id": program.identity.id,
         "answer": result.answer,
         "exit_reason": result.exit_reason,
         "ledger": program.ledger.to_json(),

@@ -111,7 +111,7 @@ def check_worker_failure_is_raised(make_controller: MakeController, respond: Res
 
     def failing(task: Any) -> Reply:
         program = current_program()
-        return failure if program is not None and program.sample_id == "failing" else respond(task)
+        return failure if program is not None and program.identity.sample_id == "failing" else respond(task)
 
     with _host(make_controller(), ScriptedWorker(failing)) as llm:
         result = llm.generate_async("Question 13", sample_id="failing", timeout=_WAIT_SECONDS)

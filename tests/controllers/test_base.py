@@ -254,7 +254,7 @@ def test_family_and_encoding_are_those_of_the_requests_prompting():
     class Asking(BaseController):
         def run(self, task, **kwargs):
             yield []
-            assert current_program().prompting is self.prompting
+            assert current_program().question.prompting is self.prompting
             finish(task, str(family_named("tinylm") is prompt_family()), encode("</think>"))
 
     controller = Asking()

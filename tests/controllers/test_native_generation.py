@@ -86,7 +86,7 @@ def test_parameters_are_copied():
 
 def test_seeds_are_drawn_from_the_program():
     task, _ = sent(NativeGenerationController(), seed=3)
-    assert task.seed == Program(3, "s").next_seed()
+    assert task.seed == Program(3, "s").seeds.next()
     assert sent(NativeGenerationController())[0].seed is None
     assert sent(NativeGenerationController({"seed": 5}), seed=3)[0].seed == 5
 

@@ -132,7 +132,7 @@ def test_branches_run_concurrently_and_scopes_end(host):
         gate.wait_for(4)  # all four at once
         gate.open()
         assert result.result(WAIT).outputs[0].text == "P00+P01+P10+P11"
-        scope = result.program.id
+        scope = result.id
     assert sorted(scopes) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert set(worker.ended_scopes) == {f"{scope}:{path}" for path in ("0", "1", "0.0", "0.1", "1.0", "1.1")} | {scope}
 

@@ -90,7 +90,7 @@ def test_a_request_is_a_span_with_a_child_a_task_and_a_decision(
         "gen_ai.provider.name": "scaffolding_ext",
         "gen_ai.agent.name": "DynasorCoTController",
         "gen_ai.request.model": "tinylm/draft",
-        "gen_ai.request.seed": result.program.seed,
+        "gen_ai.request.seed": result.program.seeds.seed,
         "gen_ai.response.id": result.id,
         "gen_ai.response.finish_reasons": ("certain",),
         "gen_ai.usage.input_tokens": ledger.total.prefilled + ledger.total.reused,

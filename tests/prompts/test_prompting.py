@@ -97,7 +97,7 @@ def test_the_template_is_applied_once_however_deep_controllers_nest():
     expected = applied(controller.prompting, "Q")
     assert {task.input_str for task in worker.tasks} == {expected.input_str}
     assert all(task.input_tokens == expected.input_tokens for task in worker.tasks)
-    assert result.program.prompting is controller.prompting
+    assert result.program.question.prompting is controller.prompting
 
 
 # ---- errors

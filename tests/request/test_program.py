@@ -60,14 +60,14 @@ def test_seeds_are_63_bits_and_equal_for_equal_parts():
 @settings(deadline=None)
 @given(st.integers(0, 3), st.sampled_from([None, "s", "t"]), st.integers(0, 2))
 def test_a_program_seed_depends_on_run_sample_and_epoch(seed, sample_id, epoch):
-    drawn = Program(seed, sample_id, epoch).next_seed()
-    assert drawn == Program(seed, sample_id, epoch).next_seed()
+    drawn = Program(seed, sample_id, epoch).seeds.next()
+    assert drawn == Program(seed, sample_id, epoch).seeds.next()
     for other in (
         Program(seed + 1, sample_id, epoch),
         Program(seed, f"{sample_id}x", epoch),
         Program(seed, sample_id, epoch + 1),
     ):
-        assert drawn != other.next_seed()
+        assert drawn != other.seeds.next()
 
 
 _PATHS = st.lists(st.integers(0, 2), max_size=3).map(tuple)
@@ -79,32 +79,32 @@ def test_a_branch_draws_the_same_seeds_whatever_the_others_draw_and_in_any_order
     program = Program(seed=5, sample_id="s")
     drawn = {path: [] for path in order}
     for path in order:
-        drawn[path].append(in_branch(path, program.next_seed))
+        drawn[path].append(in_branch(path, program.seeds.next))
     for path, seeds in drawn.items():
         alone = Program(seed=5, sample_id="s")
-        assert seeds == [in_branch(path, alone.next_seed) for _ in seeds]
+        assert seeds == [in_branch(path, alone.seeds.next) for _ in seeds]
     assert len({seed for seeds in drawn.values() for seed in seeds}) == len(order)
 
 
 def test_without_a_seed_nothing_is_drawn():
     program = Program()
-    assert program.next_seed() is None
-    assert program.generator().random() != program.generator().random()  # fresh entropy
+    assert program.seeds.next() is None
+    assert program.seeds.generator().random() != program.seeds.generator().random()  # fresh entropy
     assert next_seed() is None  # outside any program
 
 
 def test_the_generator_derives_from_the_next_seed():
-    expected = np.random.default_rng(Program(3).next_seed()).random()
+    expected = np.random.default_rng(Program(3).seeds.next()).random()
     program = Program(3)
-    assert program.generator().random() == expected
-    assert program.generator().random() != expected
+    assert program.seeds.generator().random() == expected
+    assert program.seeds.generator().random() != expected
 
 
 def test_programs_have_ids_of_their_own_and_know_their_sample():
     program, other = Program(sample_id="s", epoch=2), Program(sample_id="s", epoch=2)
-    assert (program.sample_id, program.epoch) == ("s", 2)
-    assert program.id != other.id
-    assert Program().id != Program().id
+    assert (program.identity.sample_id, program.identity.epoch) == ("s", 2)
+    assert program.identity.id != other.identity.id
+    assert Program().identity.number < Program().identity.number
 
 
 # ---- ledger
@@ -164,9 +164,9 @@ def test_the_trace_holds_decisions_with_branch_and_seconds():
     program = Program(clock=clock)
     assert program.trace == []
     clock.advance(0.25)
-    program.record("probe", position=64, answer=None)
+    program.trace.record("probe", position=64, answer=None)
     clock.advance(1.5)
-    in_branch((1, 0), program.record, "stop")
+    in_branch((1, 0), program.trace.record, "stop")
     assert json.loads(json.dumps(program.trace)) == [
         {"event": "probe", "branch": [], "seconds": 0.25, "position": 64, "answer": None},
         {"event": "stop", "branch": [1, 0], "seconds": 1.75},
@@ -202,7 +202,7 @@ def generation(counts=None, purpose=None, task_type=GenerationTask, **fields):
 
 def metered(generator):
     program = Program()
-    for _ in program.meter(generator):
+    for _ in program.meter.watch(generator):
         pass
     return program.ledger
 
@@ -210,7 +210,7 @@ def metered(generator):
 def test_plain_tasks_are_counted_when_they_come_back():
     program = Program()
     task = GenerationTask()
-    work = program.meter(iter([[task, generation(TokenCounts(1, 2, 3), PROBE)]]))
+    work = program.meter.watch(iter([[task, generation(TokenCounts(1, 2, 3), PROBE)]]))
     assert len(next(work)) == 2
     assert program.ledger.by_purpose == {}
     set_token_counts(task, TokenCounts(5, 4))
@@ -270,13 +270,13 @@ def test_branches_are_metered_however_deep():
             for branch in work.sub_gens if isinstance(work, ParallelProcess) else ():
                 drain(branch)
 
-    drain(program.meter(branches(3)))
+    drain(program.meter.watch(branches(3)))
     assert program.ledger.total == TokenCounts(31, 1)
 
 
 def test_a_failing_task_is_counted_for_what_it_cost():
     program = Program()
-    work = program.meter(iter([[generation(TokenCounts(3, 1))]]))
+    work = program.meter.watch(iter([[generation(TokenCounts(3, 1))]]))
     next(work)
     work.close()  # what a host does when a task of the yield fails
     assert program.ledger.total == TokenCounts(3, 1)
@@ -286,16 +286,16 @@ def test_waiting_is_timed_by_purpose():
     clock = FakeClock()
     program = Program(clock=clock)
     chain, probe = generation(TokenCounts(3, 1)), generation(TokenCounts(1), PROBE)
-    work = program.meter(iter([[chain, probe], [probe], "odd"]))
+    work = program.meter.watch(iter([[chain, probe], [probe], "odd"]))
     next(work)
     clock.advance(2.0)
     chain.ttft_s = 0.5
     next(work)
-    assert program.seconds == {"chain": 2.0, "probe": 2.0, "first_token": 0.5}
+    assert program.meter.seconds == {"chain": 2.0, "probe": 2.0, "first_token": 0.5}
     clock.advance(1.0)
     probe.ttft_s = 0.1
     list(work)
-    assert program.seconds == {"chain": 2.0, "probe": 3.0, "first_token": 0.5}
+    assert program.meter.seconds == {"chain": 2.0, "probe": 3.0, "first_token": 0.5}
 
 
 def test_return_value_error_and_close_pass_through():
@@ -312,13 +312,13 @@ def test_return_value_error_and_close_pass_through():
             closed.append(True)
 
     def outer():
-        assert (yield from Program().meter(returning())) == "value"
+        assert (yield from Program().meter.watch(returning())) == "value"
         yield ["end"]
 
     assert list(outer()) == [[], ["end"]]
 
     inner = holding()  # held here, so that not its loss but close() closes it
-    work = Program().meter(inner)
+    work = Program().meter.watch(inner)
     next(work)
     work.close()
     assert closed == [True]
@@ -327,7 +327,7 @@ def test_return_value_error_and_close_pass_through():
         yield []
         raise KeyError("lost")
 
-    work = Program().meter(failing())
+    work = Program().meter.watch(failing())
     next(work)
     with pytest.raises(KeyError, match="lost"):
         next(work)

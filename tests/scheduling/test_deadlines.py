@@ -30,7 +30,7 @@ def seconds_given(task: Any) -> str:
     """The worker's answer: how long after its arrival the request is wanted, in whole seconds."""
     program = current_program()
     assert program is not None
-    return "none" if program.deadline is None else f"{program.deadline - program.began:.0f}"
+    return "none" if program.lifetime.deadline is None else f"{program.lifetime.deadline - program.lifetime.began:.0f}"
 
 
 def host(**options: Any) -> ScaffoldingLlm:

@@ -109,7 +109,7 @@ def test_the_host_starts_the_request_first_that_is_wanted_soonest() -> None:
 
 def test_a_task_of_its_own_priority_keeps_it() -> None:
     program, task = Program(), GenerationTask()
-    program.order = lambda progress: 7.0
+    program.place.order = lambda progress: 7.0
 
     async def scenario() -> None:
         assert priority_of(task) == 0
@@ -127,11 +127,11 @@ def test_of_nested_controllers_the_outermost_is_heard() -> None:
     def told(path: tuple[int, ...], steps: Steps) -> Steps:
         current_scope.set(ExecutionScope("request", path))
         publish(steps)
-        return program.progress.steps
+        return program.place.progress.steps
 
     async def scenario() -> None:
         enter_program(program)
-        assert program.progress.steps == Steps("", 0, 1, 0.0)
+        assert program.place.progress.steps == Steps("", 0, 1, 0.0)
         inner, other, outer = Steps("inner", 1), Steps("other", 2), Steps("outer", 3)
         assert told((0, 1), inner) == inner
         assert told((0, 2), other) == inner  # a sibling

@@ -293,7 +293,7 @@ def test_a_request_may_say_until_when_its_answer_is_wanted(serve: Any) -> None:
     def reply(task: Any) -> str:
         program = current_program()
         assert program is not None
-        return f"{(program.deadline or 0) - program.began:.0f}"
+        return f"{(program.lifetime.deadline or 0) - program.lifetime.began:.0f}"
 
     served = serve(reply)
     status, document, _ = post(served.url, json.dumps(ASK | {"scaffolding": {"deadline": 7.5}}).encode())

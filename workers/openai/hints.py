@@ -34,9 +34,9 @@ def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool, max_tokens: 
         record("lowered", what="cache_salt", reason=reason)
     if prioritize and flavor.priority is not None:
         program = current_program()
-        place = 0 if program is None else program.number
-        if program is not None and program.order is not None:
-            place = max(0, round(_PER_UNIT * program.priority))
+        place = 0 if program is None else program.identity.number
+        if program is not None and program.place.order is not None:
+            place = max(0, round(_PER_UNIT * program.place.priority))
         place = -1 if is_urgent(task) else place
         priority = flavor.priority(place) if place else None
         fields |= {} if priority is None else {"priority": priority}
@@ -73,7 +73,7 @@ def session_headers(process: str) -> dict[str, str]:
         process: Tells the requests of this process from those of others.
     """
     program = current_program()
-    return {} if program is None else {"X-Dynamo-Session-ID": f"{process}-{program.number}"}
+    return {} if program is None else {"X-Dynamo-Session-ID": f"{process}-{program.identity.number}"}
 
 
 def unordered(flavor: Flavor, prioritize: bool) -> str | None:

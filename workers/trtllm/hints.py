@@ -88,7 +88,7 @@ def _hierarchy(loaded: LoadedLlm) -> dict[str, Any]:
     if kind is None or "agent_hierarchy" not in inspect.signature(kind).parameters:
         return {}
     above = () if scope is None else scope.branch_path
-    hierarchy = [(str(policy[0]), program.number), *(("branch", each) for each in above)]
+    hierarchy = [(str(policy[0]), program.identity.number), *(("branch", each) for each in above)]
     return {"scheduling_params": kind(agent_hierarchy=hierarchy)}
 
 

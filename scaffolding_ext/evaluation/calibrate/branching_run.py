@@ -76,7 +76,7 @@ class _Recorder(WrappingWorker):
     async def _hand_on(self, task: Any) -> TaskStatus | None:
         program = current_program()
         if isinstance(task, VerifyTask) and program is not None:
-            self.verified[str(program.sample_id)] = task
+            self.verified[str(program.identity.sample_id)] = task
         return await self.worker.run_task(task)
 
 

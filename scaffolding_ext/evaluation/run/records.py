@@ -43,7 +43,7 @@ class Record:
         exit_reason: Why the controller stopped, where it says so.
         ledger: `Ledger.to_json()`; of a failed request what it had cost by then.
         seconds: Wall-clock times: `total` is from submission to the end, `ended_at` is that end in seconds since 1970;
-            the others are `Program.seconds`.
+            the others are `Meter.seconds`.
         seed: The request's own seed, or None.
         trace: The controller's decisions.
         error: Why the request failed, or None.

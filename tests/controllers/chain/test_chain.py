@@ -71,7 +71,7 @@ def test_what_lies_beyond_a_prefix_is_discarded_decoded_or_had_from_a_store(make
 
     def drive():
         enter_program(program)
-        run(worker, program.meter(request()))
+        run(worker, program.meter.watch(request()))
 
     contextvars.copy_context().run(drive)
     ledger = program.ledger.by_purpose
@@ -90,7 +90,7 @@ def test_nothing_is_discarded_of_what_nobody_counted(prompt):
         yield from chain.grow(30)
         yield from chain.leave(Prefix(10, "", None))
 
-    for (task,) in program.meter(request()):
+    for (task,) in program.meter.watch(request()):
         task.output_str = "a worker that gives neither ids nor counts"
     assert Purpose.DISCARDED not in program.ledger.by_purpose
     assert program.ledger.num_unmetered_tasks == 1

@@ -17,6 +17,7 @@ from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, purpose_of
 from scaffolding_ext.request.program import Program, enter_program
+from scaffolding_ext.request.question import Question
 from scaffolding_ext.testing import ScriptedWorker
 
 PROMPT_IDS = [7, 8, 9]
@@ -147,9 +148,9 @@ def test_characters_that_chunks_split_are_whole(chunk_len, prompt, serve):
 
     def in_a_request():
         program = Program()
-        program.prompting = Prompting.for_model("tinylm/draft")
+        program.question = Question(prompting=Prompting.for_model("tinylm/draft"))
         enter_program(program)
-        worker = SplittingWorker(program.prompting, text)
+        worker = SplittingWorker(program.question.prompting, text)
         assert len(worker.ids) > len(text)  # several tokens a character
         chain = ChunkChain(prompt(), 1000, {})
         while not chain.ended:

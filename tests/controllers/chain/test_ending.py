@@ -20,6 +20,7 @@ from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
 from scaffolding_ext.request.program import Program, enter_program
+from scaffolding_ext.request.question import Question
 from scaffolding_ext.testing import ScriptedWorker
 
 FAMILY = family_named("tinylm")
@@ -30,7 +31,7 @@ TOKENIZER = Prompting.for_model("tinylm/draft")
 def test_a_continuation_sends_ids_where_all_are_known_and_text_always(prompt, inside):
     prompting = Prompting.for_model("tinylm/draft")
     program = Program(seed=1)
-    program.prompting = prompting
+    program.question = Question(prompting=prompting)
     prefix = Prefix(2, "ab", [97, 98])
 
     def sent(task=None, at=prefix, suffix="{"):
@@ -51,7 +52,7 @@ def test_asking_honours_every_sampling_field_and_draws_a_seed(prompt, inside):
     params = {"max_tokens": 4, "temperature": 0.0, "top_p": 0.5, "top_k": 3, "stop": ["}"]}
     task = inside(program, asking, prompt(), Prefix(0, "", []), FAMILY.probe, params)
     assert {name: getattr(task, name) for name in params} == params
-    assert task.seed == Program(seed=1).next_seed()
+    assert task.seed == Program(seed=1).seeds.next()
     assert purpose_of(task) == PROBE
 
 
@@ -75,12 +76,12 @@ def test_the_answer_that_was_asked_for(response, answer):
 @pytest.mark.parametrize("token_ids", [[97, 98, 1, 2], None])
 def test_closing_writes_prefix_and_answer(token_ids, prompt, inside):
     program = Program()
-    program.prompting = Prompting.for_model("tinylm/draft")
+    program.question = Question(prompting=Prompting.for_model("tinylm/draft"))
     task = prompt()
     inside(program, close_with, task, Prefix(2, "ab", token_ids), FAMILY.close, "5", FAMILY, "certain")
     ending = "</think>\nThe answer is \\boxed{5}."
     assert task.output_str == "ab" + ending
-    assert task.output_tokens == (token_ids and [97, 98, *program.prompting.encode(ending)])
+    assert task.output_tokens == (token_ids and [97, 98, *program.question.prompting.encode(ending)])
     assert task.customized_result_fields["answer"] == "5"
     assert task.customized_result_fields["exit_reason"] == "certain"
 
@@ -100,7 +101,7 @@ def concluded(prompt, run):
 
         def drive():
             enter_program(program)
-            run(worker, program.meter(request()))
+            run(worker, program.meter.watch(request()))
 
         contextvars.copy_context().run(drive)
         fields = task.customized_result_fields
@@ -207,9 +208,9 @@ def test_the_token_that_ended_a_chain_is_not_read_again_when_it_is_asked(prompt,
         yield from conclude(task, chain, FAMILY, {"max_tokens": 9})
 
     def drive():
-        program.prompting = TOKENIZER
+        program.question = Question(prompting=TOKENIZER)
         enter_program(program)
-        run(Ending(), program.meter(request()))
+        run(Ending(), program.meter.watch(request()))
 
     contextvars.copy_context().run(drive)
     close = TOKENIZER.encode(FAMILY.close)

@@ -17,6 +17,7 @@ from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.protocol.notes import CHAIN_START, purpose_of
 from scaffolding_ext.request.program import Program, enter_program
+from scaffolding_ext.request.question import Question
 from scaffolding_ext.testing import ScriptedWorker
 
 PROMPT_IDS = [7, 8, 9]
@@ -120,7 +121,7 @@ def test_a_stream_is_read_at_positions_whatever_has_arrived(prompt, grow, text, 
 
     def read(surplus, late):
         program = Program()
-        program.prompting = TOKENIZER
+        program.question = Question(prompting=TOKENIZER)
         enter_program(program)
         worker = AheadWorker(ids, TOKENIZER, itertools.cycle(surplus), late, max_tokens)
         chain = StreamChain(prompt(), max_tokens, {})

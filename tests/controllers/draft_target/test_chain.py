@@ -13,6 +13,7 @@ from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.program import Program, enter_program
+from scaffolding_ext.request.question import Question
 from scaffolding_ext.request.seeds import derive_seed
 
 TOKENIZER = Prompting.for_model("tinylm/draft")
@@ -43,10 +44,10 @@ def taken_over(draft, target, **options):
 
     def drive():
         program = Program()
-        program.prompting = TOKENIZER
+        program.question = Question(prompting=TOKENIZER)
         enter_program(program)
         for work in (chain.draft, lambda: chain.settle(True)):
-            for tasks in program.meter(work()):
+            for tasks in program.meter.watch(work()):
                 for piece in tasks:
                     worker = draft if piece.worker_tag == WorkerTag.DRAFT else target
                     asyncio.run(worker.run_task(piece))

@@ -394,7 +394,7 @@ def drive_in(program, made, workers):
     """Run a controller in a program."""
     enter_program(program)
     made.bind(workers)
-    drive(program.meter(made.run(GenerationTask(input_str="question"))), workers)
+    drive(program.meter.watch(made.run(GenerationTask(input_str="question"))), workers)
 
 
 # Workers and draft controllers

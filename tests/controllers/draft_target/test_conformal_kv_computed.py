@@ -17,7 +17,7 @@ def test_scoring_rereads_nothing():
     decisions = [e for r in results for e in r.program.trace if e["event"] in ("accept", "take_over")]
     num_scored = 48 * len(decisions)  # an upper bound of the chunks' tokens
     own = sum(event["num_target_tokens"] for event in decisions)
-    prompts = sum(len(r.program.prompting.encode(s.prompt)) + 8 for r, s in zip(results, samples, strict=True))
+    prompts = sum(len(r.program.question.prompting.encode(s.prompt)) + 8 for r, s in zip(results, samples, strict=True))
     assert len(decisions) > 3 * NUM_PROBLEMS
     assert own > 0
     assert (

@@ -14,6 +14,7 @@ from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, Veri
 from scaffolding_ext.protocol.lowering import lower_branch
 from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
 from scaffolding_ext.request.program import Program, enter_program, leave_program
+from scaffolding_ext.request.question import Question
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -224,7 +225,7 @@ def test_a_raw_prompt_has_no_question_to_put_in_other_words():
 
 def test_only_the_requests_own_prompt_is_put_in_other_words():
     program = Program()
-    program.prompting, program.asked = Brackets(), ("Why?", (), False)
+    program.question = Question("Why?", prompting=Brackets())
     enter_program(program)
     try:
         wording = phrased(GenerationTask.create_from_prompt("<Why?>"), "{question} {Now}")

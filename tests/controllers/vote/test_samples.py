@@ -49,7 +49,7 @@ class Rounds(BaseController):
         for num_samples in self.rounds:
             yield sampler.start(num_samples)
         num_discarded = sampler.discard(sampler.samples[index] for index in self.discard)
-        current_program().record(
+        current_program().trace.record(
             "samples",
             decoded=[sample.num_decoded for sample in sampler.samples],
             num_discarded=num_discarded,

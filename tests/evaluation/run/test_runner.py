@@ -50,7 +50,7 @@ def test_a_record_holds_everything_that_a_request_came_to() -> None:
         exit_reason="end",
         ledger=again.program.ledger.to_json(),
         seconds=record.seconds,
-        seed=again.program.seed,
+        seed=again.program.seeds.seed,
         trace=[],
         error=None,
         prompt="say 7",

@@ -445,13 +445,13 @@ def replayed(host):
     program = result.program
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        result.execution.save(path, program.id)
+        result.execution.save(path, program.identity.id)
         trace = ExecutionTrace.load(path)
     worker = ScriptedWorker(lambda task: "x" * task.max_tokens)
     asyncio.run(ReplayEngine(worker).launch_trace(trace))
     total = program.ledger.total
     return {
-        "named": trace.trace_id == program.id,
+        "named": trace.trace_id == program.identity.id,
         "forks": sum(event.event_type == "parallel_start" for event in trace.events),
         "recorded": {"decoded": total.decoded, "read": total.prefilled + total.reused},
         "sent": {

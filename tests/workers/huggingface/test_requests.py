@@ -42,7 +42,7 @@ def run(worker, tasks):
 
 def test_a_request_waits_in_the_place_of_its_program_unless_its_task_has_one(worker):
     program = Program()
-    program.order = lambda progress: 7.0
+    program.place.order = lambda progress: 7.0
     branches = VerifyTask(branches=[[5, 6]], yes_token=7, no_token=8)
     scored = ScoreTask(input_tokens=[5, 6], continuation_tokens=[7])
     own = GenerationTask(input_tokens=[5, 6], temperature=0.0)

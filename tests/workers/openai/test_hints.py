@@ -84,11 +84,11 @@ def test_chains_go_by_the_age_of_their_request_and_say_that_they_go_on() -> None
     finally:
         leave_program()
     assert request.body["nvext"] == {
-        "agent_hints": {"priority": -program.number, "osl": 64, "speculative_prefill": True}
+        "agent_hints": {"priority": -program.identity.number, "osl": 64, "speculative_prefill": True}
     }
     assert "priority" not in request.body
     session = request.headers["x-dynamo-session-id"]
-    assert session.endswith(f"-{program.number}")
+    assert session.endswith(f"-{program.identity.number}")
     assert len(session.partition("-")[0]) == 32  # of the process: numbers begin anew in each
 
 

@@ -305,7 +305,7 @@ def test_programs_go_in_the_order_of_their_policy(model: Any, flavor: str, highe
         assert worker.unordered is None
         for place in (7.25, 7.0, 2e7, 2e7 + 1, 0.0):
             program = Program()
-            program.order = lambda progress, place=place: place  # type: ignore[misc]
+            program.place.order = lambda progress, place=place: place  # type: ignore[misc]
             run(worker, generation(max_tokens=1), program=program)
         sent = [request.body.get("priority", 0.5 if higher_first else 0) for request in server.requests]
     places = [-value for value in sent] if higher_first else sent

@@ -188,7 +188,7 @@ def test_the_order_of_programs_goes_over_too() -> None:
             enter_program(program)
             sent = []
             for place in (0.0, 7.0, 2e7, 2e7 + 1):
-                program.order = lambda progress, place=place: place  # type: ignore[misc]
+                program.place.order = lambda progress, place=place: place  # type: ignore[misc]
                 await worker.run_task(generation())
                 sent.append(last_request(worker)["priority"])
             return sent
@@ -204,7 +204,7 @@ def test_the_engine_is_told_where_in_its_request_a_task_stands() -> None:
     policy = {"policy_name": "AgentTree", "policy_args": {"agent_types": ["chain"], "agent_percentage": 0.5}}
     with TRTLLMWorker(MODEL, llm_args={"reorder_policy_config": policy}) as worker:
         program = in_request(lambda: worker.run_task(generation()))
-        number = int(program.id.rpartition("-")[2])
+        number = program.identity.number
         hierarchy = last_request(worker)["scheduling"].agent_hierarchy
     assert hierarchy == [("chain", number), ("branch", 2), ("branch", 0)]
 

@@ -1,0 +1,22 @@
+"""Parts of a request with ledgers of their own, such as the samples of a vote."""
+
+from __future__ import annotations
+
+import contextvars
+
+from scaffolding_ext.protocol.relay import Visit
+from scaffolding_ext.request.ledger import Ledger, Parts
+
+_parts: contextvars.ContextVar[Parts] = contextvars.ContextVar("parts", default=((), ()))
+current_parts = _parts.get  # the parts of which the calling code is one, from the outermost one inwards
+
+
+def enter_part(ledger: Ledger, look: Visit | None = None) -> None:
+    """Begin a part of the request, which is the calling branch of a `ParallelProcess` with all branches within it.
+
+    Args:
+        ledger: The program's meter counts in it, too, what the part costs.
+        look: Gets each step of the part on its way to the host, before the parts around this one get it.
+    """
+    ledgers, looks = _parts.get()
+    _parts.set(((*ledgers, ledger), looks if look is None else (look, *looks)))
