@@ -14,6 +14,7 @@ written once. Questions run in blocks; blocks that the store holds are not run a
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
-from benchmarks._lib.drawing import below, drawing, points
+from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, point, points
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.report import Report
 from benchmarks._lib.searching import (
@@ -71,11 +72,9 @@ class Cell(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What is drawn of a cell."""
+    """What a cell gains over a vote of as many tokens."""
 
     cell: Cell
-    tokens: float
-    accuracy: Estimate
     gains: Mapping[str, Estimate]
 
 
@@ -124,19 +123,17 @@ def run_cells(lab: Lab, problems: Sequence[Any], cells: Sequence[Cell], num_vote
     return found
 
 
-def add_samples(report: Report, samples: Sequence[Searched], aucs: Sequence[float]) -> tuple[Curve, list[Any]]:
+def add_samples(report: Report, samples: Sequence[Searched], aucs: Sequence[float]) -> Curve:
     """Figures of votes over whole solutions, and of judges on them."""
     questions = [each.question for each in samples]
     curve = sample_curves(samples, report.rng)["vote"]
     most = curve.right.shape[1]
-    drawn: list[Any] = [("vote", 0.0, curve)]
     for number in sorted({1, 4, 8, 16, most} & set(range(1, most + 1))):
         report.difference(f"vote of {number}: accuracy, %", curve.right[:, number - 1], questions=questions, scale=100)
         report.figure(f"vote of {number}: decoded tokens", float(curve.tokens[:, number - 1].mean()))
     report.difference("any sample right, %", [any(e.is_right) for e in samples], questions=questions, scale=100)
     for auc in aucs:
         for name, own in sample_curves(samples, report.rng, shift_of(auc)).items():
-            drawn.append((name, auc, own))
             for number in sorted({4, 8, most} & set(range(1, most + 1))):
                 label = f"{name} {number}, AUC {auc:g}"
                 right, tokens = own.right[:, number - 1], float(own.tokens[:, number - 1].mean())
@@ -149,11 +146,11 @@ def add_samples(report: Report, samples: Sequence[Searched], aucs: Sequence[floa
                     questions,
                     scale=100,
                 )
-    return curve, drawn
+    return curve
 
 
 def add_cells(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: Curve) -> dict[str, list[Point]]:
-    """Figures of every search against the vote at as many tokens; returns what is drawn of each choice."""
+    """Figures of every search against the vote at as many tokens; returns the gains of each choice."""
     drawn: dict[str, list[Point]] = {chosen: [] for chosen in CHOICES}
     for cell, rows in found.items():
         if not cell.auc:
@@ -169,7 +166,7 @@ def add_cells(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: C
         report.figure(f"{cell.label}: leaves", float(np.mean([len(e.answers) for e in rows])))
         for chosen, words in CHOICES.items():
             right = [float(each.is_right[getattr(each, chosen)]) for each in rows]
-            accuracy = report.difference(f"{cell.label}, {words}: accuracy, %", right, questions=questions, scale=100)
+            report.difference(f"{cell.label}, {words}: accuracy, %", right, questions=questions, scale=100)
             gains = {
                 base: report.difference(
                     f"{cell.label}, {words}: points above a vote of as many {BASES[base]}",
@@ -180,16 +177,16 @@ def add_cells(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: C
                 )
                 for base in BASES
             }
-            drawn[chosen].append(Point(cell, means["all_tokens"], accuracy, gains))
+            drawn[chosen].append(Point(cell, gains))
     return drawn
 
 
-def add_least(report: Report, points: Sequence[Point]) -> None:
+def add_least(report: Report, found: Sequence[Point]) -> None:
     """The least AUC from which on a search beats the vote with every better judge, interval above 0; a sentence."""
     for base, words in BASES.items():
         said = []
-        for name, width in dict.fromkeys((point.cell.name, point.cell.width) for point in points):
-            own = sorted((p for p in points if p.cell[:2] == (name, width)), key=lambda p: -p.cell.auc)
+        for name, width in dict.fromkeys((each.cell.name, each.cell.width) for each in found):
+            own = sorted((p for p in found if p.cell[:2] == (name, width)), key=lambda p: -p.cell.auc)
             beats = list(itertools.takewhile(lambda p, base=base: p.gains[base].low > 0, own))
             if beats:
                 least = beats[-1].cell.auc
@@ -220,41 +217,56 @@ def add_difficulty(report: Report, found: Mapping[Cell, Sequence[Searched]], cur
         report.figure(f"{name}: questions", len(own))
 
 
-def plot(drawn: Mapping[str, Sequence[Point]], baselines: Sequence[Any], path: Path) -> None:
+def plot(figures: Figures, path: Path) -> None:
     """Points above a vote at equal tokens by the judge's AUC, and accuracy against all tokens, a panel a judge."""
-    elected = drawn["elected"]
-    widths = sorted({each.cell.width for each in elected})
-    names = list(dict.fromkeys(each.cell.name for each in elected))
-    aucs = sorted({each.cell.auc for each in elected})
-    colours = {name: f"C{number}" for number, name in enumerate(names)}
-    columns = max(len(widths) * len(BASES), 3)
-    with drawing(path, 3, columns, figsize=(4.5 * columns, 13), squeeze=False) as (figure, axes):
+    elected = f", {CHOICES['elected']}: accuracy, %"
+    found = [re.fullmatch(rf"(.+) (\d+), AUC ([\d.]+){re.escape(elected)}", name) for name in figures]
+    cells = [Cell(each[1], int(each[2]), float(each[3])) for each in found if each is not None]
+    names = list(dict.fromkeys(cell.name for cell in cells))
+    widths, aucs = sorted({cell.width for cell in cells}), sorted({cell.auc for cell in cells})
+    panels = [(base, width) for base in BASES.values() for width in widths]
+    columns = max(len(panels), -(-len(aucs) // 2))
+    thin = {"elinewidth": 0.7, "capsize": 2, "ms": 3.5}
+    with drawing(path, 3, columns, figsize=(5 * columns, 14), squeeze=False) as (figure, axes):
         for axis in axes.flat:
             axis.set_visible(False)
-        panels = [(base, width) for base in BASES for width in widths]
         for axis, (base, width) in zip(axes[0], panels, strict=False):
             axis.set_visible(True)
-            for name in names:
-                own = sorted((p for p in elected if p.cell[:2] == (name, width)), key=lambda p: p.cell.auc)
-                points(axis, [p.cell.auc for p in own], [p.gains[base] for p in own], name, color=colours[name])
+            for number, name in enumerate(names):
+                gain = f", {CHOICES['elected']}: points above a vote of as many {base}"
+                own = {auc: of(figures, f"{Cell(name, width, auc).label}{gain}") for auc in aucs}
+                drawn = {auc + 0.004 * (number - len(names) / 2): each for auc, each in own.items() if each is not None}
+                points(axis, list(drawn), list(drawn.values()), name, **thin, **lined(number))
             axis.axhline(0, color="black", linewidth=0.8)
-            axis.set(xlabel="AUC of the judge, within a question", ylabel="points above a plain vote")
-            axis.set_title(f"Above 0 a search of {width} solutions beats\na vote of as many {BASES[base]}")
-        places = [axis for row in axes[1:] for axis in row][: len(aucs)]
+            axis.set_xticks(aucs)
+            axis.set(xlabel="AUC of the judge, within a question", ylabel="points above a plain vote (95 %)")
+            axis.set_title(f"Above 0 a search of {width} solutions beats\na vote of as many {base}")
+        places = list(axes[1:].flat)
         for axis, auc in zip(places, aucs, strict=False):
             axis.set_visible(True)
-            for name, own_auc, curve in baselines:
-                if own_auc in (0.0, auc):
-                    style = {"vote": "k-", "best of n": "k:", "weighted vote": "k--"}[name]
-                    axis.plot(curve.tokens.mean(axis=0), 100 * curve.right.mean(axis=0), style, label=name, linewidth=1)
-            for name in names:
-                own = sorted(
-                    (p for p in elected if p.cell.name == name and p.cell.auc == auc), key=lambda p: p.cell.width
-                )
-                points(axis, [p.tokens for p in own], [p.accuracy for p in own], name, color=colours[name])
-            axis.set(xlabel="tokens of policy and judge", ylabel="accuracy, %")
+            for name, style in (("vote of", "k-"), ("best of n", "k:"), ("weighted vote", "k--")):
+                label = "{} {}" if name == "vote of" else f"{{}} {{}}, AUC {auc:g}"
+                tokens = "decoded tokens" if name == "vote of" else BASES["all_tokens"]
+                counts = [label.format(name, count) for count in (1, 4, 8, 16)]
+                base = [(of(figures, f"{each}: {tokens}"), of(figures, f"{each}: accuracy, %")) for each in counts]
+                line = [(each.value, right) for each, right in base if each is not None and right is not None]
+                xs, ys = [x for x, _ in line], [y for _, y in line]
+                points(axis, xs, ys, name.removesuffix(" of"), **thin | {"fmt": style, "lw": 1})
+            for number, name in enumerate(names):
+                for width in widths:
+                    cell = Cell(name, width, auc).label
+                    spent, right = of(figures, f"{cell}: {BASES['all_tokens']}"), of(figures, f"{cell}{elected}")
+                    if spent is not None and right is not None:
+                        point(axis, spent, right, name, **thin | lined(number) | {"fmt": lined(number)["fmt"][0]})
+            axis.set(xlabel="tokens of policy and judge", ylabel="accuracy, % (95 %)")
             axis.set_title(f"AUC of the judge {auc:g}: a search pays\nwhere it lies above the black lines")
         below(figure, places[0], 6)
+
+
+def lined(number: int) -> dict[str, Any]:
+    """Colour and shape of a strategy."""
+    shape = coloured(number)
+    return {"color": shape["color"], "fmt": f"{shape.get('fmt', 'o')}-"}
 
 
 @benchmark("studies.judge_quality --num_questions 60 --store runs/judge_quality")
@@ -293,12 +305,12 @@ def main(
     with Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64) as lab:
         found = run_cells(lab, problems, cells, num_votes, block)
     samples = found[Cell("vote", num_votes, 0.0)]
-    curve, baselines = add_samples(report, samples, aucs)
+    curve = add_samples(report, samples, aucs)
     drawn = add_cells(report, found, curve)
     add_least(report, drawn["elected"])
     add_difficulty(report, found, curve)
     if plot_path is not None:
-        plot(drawn, baselines, plot_path)
+        plot(report.figures, plot_path)
 
 
 if __name__ == "__main__":
