@@ -3,6 +3,7 @@
 # make check   format, lint, types and tests: what CI runs
 # make docs    the site, in build/site; a link that leads nowhere is an error
 # make pages   the pages and commands that are written from the code
+# make resolve whether the versions of constraints.txt go together, for every extra; nothing is installed
 # make dist    wheel and source archive, in dist, as a release publishes them
 #
 # make figures measures each kept result again that is not of today's code (hours; it goes on where it was), then writes pages
@@ -21,7 +22,7 @@ SOURCES := scaffolding_ext controllers workers configs tests benchmarks docs exa
 SHELL := /bin/bash
 export TIMEFORMAT := took %0R s, %0U s of CPU
 
-.PHONY: demo test lint types check figures format docs pages dist clean
+.PHONY: demo test lint types check figures format docs pages resolve dist clean
 
 demo: $(VENV)/.installed
 	time $(BIN)/python -m benchmarks.studies.demo
@@ -56,6 +57,9 @@ pages: $(VENV)/.installed
 	$(BIN)/python docs/_scripts/commands.py
 	$(BIN)/python -m scaffolding_ext.stack.reference > $(VENV)/stack_files.md
 	mv $(VENV)/stack_files.md docs/stack_files.md
+
+resolve: $(VENV)/.installed
+	time $(PIP) --dry-run '.[all,dev,docs,train]'
 
 dist: $(VENV)/.installed
 	rm -rf dist

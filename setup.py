@@ -123,7 +123,8 @@ setup(
     install_requires=[
         "numpy>=1.26,<3",
         "scipy>=1.12",
-        "math-verify[antlr4_13_2]>=0.9,<0.10",
+        "math-verify>=0.9,<0.10",
+        "antlr4-python3-runtime==4.13.2",  # as its extra antlr4_13_2 asks, which pip below 23.3 does not find
         "pydantic>=2.9,<3",
         "ruamel.yaml>=0.18",
         "click>=8.1",

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("packaging")
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 IMAGES = sorted((ROOT / "docker").glob("Dockerfile*"))
 SETUP = (ROOT / "setup.py").read_text(encoding="utf-8")
+PYTHONS = re.findall(r"Python :: (3\.\d+)", SETUP)
 
 
 def read(path: Path) -> Any:
@@ -40,7 +48,7 @@ def test_every_job_is_bounded_and_may_write_nothing(path: Path) -> None:
 
 def test_the_tests_run_on_every_python_that_the_package_names() -> None:
     matrix = read(ROOT / ".github" / "workflows" / "check.yml")["jobs"]["tests"]["strategy"]["matrix"]["python"]
-    assert matrix == re.findall(r"Python :: (3\.\d+)", SETUP)
+    assert matrix == PYTHONS
 
 
 @pytest.mark.parametrize("path", [*WORKFLOWS, ROOT / ".pre-commit-config.yaml"], ids=lambda path: path.stem)
@@ -100,12 +108,50 @@ def test_the_linter_finds_nothing(tool: str, paths: list[Path]) -> None:
     assert process.returncode == 0, process.stdout + process.stderr
 
 
-@pytest.mark.parametrize("python", re.findall(r"Python :: (3\.\d+)", SETUP))
+def pins(python: str) -> dict[str, list[SpecifierSet]]:
+    """What constraints.txt holds on a Python, by the packages' normalised names."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    held: dict[str, list[SpecifierSet]] = {}
+    for pin in (Requirement(line) for line in lines if line and not line.startswith("#")):
+        if pin.marker is None or pin.marker.evaluate({"python_version": python, "python_full_version": f"{python}.0"}):
+            held.setdefault(canonicalize_name(pin.name), []).append(pin.specifier)
+    return held
+
+
+@pytest.fixture
+def setup_arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What setup.py gives to setuptools."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("setuptools.setup", lambda **arguments: given.update(arguments))
+    monkeypatch.chdir(ROOT)
+    runpy.run_path(str(ROOT / "setup.py"))
+    return given
+
+
+@pytest.mark.parametrize("python", PYTHONS)
 def test_a_package_is_pinned_once_for_each_python(python: str) -> None:
     """Two pins of one package cannot be kept, and pip then refuses the whole installation."""
-    requirements = pytest.importorskip("packaging.requirements")
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = [requirements.Requirement(line) for line in lines if line and not line.startswith("#")]
-    held = {"python_version": python, "python_full_version": f"{python}.0"}
-    names = [pin.name.lower().replace("_", "-") for pin in pins if pin.marker is None or pin.marker.evaluate(held)]
-    assert sorted({name for name in names if names.count(name) > 1}) == []
+    assert sorted(name for name, found in pins(python).items() if len(found) > 1) == []
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_requirement_has_a_pin_that_it_takes(python: str, setup_arguments: dict[str, Any]) -> None:
+    """Else pip searches, or finds that nothing fits. flashinfer is for machines with CUDA alone."""
+    extras = {name: lines for name, lines in setup_arguments["extras_require"].items() if name != "flashinfer"}
+    held = pins(python)
+    wrong = []
+    for line in [*setup_arguments["install_requires"], *(line for lines in extras.values() for line in lines)]:
+        wanted = Requirement(line)
+        found = held.get(canonicalize_name(wanted.name), [])
+        if not all(wanted.specifier.contains(str(pin).removeprefix("==")) for pin in found) or not found:
+            wrong.append((line, str(found)))
+    assert not wrong, "constraints.txt lacks a version of them that setup.py takes"
+
+
+@pytest.mark.slow
+def test_pip_can_install_every_extra_with_the_pins(setup_arguments: dict[str, Any]) -> None:
+    """Its own resolver finds versions of all packages that go together; nothing is installed. It asks pip's index."""
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--constraint", "constraints.txt"]
+    wanted = [*setup_arguments["install_requires"], *setup_arguments["extras_require"]["all"]]
+    done = subprocess.run([*command, *wanted], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
