@@ -1,4 +1,4 @@
-"""Hooks of the site: links to files of the repository outside docs/ lead to the repository; its plots come along."""
+"""Hooks of the site: its plots, examples and stack files come along; links to other files lead to the repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 HOME = re.findall(r'^HOME = "(.+?)"', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)[0]
-PLOTS = "benchmarks/results"
+TAKEN = ("benchmarks/results/*.png", "examples/*", "configs/*.yaml", "configs/models/*.yaml")
+LANGUAGES = {".py": "python", ".sh": "bash"}
+EXAMPLE = re.compile(r"^\| \[\w+\.\w+]\(\.\./(examples/[\w.]+)\)", re.MULTILINE)  # a row of the gallery
 LINK = re.compile(r"(!?\[[^]]*]\()((?:\.\./)+[^)#\s]+)(#[^)\s]+)?\)")
 FIGURES = re.compile(r"^Figures?: .*not run since<!--\w+-->\.?$", re.MULTILINE)  # as benchmarks.check reads it
 
@@ -23,14 +25,14 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Take along the plots of the repository."""
-    for plot in sorted((ROOT / PLOTS).glob("*.png")):
-        files.append(File.generated(config, f"{PLOTS}/{plot.name}", abs_src_path=str(plot)))
+    """Take along what a reader of the site alone needs of the repository."""
+    for path in sorted(path for pattern in TAKEN for path in ROOT.glob(pattern) if path.is_file()):
+        files.append(File.generated(config, str(path.relative_to(ROOT)), abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Make links that leave docs/ lead to the repository, or to the plots that came along."""
+    """Make links that leave docs/ lead to what came along, or to the repository; show the gallery's examples."""
     folder = PurePosixPath(page.file.src_uri).parent
 
     def mended(found: re.Match[str]) -> str:
@@ -44,9 +46,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return f"{before}{'../' * len(folder.parts)}{inside}{anchor})"
         return f"{before}{HOME}/blob/main/{inside}{anchor})"
 
+    if page.file.src_uri == "gallery.md":
+        markdown += "".join(_shown(ROOT / name) for name in EXAMPLE.findall(markdown))
     return FIGURES.sub(
         r'??? info "Files and commits of the figures on this page"\n\n    \g<0>', LINK.sub(mended, markdown)
     )
+
+
+def _shown(example: Path) -> str:
+    """An example as a block that a reader opens."""
+    lines = [f"```{LANGUAGES[example.suffix]}", *example.read_text(encoding="utf-8").splitlines(), "```"]
+    return "\n".join([f'\n??? example "{example.name}"\n', *(f"    {line}".rstrip() for line in lines), ""])
 
 
 def _within(path: PurePosixPath) -> PurePosixPath:

@@ -81,7 +81,11 @@ class Examination(NamedTuple):
             if finding.change:
                 yield f"      change: {finding.change}"
         num_wrong = sum(finding.is_wrong for finding in self.findings)
-        yield "nothing is wrong" if not num_wrong else f"{num_wrong} wrong"
+        yield (
+            "nothing is wrong with the stack; whether answers are right is for eval"
+            if not num_wrong
+            else f"{num_wrong} wrong"
+        )
 
 
 def examine(

@@ -156,7 +156,8 @@ class Front:
                 codes.append(failure.code)
             if failure is not None and failure.status != CLIENT_LEFT:
                 text = "%s of %s: choice %d of %s failed with %s: %s"
-                _log.warning(text, job.id, holder, number, model, failure.code, error, exc_info=error)
+                traced = error if failure.status >= 500 else None  # what a client asked wrongly is no fault of the code
+                _log.warning(text, job.id, holder, number, model, failure.code, error, exc_info=traced)
             ended = "unfinished" if not result.finished else None if failure is None else failure.code
             self.metrics.ended(model, result.program, ended or result.exit_reason or "end")
         text = "%s of %s, %s: %d choices, %d tokens, %s"

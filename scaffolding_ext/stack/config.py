@@ -14,11 +14,19 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.registry import unknown_name
 
 S = TypeVar("S", bound=BaseModel)
-_WORKERS = """
+_MISSING = {  # what the error says of a key that a stack file lacks
+    "controller": """is missing; a stack file needs a controller beside its workers, such as:
+
+controller:
+  type: NativeGenerationController
+  args: {}""",
+    "workers": """is missing, as in upstream's own files; add the workers that the controllers ask for:
+
 workers:
   generation:
     type: HuggingFaceWorker
-    args: {model: tinylm/target}"""
+    args: {model: tinylm/target}""",
+}
 
 
 class _Section(BaseModel):
@@ -273,8 +281,8 @@ def _described(detail: Any, path: str) -> tuple[str, str]:
     context = detail.get("ctx", {})
     keys = [*([path] if path else []), *detail["loc"], *([context["key"]] if detail["type"] == "unknown_key" else [])]
     message = detail["msg"]
-    if detail["type"] == "missing" and keys == ["workers"]:
-        message = f"is missing, as in upstream's own files; add the workers that the controllers ask for:\n{_WORKERS}"
+    if detail["type"] == "missing":
+        message = _MISSING.get(".".join(map(str, keys)), "is missing, and has no default")
     if detail["type"] not in ("missing", "unknown_key"):
         message = f"{message[0].lower()}{message[1:]}, but it is {detail['input']!r}"
     return ".".join(map(str, keys)), message

@@ -36,13 +36,14 @@ def test_its_commands_run_as_they_stand(tmp_path: Path, warm_torch: Path) -> Non
     assert (tmp_path / "report.html").exists()
 
 
-@pytest.mark.parametrize(("name", "model"), [("my_model.yaml", "tinylm/target"), ("server.yaml", "Qwen/Qwen3-8B")])
-def test_its_own_model_stacks_are_right(name: str, model: str) -> None:
+@pytest.mark.parametrize(("served", "model"), [(False, "tinylm/target"), (True, "Qwen/Qwen3-8B")])
+def test_its_own_model_stacks_are_right(served: bool, model: str) -> None:
     """Its model of a hub is replaced by one that is here."""
-    stack = plain_yaml.parse(FILES["my_model.yaml"], name)
-    if name == "server.yaml":  # the page shows the worker alone
+    stack = plain_yaml.parse(FILES["my_model.yaml"], "my_model.yaml")
+    if served:  # the page shows the worker alone
         pytest.importorskip("openai")
-        stack |= plain_yaml.parse(FILES[name], name)
+        (workers,) = [text for language, title, text in FENCE.findall(PAGE) if language == "yaml" and not title]
+        stack |= plain_yaml.parse(workers, "the page")
         stack["prompt"] |= {"model": "tinylm/target"}
     stack["workers"]["generation"]["args"]["model"] = model
     check_stack(load_config(stack))

@@ -77,7 +77,7 @@ def test_a_stack_that_behaves_is_fine(saved_model: Callable[..., str]) -> None:
     found = examined(lambda task: "42}" if str(task.input_str).endswith("{") else GOOD, saved_model("qwen3"))
     assert found.is_fine, found.findings
     assert set(noted(found)) == {"dropped_thinking"}  # of earlier turns, by the template
-    assert list(found.lines())[-1] == "nothing is wrong"
+    assert list(found.lines())[-1].startswith("nothing is wrong with the stack;")
 
 
 def test_the_report_shows_prompt_probe_and_answer(saved_model: Callable[..., str]) -> None:

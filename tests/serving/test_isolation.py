@@ -14,7 +14,7 @@ from typing import Any
 import openai
 import pytest
 
-from scaffolding_ext import registry
+from scaffolding_ext import MajorityVoteController, registry
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.serving.access import ANYBODY, Keys
@@ -114,6 +114,21 @@ def test_why_a_request_failed_is_in_the_log(serve: Any, caplog: pytest.LogCaptur
     for part in (name, "anna", "engine_error", "out of memory", "block 7 is held twice", "Traceback"):
         assert part in text
     assert "secret-1" not in text
+
+
+def test_a_request_that_asks_for_the_impossible_is_logged_without_a_traceback(
+    serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    vote = MajorityVoteController(NativeGenerationController(), default_sample_num=2)
+    served = serve(controller=vote, keys=Keys(KEYS))
+    with served.client(api_key="secret-1") as client, pytest.raises(openai.BadRequestError, match="alike"):
+        client.chat.completions.create(**ASK, temperature=0)
+    served.thread.__exit__(None, None, None)
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    text = logging.Formatter().format(record)
+    for part in ("anna", "unsupported_value", "temperature: is 0"):
+        assert part in text
+    assert "Traceback" not in text
 
 
 def test_an_unforeseen_error_is_logged_with_its_traceback(

@@ -103,7 +103,7 @@ def test_floats_in_scientific_notation_are_floats(tmp_path: Path) -> None:
     [
         ({"worker": {}}, "worker", "did you mean 'workers'"),
         ({"controller": {"type": "X", "arg": {}}}, "controller.arg", "did you mean 'args'"),
-        ({"controller": {"args": {}}}, "controller.type", "required"),
+        ({"controller": {"args": {}}}, "controller.type", "is missing"),
         ({"workers": {"generation": {"type": 3}}}, "workers.generation.type", "string, but it is 3"),
         ({"workers": {}}, "workers", "at least 1"),
         ({"prompt": {"famly": "x"}}, "prompt.famly", "family"),
@@ -187,9 +187,18 @@ def test_the_effective_stack_can_be_written_and_read_again(tmp_path: Path) -> No
     assert load_config(path) == config
 
 
-def test_a_file_without_workers_is_told_the_lines_to_add():
-    with pytest.raises(ConfigError, match="workers: is missing") as caught:
-        load_config({"controller": {"type": "NativeGenerationController"}})
+@pytest.mark.parametrize("key", ["controller", "workers"])
+def test_a_file_without_a_controller_or_workers_is_told_the_lines_to_add(key: str) -> None:
+    whole = stack()
+    del whole[key]
+    with pytest.raises(ConfigError, match=f"^{key}: is missing") as caught:
+        load_config(whole)
     lines = str(caught.value).partition("\n")[2]
     added = YAML(typ="safe", pure=True).load(lines)
-    load_config({"controller": {"type": "NativeGenerationController"}, **added})
+    assert set(added) == {key}
+    load_config({**whole, **added})
+
+
+def test_any_other_key_that_is_missing_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^workers\.generation\.type: is missing, and has no default$"):
+        load_config(stack(workers={"generation": {"args": {}}}))

@@ -221,8 +221,9 @@ def shown_saving(saving: Saving) -> str:
 
 def shown_needed(needed: Needed, margin: float) -> str:
     """How many questions a new comparison takes."""
-    apart, within = ("more than a million, or nothing is known" if n is None else f"{n:,}" for n in needed)
-    return f"a difference as large: {apart}; a loss below {100 * margin:g} points, if there is none: {within}"
+    apart, within = ("these runs do not tell, or more than a million" if n is None else f"{n:,}" for n in needed)
+    loss = f"a loss below {100 * margin:g} points, if there is none"
+    return f"to show a difference as large as here: {apart}; to show {loss}: {within}"
 
 
 def shown_keys(keys: Sequence[Key]) -> str:
