@@ -5,7 +5,8 @@
     python -m benchmarks.figures --data FOLDER          all that are not of today's code; --list says the hours
 
 It can be interrupted and started again: what is of today's code is passed over, and studies go on in `runs/figures`.
-Recorded samples of real models are read from the folder; without it, what needs them is left out. Afterwards
+Recorded samples of real models, and a real model's folder `smollm2`, are read from the folder; without it, what needs
+them is left out. Afterwards
 `python -m benchmarks.check --write` writes the figures onto the pages. Read the sentences beside them.
 """
 
@@ -88,6 +89,9 @@ STUDIES: Mapping[str, Study] = {
         "studies.scheduling --num_programs 12000 --num_rate_programs 6000 --num_timed 200000",
         3,
         ("--samples", SAMPLES[0]),
+    ),
+    "real_model": Study(
+        "studies.real_model --weight_dtype bfloat16", 60, ("--model", "smollm2"), stores=True, draws=True
     ),
     "tinylm": Study("studies.tinylm --seed 90", 30),
     "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),

@@ -48,7 +48,8 @@ def cut_of_as_many(outcome: Outcome, cuts: Sequence[Outcome]) -> Level:
     means = np.array([cut.costs["decoded"].mean() for cut in cuts])
     wanted = outcome.costs["decoded"].mean()
     upper = int(np.clip(np.searchsorted(means, wanted), 1, len(cuts) - 1))
-    share = float(np.clip((wanted - means[upper - 1]) / (means[upper] - means[upper - 1]), 0, 1))
+    step = means[upper] - means[upper - 1]
+    share = float(np.clip((wanted - means[upper - 1]) / step, 0, 1)) if step else 1.0
     return Level(cuts[upper - 1], cuts[upper], share)
 
 

@@ -1,0 +1,528 @@
+"""What the controllers are worth on a real model, on questions that it can do in part.
+
+    python -m benchmarks.studies.real_model --model FOLDER --store STORE --plot_path frontier.png --json
+
+*Tasks*: which easy tasks the model is right on in 20 to 80 %, with worked examples before the question and without.
+*Chains*: on some of these tasks chains are recorded with a look every few tokens, greedy, at the temperature that the
+model's makers recommend and at a higher one; every stopping rule is played on them, against whole chains, the fixed cut
+that decodes as many tokens, and random exits. *Votes*: eight samples a question, voted on by each rule and stopped
+early, against one greedy chain and smaller votes.
+
+The worked examples think, then check what they thought, and then answer in a box; the model does as they do.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+
+from benchmarks._lib.command import benchmark, plotted, size, stored, track
+from benchmarks._lib.drawing import bars_of, drawing
+from benchmarks._lib.easy_questions import ASK, GYM_TASKS, TASKS, draw_exam
+from benchmarks._lib.lab import Lab
+from benchmarks._lib.provenance import described
+from benchmarks._lib.replayed import Floats, cut_of_as_many
+from benchmarks._lib.report import Report
+from scaffolding_ext import MajorityVoteController, NativeGenerationController, load_config
+from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.chain.stopping import (
+    AllOf,
+    AnswerConfidence,
+    Consecutive,
+    EntropyAfterThinking,
+    Rule,
+)
+from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
+from scaffolding_ext.controllers.vote.allocation.baselines import Even
+from scaffolding_ext.controllers.vote.allocation.curtailment import Curtailment
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.replay import play as play_vote
+from scaffolding_ext.controllers.vote.allocation.replay import shuffled
+from scaffolding_ext.controllers.vote.allocation.threshold import ThresholdEvery
+from scaffolding_ext.controllers.vote.trace_confidence import filtered_weights
+from scaffolding_ext.controllers.vote.voting import elect
+from scaffolding_ext.errors import MissingDependencyError
+from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, read_chains, recording_stack
+from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome, cut_at, fixed_cuts, play
+from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.run_folder import SAMPLES, claimed
+from scaffolding_ext.evaluation.run.scoring import score
+from scaffolding_ext.evaluation.run.session import Session
+from scaffolding_ext.prompts.prompting import FAMILIES, PromptFamily, Prompting
+from scaffolding_ext.stats.intervals import Estimate
+from scaffolding_ext.stats.power import required_num_questions
+
+STACK = "configs:models/smollm2"
+FAMILY = "worked_examples"
+FAMILIES[FAMILY] = PromptFamily(
+    think_close="</think>",  # which no example writes: thinking out loud is the answer's beginning
+    probe=ASK,
+    close=ASK,
+    close_closed=ASK,
+    answer_end="}.",
+)
+STUDIED = ("sum of 3 digits, checked", "story, 1 step, checked", "words in a list, 2 to 6, checked")
+SPACING = 4  # tokens between recorded looks
+GAPS = (4, 8)
+MAX_TOKENS, ANSWER_TOKENS = 128, 8
+AT_ONCE = 64
+NUM_LOTS = 20  # random exits of each rule
+NUM_ORDERS = 40  # of each question's samples
+NUM_SAMPLES = 8
+VOTES = (1, 2, 4, 8)
+HOT = 0.7
+BY_PROBABILITY, BEST = "weighed by probability", "best by log-probability"
+VOTE_RULES: Mapping[str, AllocationRule] = {
+    "certaindex 0.7 every 2": ThresholdEvery(threshold=0.7, step=2),
+    "certaindex 0.7 every 4": ThresholdEvery(threshold=0.7, step=4),
+    "curtailment": Curtailment(leap=1.0),
+    "Adaptive-Consistency 0.95": BetaConsistency(),
+    "leader change (default)": LeaderChange(),
+}
+
+
+class Way(NamedTuple):
+    """How chains are drawn."""
+
+    temperature: float
+    top_p: float
+    num_epochs: int
+
+
+WAYS = {"greedy": Way(0.0, 1.0, 1), "recommended": Way(0.2, 0.9, 2), "drawn": Way(HOT, 1.0, 2)}
+POOLED = "all chains"
+OURS, DEFAULT, PLAIN_TWO = "all of 2 equal and confidence 0.9", "consecutive 3", "consecutive 2"
+RULES: Mapping[str, Rule] = {
+    PLAIN_TWO: Consecutive(2),
+    DEFAULT: Consecutive(3),
+    "confidence 0.9": AnswerConfidence(0.9),
+    "confidence 0.95": AnswerConfidence(0.95),
+    OURS: AllOf([Consecutive(2), AnswerConfidence(0.9)]),
+    "entropy": EntropyAfterThinking(),
+}
+MAIN_GAP = 8
+MOST_LOST = -2.0  # points that may be lost where two are held to be equally good
+
+
+# ---- tasks
+
+
+def answers_to(
+    lab: Lab, samples: Sequence[Sample], temperature: float, max_tokens: int = MAX_TOKENS
+) -> list[dict[str, Any]]:
+    """One chain on each question, asked for its answer where it gives none: whether it is right, and its tokens."""
+    controller = DynasorCoTController(
+        max_tokens,
+        chunk_size=2 * max_tokens,  # it is never probed
+        family=FAMILY,
+        probe=AnswerProbe(ANSWER_TOKENS),
+        sampling_params={"temperature": temperature},
+    )
+    results = lab.answers(controller, [sample.prompt for sample in samples], at_once=AT_ONCE)
+    return [
+        {"right": score(result.answer, sample.target).correct, "decoded": result.program.ledger.total.decoded}
+        for sample, result in zip(samples, results, strict=True)
+    ]
+
+
+def add_tasks(report: Report, lab: Lab, plain: Prompting, tasks: Iterable[str], num_questions: int) -> None:
+    """How many of a few questions of each task are right: at once, thinking, and without examples."""
+    left_out = []
+    for task in track(list(tasks), "tasks"):
+        try:
+            exam = draw_exam(task, num_questions, report.seed)
+        except MissingDependencyError:
+            left_out.append(task)
+            continue
+        ways = {
+            "no examples, greedy": (False, 0.0, MAX_TOKENS),
+            "at once, greedy": (True, 0.0, 1),
+            "greedy": (True, 0.0, MAX_TOKENS),
+            "temperature 0.7": (True, 0.7, MAX_TOKENS),
+            "temperature 1.0": (True, 1.0, MAX_TOKENS),
+        }
+        for way, (with_examples, temperature, max_tokens) in ways.items():
+            samples = exam.samples(plain, with_examples=with_examples)
+            ask = functools.partial(answers_to, lab, samples, temperature, max_tokens)
+            rows = lab.stored(f"task_{report.seed}_{num_questions}_{task}_{way}".replace(" ", "_"), ask)
+            report.share(f"{task}, {way}: right", sum(row["right"] for row in rows), len(rows))
+            report.figure(f"{task}, {way}: decoded", float(np.mean([row["decoded"] for row in rows])))
+    if left_out:
+        report.setting["left out, reasoning-gym is not installed"] = left_out
+
+
+# ---- chains
+
+
+def record_chains(
+    folder: Path, model: str, weight_dtype: str | None, samples: Sequence[Sample], way: Way, seed: int
+) -> list[RecordedChain]:
+    """Chains with a look every few tokens; from the folder where they were recorded before."""
+    overrides = [
+        f"workers.generation.args.model={model}",
+        f"workers.generation.args.weight_dtype={weight_dtype or 'null'}",
+        f"seed={seed}",
+        f"sampling.temperature={way.temperature}",
+        f"sampling.top_p={way.top_p}",
+        f"controller.args.max_tokens={MAX_TOKENS}",
+        f"controller.args.family={FAMILY}",
+        f"controller.args.probe={{type: AnswerProbe, args: {{max_tokens: {ANSWER_TOKENS}, "
+        "sampling_params: {temperature: 0}}}",
+        f"prompt={{chat_template: false, family: {FAMILY}}}",
+        f"evaluation.epochs={way.num_epochs}",
+        f"max_parallel_requests={AT_ONCE}",
+    ]
+    config = recording_stack(load_config(STACK, overrides).for_run(), SPACING)
+    with claimed(folder, resume=True) as goes_on:
+        run = Session(config, samples, folder)
+        if goes_on:
+            run.take_up(is_mended=True)
+        if run.go(lambda message: click.echo(message, err=True)) is not None:
+            raise click.ClickException("interrupted; call again to go on")
+    return sorted(read_chains(folder / SAMPLES), key=lambda chain: chain.question)
+
+
+class Judged(NamedTuple):
+    """A rule on the chains of one task, beside the fixed cut of as many tokens and random exits."""
+
+    outcome: Outcome
+    cut_right: Floats
+    cut_costs: Mapping[str, Floats]
+    random: Floats
+
+
+def judge(chains: Sequence[RecordedChain], rule: Rule, gap: int, rng: np.random.Generator) -> Judged:
+    """Play a rule on chains of one task; the cut is this task's own."""
+    outcome = play(chains, rule, ProbeSchedule(gap))
+    level = cut_of_as_many(outcome, fixed_cuts(chains))
+    lots = [cut_at(chains, rng.permutation(outcome.exits).tolist()).right for _ in range(NUM_LOTS)]
+    costs = {cost: level.cost(cost) for cost in ("decoded", "kept")}
+    return Judged(outcome, level.right, costs, np.mean(lots, axis=0))
+
+
+class Pool(NamedTuple):
+    """Chains, by task, in one order for all rules."""
+
+    by_task: Sequence[Sequence[RecordedChain]]
+
+    @property
+    def questions(self) -> list[str]:
+        """The question of each chain."""
+        return [chain.question for chains in self.by_task for chain in chains]
+
+    def judged(self, rule: Rule, gap: int, rng: np.random.Generator) -> Judged:
+        """A rule on all of them, each task held against cuts of its own."""
+        parts = [judge(chains, rule, gap, rng) for chains in self.by_task]
+        return Judged(
+            joined([part.outcome for part in parts]),
+            np.concatenate([part.cut_right for part in parts]),
+            {cost: np.concatenate([part.cut_costs[cost] for part in parts]) for cost in parts[0].cut_costs},
+            np.concatenate([part.random for part in parts]),
+        )
+
+    def whole(self) -> Outcome:
+        """Whole chains."""
+        return joined([cut_at(chains, [-1] * len(chains)) for chains in self.by_task])
+
+    def at_once(self) -> Outcome:
+        """The first recorded look: what is known after a few tokens."""
+        return joined([fixed_cuts(chains)[0] for chains in self.by_task])
+
+
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """Outcomes of several lots of chains as one."""
+    arrays = [np.concatenate([getattr(each, name) for each in outcomes]) for name in Outcome._fields[:-1]]
+    costs = {cost: np.concatenate([each.costs[cost] for each in outcomes]) for cost in outcomes[0].costs}
+    return Outcome(*arrays, costs)
+
+
+def add_rules(report: Report, name: str, pool: Pool, gaps: Sequence[int] = GAPS) -> dict[tuple[str, int], Judged]:
+    """What each rule is worth on these chains, and ours beside the others."""
+    questions, whole = pool.questions, pool.whole()
+    report.difference(f"{name}, whole chains: accuracy", whole.right, questions=questions)
+    report.difference(f"{name}, whole chains: decoded", whole.costs["decoded"], questions=questions)
+    report.difference(f"{name}, whole chains: computed", whole.costs["kept"], questions=questions)
+    report.difference(f"{name}, cut after {SPACING} tokens: accuracy", pool.at_once().right, questions=questions)
+    found: dict[tuple[str, int], Judged] = {}
+    for gap in gaps:
+        for rule in RULES:
+            each = found[rule, gap] = pool.judged(RULES[rule], gap, report.rng)
+            add_rule(report, f"{name}, {rule}, every {gap}", each, whole, questions)
+        ours = found[OURS, gap]
+        for other in (PLAIN_TWO, DEFAULT):
+            theirs, both = found[other, gap], f"{name}, {OURS} over {other}, every {gap}"
+            report.difference(
+                f"{both}: points", ours.outcome.right, theirs.outcome.right, questions=questions, scale=100
+            )
+            report.ratio(
+                f"{both}: decoded", ours.outcome.costs["decoded"], theirs.outcome.costs["decoded"], questions=questions
+            )
+            report.difference(
+                f"{both}: points over a cut, more than its",
+                ours.outcome.right - ours.cut_right,
+                theirs.outcome.right - theirs.cut_right,
+                questions=questions,
+                scale=100,
+            )
+    return found
+
+
+def add_rule(report: Report, name: str, judged: Judged, whole: Outcome, questions: Sequence[str]) -> None:
+    """One rule's figures."""
+    outcome = judged.outcome
+    report.difference(f"{name}: accuracy", outcome.right, questions=questions)
+    for what, others in (("a fixed cut", judged.cut_right), ("a random exit", judged.random), ("whole", whole.right)):
+        report.difference(f"{name}: points over {what}", outcome.right, others, questions=questions, scale=100)
+    report.saved(f"{name}: decoded saved", outcome.costs["decoded"], whole.costs["decoded"], questions=questions)
+    report.saved(f"{name}: computed saved", outcome.costs["kept"], whole.costs["kept"], questions=questions)
+    report.ratio(f"{name}: computed to a cut's", outcome.costs["kept"], judged.cut_costs["kept"], questions=questions)
+    report.difference(f"{name}: fired", outcome.exits >= 0, questions=questions)
+    report.difference(f"{name}: decoded", outcome.costs["decoded"], questions=questions)
+
+
+def add_bars(report: Report, found: Mapping[tuple[str, int], Judged], pool: Pool) -> None:
+    """Whether ours is at least as good as a cut and as agreement alone, and how many questions would show it."""
+    for name in (
+        f"{POOLED}, {OURS}, every {MAIN_GAP}: points over a fixed cut",
+        f"{POOLED}, {OURS} over {DEFAULT}, every {MAIN_GAP}: points over a cut, more than its",
+    ):
+        low = report.figures[name]["low"]
+        report.bar(f"{name}, lower end", np.nan if low is None else low, ">=", MOST_LOST)
+    ours = found[OURS, MAIN_GAP]
+    differences = ours.outcome.right - ours.cut_right
+    if np.ptp(differences) > 0:
+        needed = required_num_questions(
+            differences, pool.questions, bar=MOST_LOST / 100, max_num_questions=100_000, rng=report.rng
+        )
+        if needed is not None:
+            report.figure(f"{OURS}: questions for power 0.9 against a cut less 2 points", needed)
+
+
+# ---- votes
+
+
+def draw_votes(lab: Lab, samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """A vote of all samples on each question: answers, weights, tokens, and which answers are right."""
+    chain = NativeGenerationController(sampling_params={"temperature": HOT, "max_tokens": MAX_TOKENS})
+    controller = MajorityVoteController(chain, NUM_SAMPLES, allocation=None, weight="mean_logprob")
+    results = lab.answers(controller, [sample.prompt for sample in samples], at_once=AT_ONCE // NUM_SAMPLES)
+    rows = []
+    for sample, result in zip(samples, results, strict=True):
+        vote = next(event for event in result.program.trace if event["event"] == "vote")
+        total = result.program.ledger.total
+        rows.append(
+            {
+                "id": sample.id,
+                "classes": vote["classes"],
+                "correct": [score(answer, sample.target).correct for answer in vote["answers"]],
+                "lengths": vote["num_decoded"],
+                "weights": vote["weights"],
+                "computed": total.decoded + total.prefilled,
+            }
+        )
+    return rows
+
+
+def labelled(row: Mapping[str, Any]) -> LabelledVote:
+    """A vote as rules replay it; the log-probability is the mean of a sample's tokens."""
+    logprobs = [float(np.log(max(weight, 1e-12))) for weight in row["weights"]]
+    return LabelledVote(row["id"], row["classes"], row["correct"], row["lengths"], logprobs=logprobs)
+
+
+def is_right(vote: LabelledVote, num: int, how: str) -> bool:
+    """Whether the first samples elect a right answer."""
+    classes, weights = vote.classes[:num], [float(np.exp(value)) for value in (vote.logprobs or ())[:num]]
+    if how == BEST:
+        return bool(vote.correct[int(np.argmax(weights))])
+    ballots = {
+        "majority": None,
+        BY_PROBABILITY: weights,
+        "likeliest half": filtered_weights(classes, weights, 0.5),
+    }
+    winner, first = elect(classes, ballots[how])
+    return winner != -1 and bool(vote.correct[first])
+
+
+def add_votes(report: Report, rows: Sequence[Mapping[str, Any]], greedy: Floats) -> dict[str, tuple[float, Estimate]]:
+    """What votes are worth beside one greedy chain, and what stops save; returns points of tokens and accuracy.
+
+    Args:
+        report: Gets the figures.
+        rows: The votes.
+        greedy: Whether one greedy chain is right on each of these questions.
+    """
+    votes = [labelled(row) for row in rows]
+    orders = shuffled(votes, NUM_ORDERS, report.rng)
+    points: dict[str, tuple[float, Estimate]] = {}
+
+    def mean_right(num: int, how: str) -> Floats:
+        return np.array([np.mean([is_right(each, num, how) for each in question]) for question in orders])
+
+    for num in VOTES:
+        tokens = np.array([np.mean([sum(each.lengths[:num]) for each in question]) for question in orders])
+        report.difference(f"vote of {num}: decoded", tokens)
+        plain = mean_right(num, "majority")
+        for how in ("majority", BY_PROBABILITY, "likeliest half", BEST):
+            right = mean_right(num, how)
+            name = f"vote of {num}, {how}"
+            points[name] = float(tokens.mean()), report.difference(f"{name}: accuracy", right)
+            report.difference(f"{name}: points over one greedy chain", right, greedy, scale=100)
+            if how != "majority":
+                report.difference(f"{name}: points over the majority", right, plain, scale=100)
+    report.difference(f"vote of {NUM_SAMPLES}: computed", [row["computed"] for row in rows])
+    sizes = [play_vote(Even(num_samples=num), orders) for num in range(1, NUM_SAMPLES + 1)]
+    for name, rule in VOTE_RULES.items():
+        ran, full = play_vote(rule, orders), sizes[-1]
+        report.difference(f"{name}: points against all {NUM_SAMPLES}", ran.correct, full.correct, scale=100)
+        report.difference(
+            f"{name}: points over a smaller vote of as many tokens",
+            ran.correct,
+            smaller_vote(sizes, float(ran.tokens.mean())),
+            scale=100,
+        )
+        report.ratio(f"{name}: decoded, share of all", ran.tokens, full.tokens)
+        report.figure(f"{name}: samples", float(ran.num_samples.mean()))
+        report.figure(f"{name}: rounds", float(ran.num_rounds.mean()))
+        report.figure(f"{name}: stopped early", float(ran.stopped.mean()))
+    return points
+
+
+def smaller_vote(sizes: Sequence[Any], tokens: float) -> Floats:
+    """How often a plain vote that decodes as many tokens is right: two neighbouring sizes, drawn by lot."""
+    means = [float(each.tokens.mean()) for each in sizes]
+    upper = int(np.clip(np.searchsorted(means, tokens), 1, len(sizes) - 1))
+    share = float(np.clip((tokens - means[upper - 1]) / (means[upper] - means[upper - 1]), 0, 1))
+    mixed: Floats = (1 - share) * sizes[upper - 1].correct + share * sizes[upper].correct
+    return mixed
+
+
+# ---- picture
+
+
+def plot(
+    report: Report, pools: Mapping[str, Pool], votes: Mapping[str, tuple[float, Estimate]], name: str, path: Path
+) -> None:
+    """Accuracy against decoded tokens: chains that are cut and stopped, and votes."""
+    with drawing(path, 1, 2, figsize=(11, 4.4), sharey=True) as (_, (left, right)):
+        for way in ("greedy", "recommended", "drawn"):
+            cuts = [fixed_cuts(chains) for chains in pools[way].by_task]
+            last = min(map(len, cuts))
+            curve = [joined([each[index] for each in cuts]) for index in [*range(last - 1), -1]]
+            left.plot(
+                [each.costs["decoded"].mean() for each in curve],
+                [100 * each.right.mean() for each in curve],
+                marker=".",
+                label=f"fixed cuts, {way}",
+            )
+        for rule in RULES:
+            figures = [
+                report.figures[f"recommended, {rule}, every {MAIN_GAP}: {what}"] for what in ("decoded", "accuracy")
+            ]
+            tokens, share = (Estimate(*(each[end] for end in Estimate._fields)) for each in figures)
+            left.errorbar(
+                tokens.value,
+                100 * share.value,
+                yerr=bars_of([share], 100),
+                fmt="s",
+                capsize=2,
+                label=f"{rule} (recommended)",
+            )
+        left.set(xlabel="decoded tokens a question, probes counted", ylabel="accuracy, %", ylim=(0, 100))
+        left.set_title(f"chains of {name}, a look every {MAIN_GAP} tokens", fontsize="medium")
+        left.legend(fontsize="x-small", loc="upper left")
+        for how, mark in (("majority", "o"), (BY_PROBABILITY, "^"), (BEST, "s")):
+            found = [votes[f"vote of {num}, {how}"] for num in VOTES]
+            right.errorbar(
+                [tokens for tokens, _ in found],
+                [100 * share.value for _, share in found],
+                yerr=bars_of([share for _, share in found], 100),
+                marker=mark,
+                capsize=2,
+                label=how,
+            )
+        whole = pools["greedy"].whole()
+        right.plot(
+            whole.costs["decoded"].mean(), 100 * whole.right.mean(), "k*", markersize=10, label="one greedy chain"
+        )
+        right.set(xlabel="decoded tokens a question")
+        right.set_title(f"votes of {', '.join(map(str, VOTES))} samples at temperature {HOT}", fontsize="medium")
+        right.legend(fontsize="x-small", loc="lower right")
+        for axes in (left, right):
+            axes.grid(alpha=0.3)
+
+
+@benchmark("studies.real_model --model FOLDER --store FOLDER --plot_path frontier.png")
+@click.option("--model", default="tinylm/draft", show_default=True, help="Folder or name of the model.")
+@click.option("--weight_dtype", help="As HuggingFaceWorker takes it: bfloat16 is faster on a CPU that has it.")
+@click.option("--task", "tasks", multiple=True, type=click.Choice(list(TASKS)), help="Of the chains; repeatable.")
+@size("--num_questions", 100, quick=3, help="Questions of each task.", least=2)
+@size("--num_tried", 30, quick=0, help="Questions of each task that is looked at first; 0 leaves that out.", least=0)
+@stored
+@plotted
+def main(
+    report: Report,
+    model: str,
+    weight_dtype: str | None,
+    tasks: tuple[str, ...],
+    num_questions: int,
+    num_tried: int,
+    store: Path | None,
+    plot_path: Path | None,
+) -> None:
+    """Stopping rules and votes of a real model, on easy questions that it is right on in part."""
+    report.setting["model"] = Path(model).name
+    weights = Path(model) / "model.safetensors"
+    if weights.exists():
+        report.setting["weights"] = described(weights)
+    plain = Prompting.for_model(model)
+    exams = [draw_exam(task, num_questions, report.seed) for task in tasks or STUDIED]
+    report.setting["tasks"] = [exam.task for exam in exams]
+    engine = {} if weight_dtype is None else {"weight_dtype": weight_dtype}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        root = Path(folder) if store is None else store
+        pools: dict[str, Pool] = {}
+        for name, way in WAYS.items():
+            by_task = []
+            for exam in exams:
+                place = root / f"{name}_{exam.task}_{report.seed}_{num_questions}".replace(" ", "_").replace(",", "")
+                by_task.append(record_chains(place, model, weight_dtype, exam.samples(plain), way, report.seed))
+            pools[name] = Pool(by_task)
+        everything = Pool([chains for pool in pools.values() for chains in pool.by_task])
+        for name, pool in pools.items():
+            add_rules(report, name, pool)
+        found = add_rules(report, POOLED, everything)
+        for number, exam in enumerate(exams):
+            own = Pool([pool.by_task[number] for pool in pools.values()])
+            add_rules(report, exam.task, own, (MAIN_GAP,))
+        add_bars(report, found, everything)
+        with Lab({"generation": model}, seed=report.seed, store=root, **engine) as lab:
+            lab.prompting = Prompting.for_model(model, family=FAMILY, chat_template=False)
+            rows = [
+                row
+                for exam in exams
+                for row in lab.stored(
+                    f"votes_{exam.task}_{report.seed}_{num_questions}".replace(" ", "_"),
+                    functools.partial(draw_votes, lab, exam.samples(plain)),
+                )
+            ]
+            greedy = pools["greedy"]
+            right = dict(zip(greedy.questions, greedy.whole().right, strict=True))
+            points = add_votes(report, rows, np.array([right[row["id"]] for row in rows]))
+            if num_tried:
+                add_tasks(report, lab, plain, [*TASKS, *GYM_TASKS], num_tried)
+    if plot_path is not None:
+        plot(report, pools, points, report.setting["model"], plot_path)
+
+
+if __name__ == "__main__":
+    main()
