@@ -24,7 +24,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
-from benchmarks._lib.drawing import bars_of, drawing
+from benchmarks._lib.drawing import below, beside, coloured, drawing, of, point, points
 from benchmarks._lib.easy_questions import ASK, GYM_TASKS, TASKS, draw_exam
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.provenance import described
@@ -70,6 +70,7 @@ FAMILIES[FAMILY] = PromptFamily(
     close=ASK,
     close_closed=ASK,
     answer_end="}.",
+    thinks=False,
 )
 STUDIED = ("sum of 3 digits, checked", "story, 1 step, checked", "words in a list, 2 to 6, checked")
 SPACING = 4  # tokens between recorded looks
@@ -99,7 +100,7 @@ class Way(NamedTuple):
     num_epochs: int
 
 
-WAYS = {"greedy": Way(0.0, 1.0, 1), "recommended": Way(0.2, 0.9, 2), "drawn": Way(HOT, 1.0, 2)}
+WAYS = {"greedy": Way(0.0, 1.0, 1), "recommended": Way(0.2, 0.9, 2), "drawn": Way(HOT, 1.0, 1)}
 POOLED = "all chains"
 OURS, DEFAULT, PLAIN_TWO = "all of 2 equal and confidence 0.9", "consecutive 3", "consecutive 2"
 RULES: Mapping[str, Rule] = {
@@ -193,21 +194,41 @@ def record_chains(
 
 
 class Judged(NamedTuple):
-    """A rule on the chains of one task, beside the fixed cut of as many tokens and random exits."""
+    """A rule on the chains of one task, beside fixed cuts and random exits.
+
+    Attributes:
+        outcome: What became of the chains.
+        cut_right: How often the cut of as many decoded tokens is right, probes counted.
+        cut_computed: What that cut computes.
+        as_long_right: How often the cut is right that leaves chains as long, as if probes cost nothing.
+        random: How often the rule's own exits are right, dealt out to the chains by lot.
+    """
 
     outcome: Outcome
     cut_right: Floats
-    cut_costs: Mapping[str, Floats]
+    cut_computed: Floats
+    as_long_right: Floats
     random: Floats
+
+
+def cuts_of(chains: Sequence[RecordedChain]) -> list[Outcome]:
+    """Every fixed cut that decodes less than whole chains, and last the whole chains."""
+    *cuts, whole = fixed_cuts(chains)
+    return [cut for cut in cuts if cut.costs["decoded"].mean() < whole.costs["decoded"].mean()] + [whole]
 
 
 def judge(chains: Sequence[RecordedChain], rule: Rule, gap: int, rng: np.random.Generator) -> Judged:
     """Play a rule on chains of one task; the cut is this task's own."""
-    outcome = play(chains, rule, ProbeSchedule(gap))
-    level = cut_of_as_many(outcome, fixed_cuts(chains))
+    outcome, cuts = play(chains, rule, ProbeSchedule(gap)), cuts_of(chains)
+    level = cut_of_as_many(outcome, cuts)
+    as_long = cut_of_as_many(by_length(outcome), list(map(by_length, cuts)))
     lots = [cut_at(chains, rng.permutation(outcome.exits).tolist()).right for _ in range(NUM_LOTS)]
-    costs = {cost: level.cost(cost) for cost in ("decoded", "kept")}
-    return Judged(outcome, level.right, costs, np.mean(lots, axis=0))
+    return Judged(outcome, level.right, level.cost("kept"), as_long.right, np.mean(lots, axis=0))
+
+
+def by_length(outcome: Outcome) -> Outcome:
+    """An outcome that costs what its chains are long."""
+    return outcome._replace(costs={"decoded": outcome.positions})
 
 
 class Pool(NamedTuple):
@@ -225,9 +246,7 @@ class Pool(NamedTuple):
         parts = [judge(chains, rule, gap, rng) for chains in self.by_task]
         return Judged(
             joined([part.outcome for part in parts]),
-            np.concatenate([part.cut_right for part in parts]),
-            {cost: np.concatenate([part.cut_costs[cost] for part in parts]) for cost in parts[0].cut_costs},
-            np.concatenate([part.random for part in parts]),
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in Judged._fields[1:]),
         )
 
     def whole(self) -> Outcome:
@@ -281,11 +300,16 @@ def add_rule(report: Report, name: str, judged: Judged, whole: Outcome, question
     """One rule's figures."""
     outcome = judged.outcome
     report.difference(f"{name}: accuracy", outcome.right, questions=questions)
-    for what, others in (("a fixed cut", judged.cut_right), ("a random exit", judged.random), ("whole", whole.right)):
+    for what, others in (
+        ("a fixed cut", judged.cut_right),
+        ("a cut of as long chains", judged.as_long_right),
+        ("a random exit", judged.random),
+        ("whole", whole.right),
+    ):
         report.difference(f"{name}: points over {what}", outcome.right, others, questions=questions, scale=100)
     report.saved(f"{name}: decoded saved", outcome.costs["decoded"], whole.costs["decoded"], questions=questions)
     report.saved(f"{name}: computed saved", outcome.costs["kept"], whole.costs["kept"], questions=questions)
-    report.ratio(f"{name}: computed to a cut's", outcome.costs["kept"], judged.cut_costs["kept"], questions=questions)
+    report.ratio(f"{name}: computed to a cut's", outcome.costs["kept"], judged.cut_computed, questions=questions)
     report.difference(f"{name}: fired", outcome.exits >= 0, questions=questions)
     report.difference(f"{name}: decoded", outcome.costs["decoded"], questions=questions)
 
@@ -354,7 +378,7 @@ def is_right(vote: LabelledVote, num: int, how: str) -> bool:
 
 
 def add_votes(report: Report, rows: Sequence[Mapping[str, Any]], greedy: Floats) -> dict[str, tuple[float, Estimate]]:
-    """What votes are worth beside one greedy chain, and what stops save; returns points of tokens and accuracy.
+    """What votes are worth beside one greedy chain, and what stops save; returns tokens and accuracy of each.
 
     Args:
         report: Gets the figures.
@@ -363,7 +387,7 @@ def add_votes(report: Report, rows: Sequence[Mapping[str, Any]], greedy: Floats)
     """
     votes = [labelled(row) for row in rows]
     orders = shuffled(votes, NUM_ORDERS, report.rng)
-    points: dict[str, tuple[float, Estimate]] = {}
+    places: dict[str, tuple[float, Estimate]] = {}
 
     def mean_right(num: int, how: str) -> Floats:
         return np.array([np.mean([is_right(each, num, how) for each in question]) for question in orders])
@@ -375,7 +399,7 @@ def add_votes(report: Report, rows: Sequence[Mapping[str, Any]], greedy: Floats)
         for how in ("majority", BY_PROBABILITY, "likeliest half", BEST):
             right = mean_right(num, how)
             name = f"vote of {num}, {how}"
-            points[name] = float(tokens.mean()), report.difference(f"{name}: accuracy", right)
+            places[name] = float(tokens.mean()), report.difference(f"{name}: accuracy", right)
             report.difference(f"{name}: points over one greedy chain", right, greedy, scale=100)
             if how != "majority":
                 report.difference(f"{name}: points over the majority", right, plain, scale=100)
@@ -394,7 +418,7 @@ def add_votes(report: Report, rows: Sequence[Mapping[str, Any]], greedy: Floats)
         report.figure(f"{name}: samples", float(ran.num_samples.mean()))
         report.figure(f"{name}: rounds", float(ran.num_rounds.mean()))
         report.figure(f"{name}: stopped early", float(ran.stopped.mean()))
-    return points
+    return places
 
 
 def smaller_vote(sizes: Sequence[Any], tokens: float) -> Floats:
@@ -413,52 +437,32 @@ def plot(
     report: Report, pools: Mapping[str, Pool], votes: Mapping[str, tuple[float, Estimate]], name: str, path: Path
 ) -> None:
     """Accuracy against decoded tokens: chains that are cut and stopped, and votes."""
-    with drawing(path, 1, 2, figsize=(11, 4.4), sharey=True) as (_, (left, right)):
-        for way in ("greedy", "recommended", "drawn"):
-            cuts = [fixed_cuts(chains) for chains in pools[way].by_task]
-            last = min(map(len, cuts))
-            curve = [joined([each[index] for each in cuts]) for index in [*range(last - 1), -1]]
+    with drawing(path, 1, 2, figsize=(12, 4.4), sharey=True) as (_, (left, right)):
+        for way in WAYS:
+            cuts = [cuts_of(chains) for chains in pools[way].by_task]
+            curve = [joined([each[min(index, len(each) - 1)] for each in cuts]) for index in range(max(map(len, cuts)))]
+            tokens = [each.costs["decoded"].mean() for each in curve]
             left.plot(
-                [each.costs["decoded"].mean() for each in curve],
-                [100 * each.right.mean() for each in curve],
-                marker=".",
-                label=f"fixed cuts, {way}",
+                tokens, [100 * each.right.mean() for each in curve], marker=".", label=f"fixed cuts, {way} chains"
             )
-        for rule in RULES:
-            figures = [
-                report.figures[f"recommended, {rule}, every {MAIN_GAP}: {what}"] for what in ("decoded", "accuracy")
-            ]
-            tokens, share = (Estimate(*(each[end] for end in Estimate._fields)) for each in figures)
-            left.errorbar(
-                tokens.value,
-                100 * share.value,
-                yerr=bars_of([share], 100),
-                fmt="s",
-                capsize=2,
-                label=f"{rule} (recommended)",
-            )
+        for number, rule in enumerate(RULES, len(WAYS)):
+            names = [f"recommended, {rule}, every {MAIN_GAP}: {what}" for what in ("decoded", "accuracy")]
+            tokens, share = of(report.figures, names[0]), of(report.figures, names[1], 100)
+            if tokens is not None and share is not None:
+                point(left, tokens, share, rule, is_default=rule == DEFAULT, **coloured(number))
         left.set(xlabel="decoded tokens a question, probes counted", ylabel="accuracy, %", ylim=(0, 100))
-        left.set_title(f"chains of {name}, a look every {MAIN_GAP} tokens", fontsize="medium")
-        left.legend(fontsize="x-small", loc="upper left")
-        for how, mark in (("majority", "o"), (BY_PROBABILITY, "^"), (BEST, "s")):
+        left.set_title(f"{name}: recommended sampling, a look every {MAIN_GAP} tokens")
+        for how in ("majority", BY_PROBABILITY, BEST):
             found = [votes[f"vote of {num}, {how}"] for num in VOTES]
-            right.errorbar(
-                [tokens for tokens, _ in found],
-                [100 * share.value for _, share in found],
-                yerr=bars_of([share for _, share in found], 100),
-                marker=mark,
-                capsize=2,
-                label=how,
-            )
-        whole = pools["greedy"].whole()
-        right.plot(
-            whole.costs["decoded"].mean(), 100 * whole.right.mean(), "k*", markersize=10, label="one greedy chain"
-        )
+            shares = [Estimate(*(100 * end for end in share)) for _, share in found]
+            points(right, [tokens for tokens, _ in found], shares, how)
+        one = report.figures["greedy, whole chains: decoded"], report.figures["greedy, whole chains: accuracy"]
+        tokens, share = (Estimate(*(figure[end] for end in Estimate._fields)) for figure in one)
+        point(right, tokens, Estimate(*(100 * end for end in share)), "one chain, greedy", color="black")
         right.set(xlabel="decoded tokens a question")
-        right.set_title(f"votes of {', '.join(map(str, VOTES))} samples at temperature {HOT}", fontsize="medium")
-        right.legend(fontsize="x-small", loc="lower right")
-        for axes in (left, right):
-            axes.grid(alpha=0.3)
+        right.set_title(f"votes of {', '.join(map(str, VOTES))} samples at temperature {HOT}")
+        beside(right)
+        below(left.figure, left, 3)
 
 
 @benchmark("studies.real_model --model FOLDER --store FOLDER --plot_path frontier.png")
@@ -517,11 +521,11 @@ def main(
             ]
             greedy = pools["greedy"]
             right = dict(zip(greedy.questions, greedy.whole().right, strict=True))
-            points = add_votes(report, rows, np.array([right[row["id"]] for row in rows]))
+            places = add_votes(report, rows, np.array([right[row["id"]] for row in rows]))
             if num_tried:
                 add_tasks(report, lab, plain, [*TASKS, *GYM_TASKS], num_tried)
     if plot_path is not None:
-        plot(report, pools, points, report.setting["model"], plot_path)
+        plot(report, pools, places, report.setting["model"], plot_path)
 
 
 if __name__ == "__main__":

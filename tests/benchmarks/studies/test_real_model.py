@@ -59,7 +59,24 @@ def test_every_task_is_held_against_a_cut_of_its_own() -> None:
     judged = real_model.Pool([early, late]).judged(real_model.RULES[real_model.PLAIN_TWO], 4, np.random.default_rng(0))
     assert judged.outcome.exits.tolist() == [1, 1]
     assert judged.cut_right.tolist() == [1.0, 0.0]
-    assert judged.cut_costs["decoded"].tolist() == judged.outcome.costs["decoded"].tolist()
+    assert judged.outcome.costs["decoded"].tolist() == [10, 10]  # eight of the chain, and two probes
+
+
+def test_a_cut_that_costs_as_much_as_whole_chains_is_left_out() -> None:
+    early_right = [chain(str(number), [WRONG] * 2 + [RIGHT], [0.95] * 3, WRONG) for number in range(4)]
+    cuts = real_model.cuts_of([each._replace(num_tokens=14) for each in early_right])
+    assert [cut.costs["decoded"].mean() for cut in cuts] == [5, 9, 13, 14]
+    cuts = real_model.cuts_of([each._replace(num_tokens=13) for each in early_right])
+    assert [cut.costs["decoded"].mean() for cut in cuts] == [5, 9, 13]  # the cut at 12 costs as much as whole chains
+    assert cuts[-1].right.tolist() == [0.0] * 4
+
+
+def test_a_cut_of_as_long_chains_pays_no_probes() -> None:
+    chains = [chain(str(number), [WRONG, WRONG, RIGHT, RIGHT], [0.95] * 4, WRONG) for number in range(4)]
+    judged = real_model.judge(chains, real_model.RULES[real_model.PLAIN_TWO], 4, np.random.default_rng(0))
+    assert judged.outcome.right.tolist() == [0.0] * 4  # after eight tokens, for ten
+    assert judged.as_long_right.tolist() == [0.0] * 4
+    assert judged.cut_right.tolist() == [0.25] * 4  # between the cuts that cost nine and thirteen
 
 
 def test_what_a_rule_saves_is_reported_by_question() -> None:
