@@ -271,7 +271,8 @@ def add_live(
 def plot(figures: Figures, path: Path) -> None:
     """Draw what every rule gains over a cut of as many tokens, and its accuracy against the tokens that it saves."""
     names = [name.partition(OVER_CUT)[0] for name in figures if name.endswith(OVER_CUT)]
-    default = load_config(STACK).controller.args.get("rule", {"type": "consecutive"})["type"]
+    arguments = load_config(STACK).controller.args
+    default = arguments.get("rule", {"type": "consecutive" if "certainty_threshold" in arguments else "all"})["type"]
     with drawing(path, 1, 2, figsize=(13, 5)) as (_, (gained, places)):
         found = {name: of(figures, name + OVER_CUT) for name in names}
         cut = of(figures, f"{ANY_RULE}: points over a greedy chain cut at as many tokens")
