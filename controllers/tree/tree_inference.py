@@ -1,17 +1,22 @@
 """TensorRT-LLM's own tree searches (`scaffolding.contrib.TreeInference`), run as they are under newer tasks.
 
 `MCTSController` and `TOTController` hand over their answer as `task.result`, and a reward controller's tasks as a
-`GenerationResult`. Newer `GenerationTask`s have no such field: these two controllers stand around and below them.
+`GenerationResult`. Newer `GenerationTask`s have no such field: these two controllers stand around and below them. They
+also know no chat template: the user's question stands within prompts of their own, which the model gets as they are.
+Here each of their prompts is rendered as what the user says last, where the stack has a prompting.
 """
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess
 from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.request.program import current_program
+from scaffolding_ext.request.question import NO_QUESTION, Question
 
 # What the answer's task tells of its answer.
 _OUTPUT = ("output_str", "output_tokens", "finish_reason", "logprobs", "context_logits")
@@ -20,7 +25,9 @@ _OUTPUT = ("output_str", "output_tokens", "finish_reason", "logprobs", "context_
 class TreeInferenceController(BaseController):
     """Runs a controller that leaves its answer in `task.result`, and writes that answer into the task.
 
-    Every task that it yields gets a `result` that is the task itself, so that the controller finds one on its last.
+    Every task that it yields, or hands to its `generation_controller`, gets a `result` that is the task itself, so that
+    the controller finds one on its last. It reads the user's question without the chat template's marks, with the
+    stack's `prompt_suffix`.
 
     Args:
         controller: TensorRT-LLM's `MCTSController` or `TOTController`, or any that ends with
@@ -35,6 +42,10 @@ class TreeInferenceController(BaseController):
         if not isinstance(controller, Controller):
             raise ConfigError(f"is a {type(controller).__name__}; give MCTSController or TOTController", "controller")
         self.controller = controller
+        inner = getattr(controller, "generation_controller", None)
+        if isinstance(inner, Controller):
+            self.controller = copy.copy(controller)
+            self.controller.generation_controller = _Generation(inner)  # type: ignore[attr-defined]
 
     def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
         """Run the controller on each task alone, as it asks for.
@@ -50,14 +61,20 @@ class TreeInferenceController(BaseController):
         yield process
 
     def _answered(self, task: Any, kwargs: dict[str, Any], controller: Controller | None = None) -> ControllerGenerator:
-        yield from relay((controller or self.controller).process([task], **kwargs), _give_results)
-        answer = getattr(task, "result", None)
+        question = _question()
+        asked = task
+        if question.prompting is not None:
+            suffix = "" if question.raw or question.last_turn is not None else question.prompting.prompt_suffix
+            asked = GenerationTask.create_from_prompt(question.prompt + suffix)
+        yield from relay((controller or self.controller).process([asked], **kwargs), _give_results)
+        answer = getattr(asked, "result", None)
         if answer is None:
             raise NoOutputError(f"{type(self.controller).__name__} left no answer in task.result")
         if answer is not task and isinstance(answer, GenerationTask):
             for name in _OUTPUT:
                 if hasattr(answer, name):
                     setattr(task, name, getattr(answer, name))
+            task.customized_result_fields.update(answer.customized_result_fields)
 
 
 class ResultRewardController(BaseController):
@@ -86,8 +103,36 @@ class ResultRewardController(BaseController):
             outputs = getattr(getattr(task, "result", None), "_outputs", None)
             if task.output_str is None and outputs:
                 task.output_str = outputs[0].text
+            _render(task)
         yield from self.controller.process(tasks, **kwargs)
         self.scores = self.controller.scores  # type: ignore[attr-defined]
+
+
+class _Generation(BaseController):
+    """Generates a tree's tasks by another controller, which gets their prompts rendered."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
+        self.controller = controller
+
+    def process(self, tasks: list[Any], **kwargs: Any) -> ControllerGenerator:
+        """Generate the tasks; each is its own `result`."""
+        for task in tasks:
+            _render(task)
+        _give_results(tasks)
+        yield from self.controller.process(tasks, **kwargs)
+
+
+def _question() -> Question:
+    program = current_program()
+    return NO_QUESTION if program is None else program.question
+
+
+def _render(task: GenerationTask) -> None:
+    """Make a tree's prompt the model's, where the stack has a prompting; the suffix is in the question already."""
+    question = _question()
+    if question.prompting is not None and task.input_tokens is None:
+        question.prompting.apply(task, question.history, question.raw, last_turn={})
 
 
 def _give_results(tasks: Any) -> None:

@@ -194,6 +194,7 @@ class Prompting:
 
     Attributes:
         choice: The family's name, and why it was taken.
+        prompt_suffix: As given; empty where there is none.
 
     Raises:
         UnknownNameError: The family is unknown.
@@ -215,7 +216,7 @@ class Prompting:
         self.choice = FamilyChoice(family, "named", is_guess=False)
         self._tokenizer = tokenizer
         self._system_prompt = system_prompt
-        self._suffix = prompt_suffix or ""
+        self.prompt_suffix = prompt_suffix or ""
         self._variables = dict(chat_template_kwargs or {})
         self._prefix = assistant_prefix or ""
         self._templated = chat_template and tokenizer.chat_template is not None
@@ -370,7 +371,7 @@ class Prompting:
         if tools and not (templated and self.takes_tools):
             raise ConfigError("are given, and this model has no chat template that tells it of tools", "tools")
         if not raw and last_turn is None:
-            text += self._suffix
+            text += self.prompt_suffix
         if templated:
             text = self._rendered(*history, {"role": "user", **(last_turn or {}), "content": text}, tools=tools)
         task.input_str = text
@@ -390,9 +391,9 @@ class Prompting:
             NoOutputError: The task has no output.
         """
         answer = output_of(task)
-        opening = f"\n\n{prompt}{self._suffix}\n\n"
+        opening = f"\n\n{prompt}{self.prompt_suffix}\n\n"
         if self._templated:
-            opening = self._rendered(*_turns("?", _ANSWER, prompt + self._suffix)).partition(_ANSWER)[2]
+            opening = self._rendered(*_turns("?", _ANSWER, prompt + self.prompt_suffix)).partition(_ANSWER)[2]
         text = None if task.input_str is None else task.input_str + answer + opening
         ids = None
         if task.input_tokens is not None and task.output_tokens is not None:

@@ -9,8 +9,10 @@ import pytest
 
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.tree.tree_inference import ResultRewardController, TreeInferenceController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import Controller, GenerationTask, ParallelProcess
 from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.testing.doubles import ScriptedWorker
@@ -161,6 +163,47 @@ def test_their_tree_of_thoughts_is_steered_by_our_reward_controller():
         "\\boxed{4}"
     ] * 3  # the judge likes sevens: all four steps
     assert len(tasks) == 3 * (1 + 2 + 4 + 8 + 1)
+
+
+def test_a_tree_over_a_controller_of_ours_that_writes_the_text_itself_gets_its_answer():
+    """A vote yields tasks of its samples, never the one that it was given."""
+    vote = MajorityVoteController(NativeGenerationController({"temperature": 0.7}), 3)
+    search = MCTSController(vote, max_iterations=2)
+    [result], tasks = answered(TreeInferenceController(search))
+    assert result.outputs[0].text == "\\boxed{1}</think> and more"
+    assert result.answer == "1"
+    assert 2 * (2 + 1) <= len(tasks) <= 3 * (2 + 1)  # a vote whose answer is settled stops
+    assert type(search.generation_controller) is MajorityVoteController  # theirs is left as it was
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_each_prompt_of_a_tree_is_rendered_and_the_question_in_it_is_the_users(saved_model, raw):
+    judged = []
+
+    class Judge(Sevens):
+        def process(self, tasks, **kwargs):
+            judged.extend(tasks)
+            yield from super().process(tasks, **kwargs)
+
+    prompting = Prompting.for_model(saved_model("smollm2"), prompt_suffix=" Box it.")
+    search = MCTSController(NativeGenerationController(), ResultRewardController(Judge()), max_iterations=3)
+    controller = TreeInferenceController(search)
+    controller.prompting = prompting
+    worker = ScriptedWorker(respond)
+    with ScaffoldingLlm(controller, {"generation": worker}) as llm:
+        llm.generate("Question 7", raw=raw)
+    head, tail = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
+    assert len(worker.tasks) == 3 + 1
+    assert len(judged) == 3
+    for task in worker.tasks:
+        assert task.input_str.count(head) == task.input_str.count(tail) == (0 if raw else 1)
+        assert task.input_str.endswith(tail) is not raw
+        assert task.input_str.count("Question 7") == 1
+        assert task.input_str.count(" Box it.") == (0 if raw else 1)
+        assert task.input_tokens
+    question = GenerationTask.create_from_prompt("Question 7")
+    prompting.apply(question, raw=raw)
+    assert all(task.input_tokens == question.input_tokens for task in judged)
 
 
 def test_many_tasks_of_one_request_run_each_alone():
