@@ -59,16 +59,18 @@ class DynasorCoTController(BaseController):
 
     Args:
         max_tokens: Budget of the chain in tokens; at its end an answer is forced.
-        certainty_threshold: How many probes in a row must agree, where `rule` is a name; None takes the rule's
-            default.
+        certainty_threshold: How many probes in a row must agree, where `rule` is a name; without a `rule` it takes
+            Dynasor's, `"consecutive"`. None takes the rule's default.
         chunk_size: Tokens between probes, where no `schedule` is given; None takes the schedule's default.
         effort: Preset for the two above, instead of them: mild, low, mid, high or crazy.
         hedge_match: How hedge words match, where no `probe` is given: `"word"` or `"substring"`.
         schedule: Where the chain is probed; None has it probed every `chunk_size` tokens.
-        probe: How the chain is probed; None takes an `AnswerProbe`.
-        rule: When thinking ends: `"consecutive"` (the last answers are equal, none empty, none hedged), another rule of
-            `controllers.chain.stopping` by its name, such as `"entropy"`, a rule itself, or a function of the probes.
-            The chain is only asked what the rule needs to see.
+        probe: How the chain is probed; None takes an `AnswerProbe`, a greedy one where the rule is the default.
+        rule: When thinking ends: a rule of `controllers.chain.stopping` by its name, such as `"consecutive"`
+            (Dynasor's: the last answers are equal, none empty, none hedged), a rule itself, or a function of the
+            probes. None takes `"all"` with its defaults: two equal answers in a row, the newest with a confidence of
+            0.9, which needs a worker that brings log-probabilities. The chain is only asked what the rule needs to
+            see.
         mode: `"stream"` or `"chunk"`.
         overlap: In chunk mode, whether the next chunk runs while a probe does.
         sampling_params: Sampling fields of the chain.
@@ -94,7 +96,7 @@ class DynasorCoTController(BaseController):
         hedge_match: Literal["word", "substring"] | None = None,
         schedule: ProbeSchedule | None = None,
         probe: AnswerProbe | None = None,
-        rule: str | Rule = "consecutive",
+        rule: str | Rule | None = None,
         mode: Literal["stream", "chunk"] = "stream",
         overlap: bool = True,
         sampling_params: dict[str, Any] | None = None,
@@ -111,11 +113,13 @@ class DynasorCoTController(BaseController):
             require.whole("certainty_threshold", certainty_threshold)
         require.alone("probe", probe, hedge_match=hedge_match)
         self.max_tokens = require.whole("max_tokens", max_tokens)
-        self.probe = probe or AnswerProbe(hedge_match=hedge_match or "word")
+        is_default = rule is None and certainty_threshold is None
+        greedy = {"temperature": 0.0} if is_default else None
+        self.probe = probe or AnswerProbe(sampling_params=greedy, hedge_match=hedge_match or "word")
         self.forcing = {**self.probe.sampling_params, "temperature": 0.0}  # nobody votes on an answer that is forced
         self.longest_request = self.max_tokens + self.probe.max_tokens
         with require.under("rule"):
-            self.rule = make_rule(rule, certainty_threshold)
+            self.rule = make_rule(rule or ("all" if is_default else "consecutive"), certainty_threshold)
         own = getattr(self.rule, "schedule", None)
         require.alone("rule", own, schedule=schedule, chunk_size=chunk_size)
         require.alone("schedule", schedule, chunk_size=chunk_size)

@@ -151,5 +151,5 @@ def _entropy(task: GenerationTask) -> Entropy:
 def _without_logprobs(what: str) -> NoOutputError:
     return NoOutputError(
         f"the worker brought no log-probabilities of {what}, and the stopping rule needs them: take another worker, or "
-        "a rule that needs none"
+        "a rule that needs none, such as consecutive"
     )

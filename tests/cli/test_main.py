@@ -109,7 +109,7 @@ def test_run_takes_overrides(folder: Path) -> None:
 
 
 def test_run_takes_a_packaged_name(folder: Path) -> None:
-    sets = ["workers.generation={type: cli_helpers:Sayer}", "controller.args.chunk_size=8"]
+    sets = ["workers.generation={type: cli_helpers:Sayer}", "controller.args.rule=consecutive"]
     result = call("run", "say 7", "--config", "configs:dynasor_cot", "--set", sets[0], "--set", sets[1])
     assert result.exit_code == 0
     assert "answer       7" in result.stdout

@@ -62,13 +62,13 @@ def search(strategy, **kwargs):
 CONTROLLERS = {
     "native": NativeGenerationController,
     "native_streaming": lambda: NativeGenerationController(streaming=True),
-    "dynasor_stream": lambda: DynasorCoTController(chunk_size=24),
-    "dynasor_streaming": lambda: DynasorCoTController(chunk_size=24, streaming=True),
-    "dynasor_chunk": lambda: DynasorCoTController(chunk_size=24, mode="chunk"),
-    "dynasor_chunk_in_turn": lambda: DynasorCoTController(chunk_size=24, mode="chunk", overlap=False),
+    "dynasor_stream": lambda: DynasorCoTController(rule="consecutive", chunk_size=24),
+    "dynasor_streaming": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, streaming=True),
+    "dynasor_chunk": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, mode="chunk"),
+    "dynasor_chunk_in_turn": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, mode="chunk", overlap=False),
     "dynasor_window": lambda: DynasorCoTController(chunk_size=24, rule=Window(share=0.5)),
-    "dynasor_geometric": lambda: DynasorCoTController(schedule=ProbeSchedule(8, growth=1.5)),
-    "dynasor_to_the_end": lambda: DynasorCoTController(chunk_size=24, certainty_threshold=99),
+    "dynasor_geometric": lambda: DynasorCoTController(rule="consecutive", schedule=ProbeSchedule(8, growth=1.5)),
+    "dynasor_to_the_end": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, certainty_threshold=99),
     "dynasor_out_of_budget": lambda: DynasorCoTController(max_tokens=60, chunk_size=24, certainty_threshold=99),
     "dynasor_alias": lambda: DynasorGenerationController(chunk_size=24),
     "conformal_conditional": lambda: ConformalDraftTargetController(
@@ -82,7 +82,7 @@ CONTROLLERS = {
         3, expander=WorkerExpander(phrasings=["{question}", "Well, {question}"])
     ),
     "branching_deep": lambda: branching(4, max_depth=3, step_tokens=30),
-    "branching_over_chains": lambda: branching(3, expander=DynasorCoTController(chunk_size=24)),
+    "branching_over_chains": lambda: branching(3, expander=DynasorCoTController(rule="consecutive", chunk_size=24)),
     "search_beam": lambda: search({"type": "Beam", "args": {"width": 3, "keep": 2, "max_depth": 4}}),
     "search_dvts": lambda: search("DVTS"),
     "search_rebase": lambda: search({"type": "Rebase", "args": {"width": 3}}, selector="vote"),
@@ -91,20 +91,20 @@ CONTROLLERS = {
     "search_budget_guided": lambda: search("BudgetGuidedMCTS", budget={"tokens": 900}),
     "search_refine": lambda: search("BestFirst", expander="refine"),
     "their_tree": lambda: TreeInferenceController(NativeGenerationController()),
-    "search_over_chains": lambda: search("BestOfN", expander=DynasorCoTController(chunk_size=24)),
+    "search_over_chains": lambda: search("BestOfN", expander=DynasorCoTController(rule="consecutive", chunk_size=24)),
     "vote_of_searches": lambda: MajorityVoteController(search({"type": "Beam", "args": {"width": 2}}), 2),
     "budget_cut": lambda: BudgetForcingController(40),
     "budget_unused": lambda: BudgetForcingController(4000),
     "budget_exact": lambda: BudgetForcingController(40, exact=True),
-    "budget_of_a_controller": lambda: BudgetForcingController(60, DynasorCoTController(chunk_size=24)),
+    "budget_of_a_controller": lambda: BudgetForcingController(60, DynasorCoTController(rule="consecutive", chunk_size=24)),
     "budget_by_queue": lambda: QueueAwareBudgetController(PLAN, drift={"window": 10}),
     "vote": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=None),
     "vote_in_rounds": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=Curtailment()),
-    "vote_of_streams": lambda: MajorityVoteController(DynasorCoTController(chunk_size=24), 3, allocation=Curtailment()),
+    "vote_of_streams": lambda: MajorityVoteController(DynasorCoTController(rule="consecutive", chunk_size=24), 3, allocation=Curtailment()),
     "vote_of_votes": lambda: MajorityVoteController(MajorityVoteController(NativeGenerationController(), 2), 2),
     "best_of_n": lambda: BestOfNController(NativeGenerationController(), LongestFirst(), 3),
     "best_of_votes": lambda: BestOfNController(
-        MajorityVoteController(DynasorCoTController(chunk_size=24), 2), LongestFirst(), 2
+        MajorityVoteController(DynasorCoTController(rule="consecutive", chunk_size=24), 2), LongestFirst(), 2
     ),
 }
 

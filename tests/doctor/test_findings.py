@@ -111,7 +111,7 @@ def test_no_box(saved_model: Callable[..., str]) -> None:
 
 
 def test_an_answer_that_was_asked_for_is_only_noted(saved_model: Callable[..., str]) -> None:
-    controller = {**DYNASOR, "args": {**DYNASOR["args"], "family": "instruct"}}
+    controller = {**DYNASOR, "args": {**DYNASOR["args"], "family": "instruct", "rule": "consecutive"}}
     found = examined(
         lambda task: "42}" if str(task.input_str).endswith("{") else "So.", saved_model("smollm2"), controller
     )
@@ -240,7 +240,7 @@ def test_an_end_token_in_the_middle_of_a_chain(saved_model: Callable[..., str]) 
 
 
 def test_probes_without_an_answer(saved_model: Callable[..., str]) -> None:
-    controller = {**DYNASOR, "args": {**DYNASOR["args"], "family": "instruct"}}
+    controller = {**DYNASOR, "args": {**DYNASOR["args"], "family": "instruct", "rule": "consecutive"}}
     found = wrong(examined("I would not know", saved_model("smollm2"), controller))
     assert found.keys() == {"unanswered_probe"}
     assert "2 of 2 probes" in found["unanswered_probe"].message

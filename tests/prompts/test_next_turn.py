@@ -125,7 +125,7 @@ def test_a_model_that_marks_no_thinking_gets_a_family_that_closes_none(tmp_path:
     prompting = Prompting.for_model(str(tmp_path / "model"))
     assert prompting.family is family_named("instruct")
     assert "think" not in prompting.family.close + prompting.family.probe
-    controller = DynasorCoTController(max_tokens=64, chunk_size=8, mode="chunk")
+    controller = DynasorCoTController(max_tokens=64, rule="consecutive", chunk_size=8, mode="chunk")
     controller.prompting = prompting
     worker = ScriptedWorker(lambda task: "5}" if str(task.input_str).endswith("{") else "so it is five, I count " * 9)
     with (

@@ -37,7 +37,7 @@ def recorded(controller: Any, **workers: Any) -> Any:
 @pytest.mark.parametrize("mode", ["stream", "chunk"])
 @pytest.mark.parametrize("num_samples", [1, 5])
 def test_its_tokens_are_those_of_the_ledger(mode: Any, num_samples: int) -> None:
-    chain = DynasorCoTController(chunk_size=24, mode=mode)
+    chain = DynasorCoTController(rule="consecutive", chunk_size=24, mode=mode)
     program, events = recorded(chain if num_samples == 1 else MajorityVoteController(chain, num_samples))
     total = program.ledger.total
     assert sum(event.get("completion_tokens", 0) for event in events) == total.decoded
@@ -45,7 +45,7 @@ def test_its_tokens_are_those_of_the_ledger(mode: Any, num_samples: int) -> None
 
 
 def test_forks_are_well_formed_and_number_their_branches_anew() -> None:
-    votes = MajorityVoteController(MajorityVoteController(DynasorCoTController(chunk_size=24), 3), 3)
+    votes = MajorityVoteController(MajorityVoteController(DynasorCoTController(rule="consecutive", chunk_size=24), 3), 3)
     _, events = recorded(votes)
     known, forks = {()}, []
     for event in events:

@@ -43,7 +43,7 @@ def answered(front: FrontThread, name: str, tags: tuple[str, ...] = ("generation
     overrides = [f"workers.{tag}={worker_at(front, **options)}" for tag in tags]
     short = {
         "native": "sampling_params.temperature=0.0",
-        "dynasor_cot": "max_tokens=64",
+        "dynasor_cot": "certainty_threshold=2",
         "budget_forcing": "thinking_tokens=64",
     }.get(name)
     if short is not None:
@@ -93,7 +93,7 @@ def test_a_vote_over_dynasor_runs_at_a_server_of_unknown_kind(front: FrontThread
                 "default_sample_num": 3,
                 "generation_controller": {
                     "type": "DynasorCoTController",
-                    "args": {"max_tokens": 64, "sampling_params": {"temperature": 0.7}},
+                    "args": {"max_tokens": 64, "rule": "consecutive", "sampling_params": {"temperature": 0.7}},
                 },
             },
         },

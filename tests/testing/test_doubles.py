@@ -164,9 +164,9 @@ def test_the_clock_moves_when_told_to() -> None:
 CONTROLLERS: dict[str, Callable[[], Controller]] = {
     "native": NativeGenerationController,
     "native_streaming": lambda: NativeGenerationController(streaming=True),
-    "dynasor_stream": lambda: DynasorCoTController(chunk_size=24),
-    "dynasor_chunk": lambda: DynasorCoTController(chunk_size=24, mode="chunk"),
-    "dynasor_chunk_in_turn": lambda: DynasorCoTController(chunk_size=24, mode="chunk", overlap=False),
+    "dynasor_stream": lambda: DynasorCoTController(rule="consecutive", chunk_size=24),
+    "dynasor_chunk": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, mode="chunk"),
+    "dynasor_chunk_in_turn": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, mode="chunk", overlap=False),
     "budget_short": lambda: BudgetForcingController(40),
     "budget_long": lambda: BudgetForcingController(4000),
 }

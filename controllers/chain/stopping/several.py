@@ -10,6 +10,7 @@ from typing import Any
 from scaffolding_ext import require
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive
 from scaffolding_ext.controllers.chain.stopping.base import (
     Rule,
     Stop,
@@ -19,6 +20,7 @@ from scaffolding_ext.controllers.chain.stopping.base import (
     make_rule,
     needs_of,
 )
+from scaffolding_ext.controllers.chain.stopping.confidence import AnswerConfidence
 from scaffolding_ext.errors import ConfigError
 
 
@@ -77,8 +79,12 @@ class AllOf(SeveralRules):
     Reference: a conjunction of measures, as certaindex has it: Fu et al., arXiv 2412.20993.
 
     Args:
-        rules: Rules, or names of rules, at least one.
+        rules: Rules, or names of rules, at least one; None takes two equal answers in a row, the newest with a
+            confidence of 0.9: DynasorCoT's default, by `benchmarks/results/stopping.md`.
     """
+
+    def __init__(self, rules: Sequence[str | Rule] | None = None) -> None:
+        super().__init__([Consecutive(2), AnswerConfidence(0.9)] if rules is None else rules)
 
     @classmethod
     def settings_to_try(cls) -> Iterable[Mapping[str, Any]]:

@@ -328,7 +328,7 @@ def test_one_changed_line_of_a_stack_file(tmp_path):
 
 
 PROBING = {
-    "DynasorCoTController": {"max_tokens": 30, "chunk_size": 4, "mode": "chunk"},
+    "DynasorCoTController": {"max_tokens": 30, "rule": "consecutive", "chunk_size": 4, "mode": "chunk"},
     "BudgetForcingController": {"thinking_tokens": 30},
 }
 

@@ -61,7 +61,8 @@ def dynasor():
 
     def make(mode="chunk_in_turn", **arguments):
         defaults = {"max_tokens": 1000, "schedule": ProbeSchedule(10), "family": "tinylm"}
-        return DynasorCoTController(**(defaults | arguments | MODES[mode]))
+        rule = {} if arguments.keys() & {"rule", "certainty_threshold", "effort"} else {"rule": "consecutive"}
+        return DynasorCoTController(**(defaults | rule | arguments | MODES[mode]))
 
     return make
 

@@ -148,7 +148,7 @@ def test_probes_are_compared_by_the_stacks_compare_worker():
     answers = iter(["\\sin x}", "\\cos(y)}", "\\tan z}"])
     worker = ScriptedWorker(lambda task: next(answers) if purpose_of(task) == PROBE else "thinking on " * 90)
     compare = Comparing("never generates")
-    controller = DynasorCoTController(chunk_size=16, family="tinylm")
+    controller = DynasorCoTController(rule="consecutive", chunk_size=16, family="tinylm")
     with ScaffoldingLlm(controller, {"generation": worker, "compare": compare}) as llm:
         result = llm.generate("Question")
     assert result.exit_reason == "certain"

@@ -41,6 +41,7 @@ def respond(task):
 
 def stopping(**arguments):
     given = {"max_tokens": 150, "mode": "stream", "family": "tinylm", "max_lead": 1, "schedule": ProbeSchedule(10)}
+    given |= {} if "certainty_threshold" in arguments else {"rule": "consecutive"}
     return DynasorCoTController(**(given | arguments), probe=AnswerProbe(8))
 
 
