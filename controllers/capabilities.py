@@ -90,7 +90,9 @@ def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answe
         raise ConfigError(
             f"{type(worker).__name__} reports the log-probabilities of at most {most} tokens a position, and "
             f"{sent.num_logprobs} are read: take another worker, or "
-            + (f"top_k={most}" if most else f"for {controller} a rule or a scorer that reads none, such as consecutive"),
+            + (
+                f"top_k={most}" if most else f"for {controller} a rule or a scorer that reads none, such as consecutive"
+            ),
             f"workers.{tag.value}",
         )
     if continues_answers and CONTINUED_TURNS in getattr(worker, "refused", ()):

@@ -1,4 +1,4 @@
-"""What stopping by agreeing probes is worth: against plain chains, fixed cuts, random exits and the oracle.
+"""What DynasorCoT's stopping is worth: against plain chains, fixed cuts, random exits and the oracle.
 
     python -m benchmarks.studies.dynasor --store FOLDER --plot_path frontier.png
 
@@ -31,7 +31,7 @@ from benchmarks._lib.runs import CUT, DYNASOR, GREEDY, PLAIN, STACKS, Tally, add
 from benchmarks._lib.store import kept
 from scaffolding_ext import load_config
 from scaffolding_ext.controllers.chain import ProbeSchedule
-from scaffolding_ext.controllers.chain.stopping import Consecutive, Rule, Window
+from scaffolding_ext.controllers.chain.stopping import AllOf, AnswerConfidence, Consecutive, Rule, Window
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import NEVER, Outcome, cut_at, fixed_cuts, play
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
@@ -40,6 +40,8 @@ from scaffolding_ext.stats.power import required_num_questions
 
 NUM_BLOCKS = 4  # of live problems, between which the methods take turns
 THRESHOLDS = range(2, 7)  # probes that must agree, where they are drawn
+CONFIDENCES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # of the newest of two that agree, where they are drawn
+AGREEING, CONFIDENT = "2 to 6 equal answers", "two equal answers, the newest with a confidence of 0.5 to 0.98"
 DECODED_BAR, COMPUTED_BAR, SECONDS_BAR = 0.25, 0.15, 0.10
 NON_INFERIORITY = -0.02  # points of accuracy that a saving may cost, for the sample size
 
@@ -96,7 +98,8 @@ def add_live(report: Report, by_seed: dict[int, dict[str, Tally]]) -> None:
     plain, cut, dynasor = runs[PLAIN], runs[CUT], runs[DYNASOR]
     for suffix in ("", GREEDY):
         report.figure(
-            f"{DYNASOR}{suffix}: fired", float(np.mean([e == "certain" for e in runs[DYNASOR + suffix].exits]))
+            f"{DYNASOR}{suffix}: fired",
+            float(np.mean([e not in ("end", "length") for e in runs[DYNASOR + suffix].exits])),
         )
     for key, bar in (("decoded", DECODED_BAR), ("computed", COMPUTED_BAR), ("seconds", SECONDS_BAR)):
         saved = report.figures[f"{DYNASOR} against {PLAIN}: {key} saved"]["value"] or 0.0
@@ -128,13 +131,22 @@ def oracle(chains: Sequence[RecordedChain]) -> Outcome:
     )
 
 
-def variants(threshold: int, gap: int) -> dict[str, Variant]:
-    """The rule as it is configured, and each of its arguments changed by itself."""
-    base = Variant(Consecutive(threshold), ProbeSchedule(gap))
+def sure(threshold: int = 2, confidence: float = 0.9) -> AllOf:
+    """The default rule, with other numbers."""
+    return AllOf([Consecutive(threshold), AnswerConfidence(confidence)])
+
+
+def variants(gap: int) -> dict[str, Variant]:
+    """The rule as it is configured, each of its arguments changed by itself, and Dynasor's own rule."""
+    base = Variant(AllOf(), ProbeSchedule(gap))
     return {
         "as configured": base,
-        "one probe fewer must agree": base._replace(rule=Consecutive(threshold - 1)),
-        "one probe more must agree": base._replace(rule=Consecutive(threshold + 1)),
+        "one answer more must agree": base._replace(rule=sure(threshold=3)),
+        "a confidence of 0.8": base._replace(rule=sure(confidence=0.8)),
+        "a confidence of 0.95": base._replace(rule=sure(confidence=0.95)),
+        "equal answers alone": base._replace(rule=Consecutive(2)),
+        "confidence alone": base._replace(rule=AnswerConfidence(0.9)),
+        "Dynasor's own, 4 equal answers": base._replace(rule=Consecutive(4)),
         "window of 5, 4 of which agree": base._replace(rule=Window(5, 0.8)),
         "hedges not heeded": base._replace(heeds_hedges=False),
         "geometric spacing, gaps growing by 1.2": base._replace(schedule=OnGrid(gap, growth=1.2)),
@@ -142,11 +154,11 @@ def variants(threshold: int, gap: int) -> dict[str, Variant]:
     }
 
 
-def add_replayed(report: Report, chains: Sequence[RecordedChain], threshold: int, gap: int) -> dict[str, list[Outcome]]:
+def add_replayed(report: Report, chains: Sequence[RecordedChain], gap: int) -> dict[str, list[Outcome]]:
     """Frontiers, and what each rule is worth; returns the curves to draw."""
     cuts = fixed_cuts(chains)
     full = cuts[-1]
-    outcomes = {name: play_variant(chains, variant) for name, variant in variants(threshold, gap).items()}
+    outcomes = {name: play_variant(chains, variant) for name, variant in variants(gap).items()}
     dealt_out = report.rng.permutation(outcomes["as configured"].exits).tolist()
     outcomes["random exit at the same rate"] = cut_at(chains, dealt_out)
     outcomes["oracle"] = oracle(chains)
@@ -158,8 +170,9 @@ def add_replayed(report: Report, chains: Sequence[RecordedChain], threshold: int
         level = cut_of_as_many(outcome, cuts)
         report.difference(f"replayed, {name}: over fixed cuts, points", outcome.right, level.right, scale=100)
         report.figure(f"replayed, {name}: fired", float(np.mean(outcome.exits >= 0)))
-    thresholds = [play(chains, Consecutive(number), ProbeSchedule(gap)) for number in THRESHOLDS]
-    return {"fixed cuts": cuts, DYNASOR: thresholds} | {
+    agreeing = [play(chains, Consecutive(number), ProbeSchedule(gap)) for number in THRESHOLDS]
+    confident = [play(chains, sure(confidence=each), ProbeSchedule(gap)) for each in CONFIDENCES]
+    return {"fixed cuts": cuts, AGREEING: agreeing, CONFIDENT: confident} | {
         name: [outcomes[name]] for name in ("random exit at the same rate", "oracle", "as configured")
     }
 
@@ -174,11 +187,11 @@ def plot(figures: Figures, curves: dict[str, list[Outcome]], path: Path) -> None
         tokens = [each.value for each, _ in cuts]
         replayed.plot(tokens, [each.value for _, each in cuts], color="0.4", label="fixed cuts")
         replayed.fill_between(tokens, *zip(*((each.low, each.high) for _, each in cuts), strict=True), color="0.85")
-        places = [_place(outcome) for outcome in curves[DYNASOR]]
-        thresholds = f"{DYNASOR}: {THRESHOLDS[0]} to {THRESHOLDS[-1]} probes agree"
-        points(replayed, [each.value for each, _ in places], [each for _, each in places], thresholds)
-        for number, (where, accuracy) in zip(THRESHOLDS, places, strict=True):
-            replayed.annotate(str(number), (where.value, accuracy.value), (5, -12), textcoords="offset points")
+        for name, settings in ((AGREEING, THRESHOLDS), (CONFIDENT, CONFIDENCES)):
+            places = [_place(outcome) for outcome in curves[name]]
+            points(replayed, [each.value for each, _ in places], [each for _, each in places], name)
+            for setting, (where, accuracy) in zip(settings, places, strict=True):
+                replayed.annotate(str(setting), (where.value, accuracy.value), (5, -12), textcoords="offset points")
         for name in ("random exit at the same rate", "oracle"):
             point(replayed, *_place(curves[name][0]), name)
         ring(replayed, *(each.value for each in _place(curves["as configured"][0])))
@@ -212,9 +225,7 @@ def main(
     plot_path: Path | None,
 ) -> None:
     """Decoded, computed and wall-clock savings of DynasorCoT, drawn and greedy, and the worth of its rules."""
-    arguments = load_config("configs:dynasor_cot").controller.args
-    threshold = int(arguments["certainty_threshold"])
-    gap = int(arguments["chunk_size"])
+    gap = int(load_config("configs:dynasor_cot").controller.args["chunk_size"])
     with tempfile.TemporaryDirectory() as folder:
         chains = record_chains((store or Path(folder)) / "chains", model, num_replayed, report.seed)
     by_seed: dict[int, dict[str, Tally]] = {}
@@ -223,7 +234,7 @@ def main(
             samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
             by_seed[seed] = run_live(samples, bars, seed, model, store)
     add_live(report, by_seed)
-    curves = add_replayed(report, chains, threshold, gap)
+    curves = add_replayed(report, chains, gap)
     if plot_path is not None:
         plot(report.figures, curves, plot_path)
 

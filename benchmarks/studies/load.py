@@ -49,6 +49,7 @@ MOST_DECODED = 1.15  # times what one request at a time decodes
 MOST_SECONDS = 1.0  # times what the older tree takes
 LEAST_EQUAL = 0.99  # share of texts, answers and traces: near-ties of the floating point may fall either way
 NUM_SLOTS = 16  # of the HTTP server
+NUM_DIGITS = 3  # of a confidence: its last bits depend on what is computed beside it
 SAYS_LEAD = ("paused", "late")  # events
 
 
@@ -100,9 +101,13 @@ def run(model: str, shape: str, mode: Mode, load: int, samples: list[Sample], se
 
 
 def decided(record: Record) -> tuple[Any, ...]:
-    """Text, answer and trace of a record, but for times and what says lead."""
+    """Text, answer and trace of a record, but for times and what says lead; confidences to three digits."""
+
+    def told(value: Any) -> Any:
+        return round(value, NUM_DIGITS) if isinstance(value, float) else value
+
     trace = [
-        {key: value for key, value in event.items() if key not in ("seconds", "num_decoded", "num_discarded")}
+        {key: told(value) for key, value in event.items() if key not in ("seconds", "num_decoded", "num_discarded")}
         for event in record.trace
         if event["event"] not in SAYS_LEAD
     ]

@@ -65,7 +65,9 @@ CONTROLLERS = {
     "dynasor_stream": lambda: DynasorCoTController(rule="consecutive", chunk_size=24),
     "dynasor_streaming": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, streaming=True),
     "dynasor_chunk": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, mode="chunk"),
-    "dynasor_chunk_in_turn": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, mode="chunk", overlap=False),
+    "dynasor_chunk_in_turn": lambda: DynasorCoTController(
+        rule="consecutive", chunk_size=24, mode="chunk", overlap=False
+    ),
     "dynasor_window": lambda: DynasorCoTController(chunk_size=24, rule=Window(share=0.5)),
     "dynasor_geometric": lambda: DynasorCoTController(rule="consecutive", schedule=ProbeSchedule(8, growth=1.5)),
     "dynasor_to_the_end": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, certainty_threshold=99),
@@ -96,11 +98,15 @@ CONTROLLERS = {
     "budget_cut": lambda: BudgetForcingController(40),
     "budget_unused": lambda: BudgetForcingController(4000),
     "budget_exact": lambda: BudgetForcingController(40, exact=True),
-    "budget_of_a_controller": lambda: BudgetForcingController(60, DynasorCoTController(rule="consecutive", chunk_size=24)),
+    "budget_of_a_controller": lambda: BudgetForcingController(
+        60, DynasorCoTController(rule="consecutive", chunk_size=24)
+    ),
     "budget_by_queue": lambda: QueueAwareBudgetController(PLAN, drift={"window": 10}),
     "vote": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=None),
     "vote_in_rounds": lambda: MajorityVoteController(NativeGenerationController(), 3, allocation=Curtailment()),
-    "vote_of_streams": lambda: MajorityVoteController(DynasorCoTController(rule="consecutive", chunk_size=24), 3, allocation=Curtailment()),
+    "vote_of_streams": lambda: MajorityVoteController(
+        DynasorCoTController(rule="consecutive", chunk_size=24), 3, allocation=Curtailment()
+    ),
     "vote_of_votes": lambda: MajorityVoteController(MajorityVoteController(NativeGenerationController(), 2), 2),
     "best_of_n": lambda: BestOfNController(NativeGenerationController(), LongestFirst(), 3),
     "best_of_votes": lambda: BestOfNController(

@@ -31,7 +31,9 @@ def url() -> Iterator[str]:
     limits = Limits()
     stacks = []
     for name, packaged in (("dynasor_cot", "dynasor_cot"), ("vote", "majority_vote")):
-        own = ["controller.args.rule=consecutive"] if name == "dynasor_cot" else []  # this worker tells no probabilities
+        own = (
+            ["controller.args.rule=consecutive"] if name == "dynasor_cot" else []
+        )  # this worker tells no probabilities
         config = load_config(f"configs:{packaged}", [f"workers={WORKERS}", "prompt=null", *own])
         stacks.append(
             ServedStack(name, build_stack(config), limits, config=config, knobs=[Knob("certainty_threshold")])

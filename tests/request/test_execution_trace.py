@@ -45,7 +45,9 @@ def test_its_tokens_are_those_of_the_ledger(mode: Any, num_samples: int) -> None
 
 
 def test_forks_are_well_formed_and_number_their_branches_anew() -> None:
-    votes = MajorityVoteController(MajorityVoteController(DynasorCoTController(rule="consecutive", chunk_size=24), 3), 3)
+    votes = MajorityVoteController(
+        MajorityVoteController(DynasorCoTController(rule="consecutive", chunk_size=24), 3), 3
+    )
     _, events = recorded(votes)
     known, forks = {()}, []
     for event in events:

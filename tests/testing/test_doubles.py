@@ -166,7 +166,9 @@ CONTROLLERS: dict[str, Callable[[], Controller]] = {
     "native_streaming": lambda: NativeGenerationController(streaming=True),
     "dynasor_stream": lambda: DynasorCoTController(rule="consecutive", chunk_size=24),
     "dynasor_chunk": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, mode="chunk"),
-    "dynasor_chunk_in_turn": lambda: DynasorCoTController(rule="consecutive", chunk_size=24, mode="chunk", overlap=False),
+    "dynasor_chunk_in_turn": lambda: DynasorCoTController(
+        rule="consecutive", chunk_size=24, mode="chunk", overlap=False
+    ),
     "budget_short": lambda: BudgetForcingController(40),
     "budget_long": lambda: BudgetForcingController(4000),
 }

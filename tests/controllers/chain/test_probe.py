@@ -18,7 +18,9 @@ GUIDE = {"regex": r"[0-9]+\}"}
 @pytest.mark.parametrize("mode", ["stream", "chunk"])
 def test_a_guide_goes_with_the_probes_alone_and_only_where_it_is_asked_for(guide, mode):
     worker = ScriptedWorker(contract_reply)
-    controller = DynasorCoTController(rule="consecutive", chunk_size=24, mode=mode, probe=AnswerProbe(guided_decoding=guide))
+    controller = DynasorCoTController(
+        rule="consecutive", chunk_size=24, mode=mode, probe=AnswerProbe(guided_decoding=guide)
+    )
     with ScaffoldingLlm(controller, {"generation": worker}) as llm:
         assert llm.generate("Question 17").answer == "17"
     guides = {purpose_of(task) == PROBE: task.custom_input_params.get("guided_decoding") for task in worker.tasks}

@@ -54,7 +54,9 @@ def test_samples_have_the_temperature_that_was_set_or_else_one_at_which_they_dif
 
 
 def test_a_sub_controller_may_stream_and_its_probes_keep_their_own():
-    controller = MajorityVoteController(DynasorCoTController(max_tokens=60, rule="consecutive", chunk_size=16), 2, allocation=None)
+    controller = MajorityVoteController(
+        DynasorCoTController(max_tokens=60, rule="consecutive", chunk_size=16), 2, allocation=None
+    )
     _, worker = run(controller, lambda task: "think " * 30 if task.max_tokens > 20 else "7}")
     chains = {task.temperature for task in worker.tasks if task.max_tokens == 60}
     probes = {task.temperature for task in worker.tasks if task.max_tokens == 20}
