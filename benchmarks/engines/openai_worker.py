@@ -171,7 +171,9 @@ def traffic(
 ) -> Traffic:
     """Run one chain and count."""
     budget = num_tokens if mode.get("insist_on_answer", True) else 2 * num_tokens
-    controller = DynasorCoTController(max_tokens=budget, probe=AnswerProbe(PROBE_TOKENS), overlap=False, **mode)
+    controller = DynasorCoTController(
+        budget, rule="consecutive", probe=AnswerProbe(PROBE_TOKENS), overlap=False, **mode
+    )
     model = recording.model
     with (
         OpenAIServer(RecordedWorker(recording, num_tokens), model) as server,
