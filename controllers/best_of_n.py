@@ -74,7 +74,7 @@ class BestOfNController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: Gets the output.
+            task: The task that the request began with; the output is written into it.
             sample_num: How many samples, instead of the default.
             generation_kwargs: For the sub-controller's `process`.
             **sampling_params: Sampling fields of this request; they reach the sub-controller, too.

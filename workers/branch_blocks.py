@@ -14,12 +14,21 @@ def block_scores(task: BranchTask) -> list[float]:
             depth is below 1.
     """
     if not task.suffixes:
-        raise InvalidTaskError("suffixes is empty; give one a branch, which may be an empty list of tokens")
+        raise InvalidTaskError(
+            "suffixes is empty: give a suffix for each branch; a suffix may be an empty list of tokens"
+        )
     if task.seeds and len(task.seeds) != len(task.suffixes):
-        raise InvalidTaskError(f"seeds are {len(task.seeds)}; give one a branch ({len(task.suffixes)}), or none")
+        raise InvalidTaskError(
+            f"seeds has {len(task.seeds)} numbers, and there are {len(task.suffixes)} branches: give a seed for each "
+            "branch, or none"
+        )
     scores = [1.0] * len(task.suffixes) if task.branch_scores is None else task.branch_scores
     if len(scores) != len(task.suffixes) or not all(0 <= score <= 1 for score in scores):
-        raise InvalidTaskError(f"branch_scores is {scores!r}; give one a branch ({len(task.suffixes)}), each in [0, 1]")
+        raise InvalidTaskError(
+            f"branch_scores is {scores!r}; give a score in [0, 1] for each of the {len(task.suffixes)} branches"
+        )
     if task.depth < 1:
-        raise InvalidTaskError(f"depth is {task.depth}; branches stand at 1 or deeper, their prefix at 0")
+        raise InvalidTaskError(
+            f"depth is {task.depth}; the depth of a branch must be at least 1 (the prefix has depth 0)"
+        )
     return [block_score(score, task.depth) for score in scores]

@@ -28,14 +28,14 @@ class ChatWorker(BaseWorker):
         name = type(self).__name__
         if task.tools:
             raise InvalidTaskError(
-                f"tools is set; {name} calls none: put them into a message, or take upstream's worker"
+                f"tools is set, and {name} cannot call tools: describe them in a message, or take upstream's worker"
             )
         if not task.messages:
-            raise InvalidTaskError("messages is empty; a chat begins with one of the user")
+            raise InvalidTaskError("messages is empty: give at least one message of the user")
         tokenizer = self.chat_tokenizer()
         if tokenizer is not None:
             if tokenizer.chat_template is None:
-                raise InvalidTaskError("the model has no chat template; send a GenerationTask with the prompt as text")
+                raise InvalidTaskError("the model has no chat template: send a GenerationTask with the prompt as text")
             messages = task.messages_to_dict_content()
             task.input_str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             task.input_tokens = tokenizer.backend_tokenizer.encode(task.input_str, add_special_tokens=False).ids
@@ -49,13 +49,19 @@ class ChatWorker(BaseWorker):
     async def _tokenize(self, task: Any) -> TaskStatus:
         tokenizer = self.chat_tokenizer()
         if tokenizer is None:
-            raise InvalidTaskError("the server's tokenizer is not known here; take endpoint='completions'")
+            raise InvalidTaskError(
+                "the worker does not know the tokenizer of a chat server: set endpoint='completions'"
+            )
         task.token_count = len(tokenizer.backend_tokenizer.encode(task.content or "", add_special_tokens=True).ids)
         task.tokenize_error = None
         return TaskStatus.SUCCESS
 
     async def _drop(self, task: Any) -> TaskStatus:
-        record("ignored", task=type(task).__name__, reason="KV is not dropped on request; it goes by its priority")
+        record(
+            "ignored",
+            task=type(task).__name__,
+            reason="the worker drops no KV on request; its cache drops the KV of the lowest priority first",
+        )
         return TaskStatus.SUCCESS
 
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {

@@ -62,6 +62,6 @@ def check_verdicts(task: VerifyTask, pieces: Sequence[GenerationTask], vocab_siz
         asked = min(piece.num_logprobs or 0, vocab_size)
         if len(entry) < asked and not {task.yes_token, task.no_token} <= entry.keys():
             raise EngineError(
-                f"TensorRT-LLM {version} reported {len(entry)} log-probabilities of {asked}, and not those of yes and "
-                "no: it cannot verify; ask another worker, or score the two words (ScoreTask)"
+                f"TensorRT-LLM {version} reported {len(entry)} of {asked} log-probabilities, and those of yes and no "
+                "are not among them: send the VerifyTask to another worker, or score the two words (ScoreTask)"
             )

@@ -72,7 +72,9 @@ class SamplingDefaults(NamedTuple):
                 None if top_k is None else require.whole("top_k", top_k, least=0),
             )
         except (ValueError, AttributeError) as error:
-            raise ConfigError(f"has a {path} that says nothing usable of sampling: {error}", "model") from error
+            raise ConfigError(
+                f"has a {path} whose sampling fields cannot be used ({error}): correct the file", "model"
+            ) from error
 
     def selection(self, task: GenerationTask) -> Selection:
         """How a task's tokens are chosen.

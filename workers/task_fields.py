@@ -45,9 +45,11 @@ def refuse(task: GenerationTask, names: Collection[str], worker: str) -> None:
     """
     for name in ENGINE_FIELDS:
         if (task.custom_input_params or {}).get(name):
-            raise InvalidTaskError(f"custom_input_params has {name}; {worker} cannot honour it: TRTLLMWorker can")
+            raise InvalidTaskError(
+                f"custom_input_params has {name}, which {worker} cannot honour: leave it out, or take TRTLLMWorker"
+            )
     for name in names:
         if is_set(task, name):
             raise InvalidTaskError(
-                f"{name} is {getattr(task, name)!r}; {worker} cannot honour it: leave it at {NEUTRAL[name][0]!r}"
+                f"{name} is {getattr(task, name)!r}, which {worker} cannot honour: leave it at {NEUTRAL[name][0]!r}"
             )

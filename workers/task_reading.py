@@ -64,10 +64,10 @@ class TaskReader:
         """
         if token_ids is None:
             if text is None:
-                raise InvalidTaskError(f"{name}_tokens and {name}_str are both None; give one")
+                raise InvalidTaskError(f"{name}_tokens and {name}_str are both None: set one of them")
             token_ids = self.tokenizer.encode(text, add_special_tokens=True).ids
         if not len(token_ids):
-            raise InvalidTaskError(f"{name} is empty; a prompt needs at least one token")
+            raise InvalidTaskError(f"{name} is empty: give a prompt of at least one token")
         return self.checked(token_ids, f"{name}_tokens")
 
     def checked(self, token_ids: list[int], name: str) -> list[int]:
@@ -83,8 +83,8 @@ class TaskReader:
         if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
             bad = next(token for token in ids if not 0 <= token < self.vocab_size)
             raise InvalidTaskError(
-                f"{name} contains {bad}; the model's token ids are 0 to {self.vocab_size - 1}: was another model's "
-                "tokenizer used?"
+                f"{name} contains {bad}; the model's token ids are 0 to {self.vocab_size - 1}. The ids may come from "
+                "the tokenizer of another model: use this model's"
             )
         return ids
 
@@ -95,7 +95,7 @@ class TaskReader:
             InvalidTaskError: A part is missing, or both together are too long.
         """
         if task.continuation_tokens is None and task.continuation_str is None:
-            raise InvalidTaskError("continuation_tokens and continuation_str are both None; give one")
+            raise InvalidTaskError("continuation_tokens and continuation_str are both None: set one of them")
         given = self.ids(task.input_tokens, task.input_str, "input")
         if task.continuation_tokens is not None:
             prompt = given + self.checked(task.continuation_tokens, "continuation_tokens")
@@ -118,14 +118,14 @@ class TaskReader:
         """
         choices = self.checked([task.yes_token, task.no_token], "yes_token and no_token")
         if choices[0] == choices[1]:
-            raise InvalidTaskError(f"yes_token and no_token are both {choices[0]}; they must differ")
+            raise InvalidTaskError(f"yes_token and no_token are both {choices[0]}: give two different tokens")
         if not task.branches:
-            raise InvalidTaskError("branches is empty; give at least one")
+            raise InvalidTaskError("branches is empty: give at least one branch")
         branches = []
         for number, branch in enumerate(task.branches):
             prompt = self.checked(branch, f"branches[{number}]")
             if not prompt:
-                raise InvalidTaskError(f"branches[{number}] is empty; a branch needs at least one token")
+                raise InvalidTaskError(f"branches[{number}] is empty: give each branch at least one token")
             self.check_len(len(prompt), f"branches[{number}] has")
             branches.append(prompt)
         return branches
@@ -148,11 +148,11 @@ class TaskReader:
         room = self._max_seq_len - prompt_len
         if task.max_tokens is None and room < 1:
             raise InvalidTaskError(
-                f"the prompt has {prompt_len} tokens, but a request may have {self._in_all} with at least "
-                "one generated: shorten the prompt"
+                f"the prompt has {prompt_len} tokens, but a request may have {self._in_all}, and at least one of them "
+                "must be generated: shorten the prompt"
             )
         if task.max_tokens is None and self._max_seq_len == _UNLIMITED:
-            raise InvalidTaskError("max_tokens is None, and the worker's max_seq_len is not known: give one of them")
+            raise InvalidTaskError("max_tokens is None, and the worker does not know its max_seq_len: set one of them")
         max_tokens = integer("max_tokens", task.max_tokens, 1, room)
         if max_tokens > room:
             raise InvalidTaskError(

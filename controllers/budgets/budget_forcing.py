@@ -91,7 +91,7 @@ class BudgetForcingController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: Gets the output.
+            task: The task that the request began with; the output is written into it.
             thinking_budget: Tokens of thinking of this request; the smaller of both budgets holds.
             **sampling_params: Sampling fields of this request.
         """

@@ -81,7 +81,7 @@ class QueueAwareBudgetController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: Gets the output.
+            task: The task that the request began with; the output is written into it.
             task_type: Name of the request's type; None asks the classifier.
             thinking_budget: Tokens of thinking of this request; the smaller of both budgets holds.
             **kwargs: For the controller that keeps the budget.

@@ -36,7 +36,7 @@ def conclude(
     budget ended stays open, for the writer that goes on with it.
 
     Args:
-        task: Gets the output.
+        task: The task that the request began with; the output is written into it.
         chain: Has ended by itself, at its budget, or goes on.
         family: How thinking is closed.
         sampling_params: Sampling fields of an answer that is asked for, `max_tokens` among them.

@@ -177,7 +177,7 @@ class SearchController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: Gets the output.
+            task: The task that the request began with; the output is written into it.
             **sampling_params: Sampling fields of this request.
         """
         set_sampling_params(task, sampling_params)

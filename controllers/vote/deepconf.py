@@ -100,7 +100,7 @@ class DeepConfController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: Gets the output.
+            task: The task that the request began with; the output is written into it.
             sample_num: Traces in all, instead of the default.
             **sampling_params: Sampling fields of this request.
         """

@@ -108,7 +108,7 @@ class MajorityVoteController(BaseController):
         """Answer the task's prompt.
 
         Args:
-            task: Gets the output.
+            task: The task that the request began with; the output is written into it.
             sample_num: Samples of this vote, instead of the default.
             generation_kwargs: For the sub-controller's `process`.
             only_sample: Index of one sample of the vote. It is drawn as the vote would draw it, and is the output. For

@@ -76,8 +76,8 @@ def end_vote(
     """Write the elected sample into the task, and the vote into the trace and the figures of the request.
 
     Args:
-        task: Gets the output. Its exit reason is `"certain"` where samples were left undrawn, `"no_answer"` where no
-            sample has an answer, else `"vote"`.
+        task: The task that the request began with; the output is written into it. The exit reason is `"certain"` where
+            samples were left undrawn, `"no_answer"` where no sample has an answer, else `"vote"`.
         samples: Those that were drawn.
         answers: The answer of each one.
         classes: Class of each one's answer, -1 where there is none.

@@ -212,7 +212,7 @@ def simulate_command(
     from scaffolding_ext.controllers.budgets.types_file import read_tasks
 
     if batch is not None and servers > 1:
-        raise click.UsageError("--servers and --batch are two kinds of engine; give one of them")
+        raise click.UsageError("--servers and --batch describe two kinds of engine: give one of them")
     types = read_tasks(tasks)
     queue = Queue(servers if batch is None else batch, None if batch is None else slowdown)
     tokens = _tokens(budgets, len(types))
@@ -315,10 +315,11 @@ def _tokens(text: str, num_types: int) -> list[int]:
         tokens = [int(part) for part in text.split(",")]
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no list of whole numbers such as 0,340,30", param_hint="--budgets"
+            f"{text!r} is no list of whole numbers: give one such as 0,340,30", param_hint="--budgets"
         ) from None
     if len(tokens) not in (1, num_types) or min(tokens) < 0:
         raise click.BadParameter(
-            f"{text!r} has {len(tokens)} numbers; give one, or {num_types}, none below 0", param_hint="--budgets"
+            f"{text!r} has {len(tokens)} numbers; give 1 or {num_types} numbers, each at least 0",
+            param_hint="--budgets",
         )
     return tokens * (num_types if len(tokens) == 1 else 1)

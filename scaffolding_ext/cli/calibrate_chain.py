@@ -142,17 +142,19 @@ def chain(
 
     if confidence is not None and confidence < 0.5:
         raise click.UsageError(
-            f"--confidence is {confidence:g}; it is the confidence that the loss keeps to --max_loss, at least 0.5: "
-            f"give {1 - confidence:g} for a chance of {confidence:g} that it does not",
+            f"--confidence is {confidence:g}; it is the probability that the loss stays within --max_loss, and must "
+            f"be at least 0.5: for a risk of {confidence:g} that it does not, give {1 - confidence:g}",
             ctx,
         )
     if confidence is not None and not 0 < max_loss < 1:
-        raise click.UsageError("--confidence needs a --max_loss above 0 and below 1", ctx)
+        raise click.UsageError(
+            f"--confidence is given and --max_loss is {max_loss:g}; with it --max_loss must be above 0 and below 1", ctx
+        )
     config, data = config_with_dataset(source, dataset, [*overrides, *given(seed=seed)])
     config = recording_stack(config.for_run(), spacing, num_logprobs)
     model = model or config.workers["generation"].args.get("model")
     if model is None:
-        raise ConfigError("names no model; say by --model whose chains these are", "workers.generation")
+        raise ConfigError("names no model: give the name of the chains' model by --model", "workers.generation")
     samples = load_dataset(**data.model_dump(), limit=limit)
     with claimed(store, resume=True) as goes_on:
         run = Session(config, samples, store)
@@ -164,9 +166,13 @@ def chain(
     chains = read_chains(store / SAMPLES)
     if len(chains) < len(samples):
         failed = f"{len(samples) - len(chains)} of {len(samples)} chains failed and are left out"
-        click.echo(f"Warning: {failed}; the first, {run.tally.first_error}", err=True)
+        click.echo(f"Warning: {failed}; the first failure: {run.tally.first_error}", err=True)
     if len(chains) < 4:
-        raise ConfigError(f"leaves {len(chains)} chains; choosing and reporting need at least 4", "limit")
+        raise ConfigError(
+            f"leaves {len(chains)} chains; the calibration needs at least 4 (2 to choose a policy, 2 to report it): "
+            "raise it",
+            "limit",
+        )
     settings = list(settings_to_try(chains, config.controller.args["spacing"]))
     with click.progressbar(length=len(settings), label="playing rules", file=sys.stderr) as bar:
         trial = try_settings(chains, settings, lambda setting: bar.update(1))
@@ -222,12 +228,12 @@ def _refusal(policy: ChainPolicy, num_chains: int, num_settings: int) -> str:
 
     figures, confidence = policy.reported_on, policy.confidence or 0.9
     lost = (
-        f"nothing is written: the policy loses {figures['loss']:.1%} of {figures['num_questions']:.0f} questions that "
-        f"it was not chosen on, and --max_loss allows {policy.max_loss:.1%}"
+        f"nothing is written: the policy loses {figures['loss']:.1%} of the {figures['num_questions']:.0f} questions "
+        f"that are held out from the choice, and --max_loss allows {policy.max_loss:.1%}"
     )
     if policy.max_loss == 0:
-        needed = "no number of questions shows that nothing is lost: allow some loss"
+        needed = "with --max_loss 0 no number of questions is enough: give a --max_loss above 0"
     else:
         num = 2 * questions_needed(policy.max_loss, 1 - confidence, policy.testing or "fixed_sequence", num_settings)
-        needed = f"--confidence {confidence:g} tests that, and takes {num} questions or more; these are {num_chains}"
-    return f"{lost}; {needed}; --force writes it all the same, marked"
+        needed = f"a test with --confidence {confidence:g} needs at least {num} questions, and these are {num_chains}"
+    return f"{lost}; {needed}; --force writes the policy all the same, with a mark"

@@ -54,7 +54,7 @@ def compare(
     from scaffolding_ext.evaluation.report.report import text_of
 
     if len(runs) < 2:
-        raise click.UsageError("give at least two runs: the first is what the others are compared with")
+        raise click.UsageError("give the folders of at least two runs: each run is compared with the first one")
     compared = compare_runs(runs, seed=seed, margin=margin / 100)
     samples = kept_samples(compared.runs, num_traces) if report_path or chrome_trace else []
     if report_path is not None:

@@ -43,7 +43,9 @@ def check(
     if tag is None:
         tags = [name for name in config.workers if name != "compare"]
         if len(tags) != 1:
-            raise ConfigError(f"the stack has {', '.join(tags)}: say which of them by --worker", "workers")
+            raise ConfigError(
+                f"has {', '.join(tags) or 'none'}, and the command checks one worker: name it by --worker", "workers"
+            )
         tag = tags[0]
     built = EngineConfig.read(folder)
     needs = engine_needs(config, tag)

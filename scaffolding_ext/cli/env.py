@@ -27,7 +27,7 @@ def env(source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     from scaffolding_ext.environment import environment
 
     if overrides and source is None:
-        raise click.UsageError("--set changes a stack: give --config, too")
+        raise click.UsageError("--set is given without --config: give the stack that it changes by --config")
     told = environment()
     if source is not None:
         from scaffolding_ext.stack.load import load_config

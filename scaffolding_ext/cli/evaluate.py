@@ -32,9 +32,9 @@ def _prices(ctx: click.Context, param: click.Parameter, text: str | None) -> dic
     try:
         prices = {kind.strip(): float(amount) for kind, _, amount in pairs}
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not of the form decoded=2,prefilled=0.5") from None
+        raise click.BadParameter(f"{text!r} does not have the form decoded=2,prefilled=0.5") from None
     if len(prices) < len(pairs):
-        raise click.BadParameter(f"{text!r} names a kind of tokens twice")
+        raise click.BadParameter(f"{text!r} names a kind of tokens twice: give one price for each kind")
     return prices or None
 
 
@@ -127,9 +127,13 @@ def evaluate(
     kept_in = config.evaluation.output_path
     folder = None if kept_in is None else Path(kept_in)
     if resume and folder is None:
-        raise click.UsageError("--resume needs the run's folder by --output_path", ctx)
+        raise click.UsageError("--resume is given without a folder: give the run's folder by --output_path", ctx)
     if against is not None and config.evaluation.total_tokens is not None:
-        raise click.UsageError("--against counts whole requests, and --total_tokens runs none: compare the runs", ctx)
+        raise click.UsageError(
+            "--against cannot be given with --total_tokens, which samples questions in parts: compare the finished "
+            "runs with scaffolding-ext compare",
+            ctx,
+        )
     with nullcontext(False) if folder is None else claimed(folder, resume=resume) as goes_on:
         run = Session.of(config.for_run(), folder)
         if goes_on:
@@ -166,7 +170,7 @@ def evaluate(
         _say(f"Interrupted after {tally.num_samples} of {run.described}; {kept}.")
         ctx.exit(SIGNAL_EXIT + stopped_by)
     if tally.num_failed > config.evaluation.fail_on_error * tally.num_samples:
-        _say(f"{tally.num_failed} of {tally.num_samples} samples failed; the first, {tally.first_error}")
+        _say(f"{tally.num_failed} of {tally.num_samples} samples failed; the first failure: {tally.first_error}")
         ctx.exit(1)
 
 

@@ -30,7 +30,7 @@ class Command(click.Command):
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for option, times in Counter(order).items():
             if times > 1 and isinstance(option, click.Option) and not option.multiple:
-                raise click.UsageError(f"{option.opts[-1]} is given {times} times; give it once", ctx)
+                raise click.UsageError(f"{option.opts[-1]} is given {times} times: give it once", ctx)
         return super().parse_args(ctx, args)
 
 
@@ -49,7 +49,7 @@ class Finite(click.FloatRange):
         """The number."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is no finite number.", param, ctx)
+            self.fail(f"{value} is not a finite number: give one.", param, ctx)
         return number
 
 
@@ -62,13 +62,13 @@ class OutputPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path."""
         if not str(value):
-            self.fail("the name is empty; '.' is the folder that you are in.", param, ctx)
+            self.fail("the name is empty: give a name, or '.' for the present folder.", param, ctx)
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         try:
             if self.file_okay and not _exists(path):
                 tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(path))).close()
         except OSError as error:
-            self.fail(f"{path} cannot be written: {error}.", param, ctx)
+            self.fail(f"{path} cannot be written ({error}): give another path.", param, ctx)
         return path
 
 
@@ -151,5 +151,5 @@ def config_with_dataset(
     skipping = ["dataset.skip_bad_rows=true"] if skip_bad_rows else []
     config = load_config(source, [*replaced, *overrides, *skipping])
     if config.dataset is None:
-        raise ConfigError("there is none; name a JSONL file or tinylm:held_out here or by --dataset", "dataset")
+        raise ConfigError("is missing: name a JSONL file or tinylm:held_out here, or by --dataset", "dataset")
     return config, config.dataset

@@ -71,7 +71,9 @@ def run(
     click.echo(f"answer       {_or_dash(result.answer)}")
     click.echo(f"exit reason  {_or_dash(result.exit_reason)}")
     if result.answer is None:
-        click.echo("Note: no answer could be read in this output; `scaffolding-ext check STACK` says why.", err=True)
+        click.echo(
+            "Note: this output has no answer that can be read; `scaffolding-ext check STACK` says why.", err=True
+        )
     for purpose, counts in result.program.ledger.by_purpose.items():
         figures = ", ".join(f"{number} {name}" for name, number in counts._asdict().items())
         click.echo(f"{purpose!s:<13}{figures}")

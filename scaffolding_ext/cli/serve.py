@@ -141,7 +141,9 @@ def serve(
     for further in stacks:
         own, equals, file = further.partition("=")
         if not equals or not own or own in configs:
-            raise ConfigError(f"is {further!r}; write NAME=FILE, each with a name of its own", "stack")
+            raise ConfigError(
+                f"is {further!r}; it must have the form NAME=FILE, with a name that no other stack has", "stack"
+            )
         configs[own] = load_config(file)
     knobs = list(map(Knob.read, allow))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -151,7 +153,9 @@ def serve(
             served.append(ServedStack(own, build_stack(config), limits, config=config, knobs=knobs))
         unknown = [knob.path for knob in knobs if not any(knob.path in stack.variants.knobs for stack in served)]
         if unknown:
-            raise ConfigError(f"{', '.join(unknown)} is an argument of none of the stacks' controllers", "allow")
+            raise ConfigError(
+                f"names {', '.join(unknown)}, which no controller of these stacks has as an argument", "allow"
+            )
         front = Front(served, limits, keys, tokens_per_minute)
         run_front(front, host, port, lambda at: click.echo(f"serving {', '.join(configs)} on http://{host}:{at}/v1"))
     finally:
@@ -170,5 +174,7 @@ def _keys(file: Path | None, variable: str | None, share_prefixes: bool) -> Keys
     if variable is None:
         return Keys(None)
     if not os.environ.get(variable):
-        raise ConfigError(f"names {variable}, which is not set in the environment: export {variable}=...", "keys_env")
+        raise ConfigError(
+            f"names the environment variable {variable}, which is not set: run `export {variable}=...`", "keys_env"
+        )
     return Keys.read(os.environ[variable].replace(",", "\n"), "keys_env", share_prefixes)

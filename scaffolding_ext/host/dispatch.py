@@ -29,7 +29,7 @@ _MAX_TURNS = 32  # of one generator, until others get theirs: workers that answe
 
 
 class _ToCaller:
-    """Takes the place of a task's `streaming_output_list`: each output that a worker appends goes to the caller."""
+    """Replaces a task's `streaming_output_list`: each output that a worker appends goes to the caller."""
 
     def __init__(self, result: ScaffoldingResult) -> None:
         self._result = result
@@ -68,7 +68,7 @@ class Dispatcher:
 
         Args:
             generator: Yields lists of tasks and ParallelProcesses.
-            result: Gets what the tasks stream.
+            result: The parts that tasks stream are handed to it.
             scope: The current scope of everything that the generator asks for; it ends with the generator.
 
         Raises:

@@ -128,8 +128,8 @@ def inherit_sampling_params(piece: GenerationTask, task: GenerationTask, *part: 
     """Give a piece of a task's generation what the task itself asks for, but for its number of tokens.
 
     Args:
-        piece: Gets the fields.
-        task: Has them.
+        piece: The task; the fields are written into it.
+        task: The task whose fields are copied.
         part: Which piece it is: a seed used twice would draw the same numbers again. Without it, it has the task's.
     """
     for name in SAMPLING_FIELDS:

@@ -27,7 +27,8 @@ def prefixes_of(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> li
     phrasings = [task.prefix_tokens] * len(task.suffixes) if task.phrasings is None else task.phrasings
     if len(phrasings) != len(task.suffixes):
         raise InvalidTaskError(
-            f"phrasings are {len(phrasings)}; give one a branch ({len(task.suffixes)}), which may be the prefix"
+            f"phrasings has {len(phrasings)} prompts, and there are {len(task.suffixes)} branches: give a prompt for "
+            "each branch; it may be the prefix"
         )
     if on_prefix is None:
         return phrasings

@@ -45,8 +45,8 @@ def relay(work: Iterable[Any], before: Visit | None = None, watch: Watch | None 
 
     Args:
         work: A controller's generator.
-        before: Gets what each step yields, on its way to the host; branches are visited step by step.
-        watch: Gets each step once it is done, and may end the work.
+        before: Called with each step on its way to the host; branches are visited step by step.
+        watch: Looks at each step once it is done, and may end the work.
 
     Returns:
         A generator with the same yields and the same return value; None where it was stopped.

@@ -12,11 +12,11 @@ current_parts = _parts.get  # the parts of which the calling code is one, from t
 
 
 def enter_part(ledger: Ledger, look: Visit | None = None) -> None:
-    """Begin a part of the request, which is the calling branch of a `ParallelProcess` with all branches within it.
+    """Begin a part of the request: the calling branch of a `ParallelProcess`, with all branches within it.
 
     Args:
-        ledger: The program's meter counts in it, too, what the part costs.
-        look: Gets each step of the part on its way to the host, before the parts around this one get it.
+        ledger: The part's ledger. The program's meter counts the part's tokens in it, too.
+        look: Called with each step of the part on its way to the host; inner parts are called before outer ones.
     """
     ledgers, looks = _parts.get()
     _parts.set(((*ledgers, ledger), looks if look is None else (look, *looks)))

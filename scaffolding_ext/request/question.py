@@ -34,7 +34,7 @@ class Question(NamedTuple):
         """Write the question into a task, as the prompting renders it.
 
         Args:
-            task: Gets the rendered prompt, as text and as token ids.
+            task: The task; the rendered prompt is written into it, as text and as token ids.
             words: Replace the user's last words; None keeps them.
 
         Raises:

@@ -76,7 +76,7 @@ class RequestSeeds:
             prompt: The user's prompt.
             sample_id: As the caller gave it.
             epoch: As the caller gave it; each epoch counts its prompts for itself.
-            own_seed: Takes the place of the run's; then nothing is counted, and the same request has the same seed.
+            own_seed: Replaces the run's seed. Then nothing is counted, and the same request has the same seed.
         """
         seed = self.seed if own_seed is None else own_seed
         if seed is None or sample_id is not None:

@@ -40,10 +40,14 @@ class Keys:
             name, colon, key = entry.partition(":")
             name, key = (name.strip(), key.strip()) if colon else (f"key-{number}", entry)
             if not key or name in keys:
-                raise ConfigError(f"entry {number} has no key, or the name of an earlier entry", where)
+                raise ConfigError(
+                    f"has an entry, number {number}, without a key or with the name of an earlier entry: give each "
+                    "entry a key and a name of its own",
+                    where,
+                )
             keys[name] = key
         if not keys:
-            raise ConfigError("holds no keys; write one a line: KEY, or NAME:KEY", where)
+            raise ConfigError("holds no keys: write a key on each line, as KEY or NAME:KEY", where)
         return cls(keys, share_prefixes)
 
     @classmethod
@@ -56,7 +60,7 @@ class Keys:
         try:
             return cls.read(path.read_text(encoding="utf-8"), "keys_file", share_prefixes)
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot be read: {error}", "keys_file") from error
+            raise ConfigError(f"is {str(path)!r}, which cannot be read: {error}", "keys_file") from error
 
     def holder(self, authorization: str | None) -> str:
         """Name the holder of the key in an `Authorization` header; every key is compared, each in constant time.
@@ -68,11 +72,11 @@ class Keys:
             return ANYBODY
         given = authorization or ""
         if not given.lower().startswith(_BEARER):
-            raise ApiError(401, "no key was given; send Authorization: Bearer KEY", "missing_api_key")
+            raise ApiError(401, "the request has no key: send the header Authorization: Bearer KEY", "missing_api_key")
         digest = _digest(given[len(_BEARER) :].strip())
         holders = [name for name, own in self._digests.items() if hmac.compare_digest(own, digest)]
         if not holders:
-            raise ApiError(401, "the key is not known here", "invalid_api_key")
+            raise ApiError(401, "the server does not know the key: ask its operator for one", "invalid_api_key")
         return holders[0]
 
     def cache_salt(self, holder: str) -> str | None:
@@ -106,7 +110,9 @@ class TokenBudgets:
         level = self._level(holder)
         if level <= 0:
             rate = self._per_minute / 60
-            message = f"the budget of {self._per_minute} tokens a minute is used up; wait as Retry-After says"
+            message = (
+                f"the key has used its {self._per_minute} tokens of this minute: wait for the seconds of Retry-After"
+            )
             raise wait_and_retry(message, "token_budget_exceeded", (1 - level) / rate)
 
     def charge(self, holder: str, num_tokens: int) -> None:

@@ -65,7 +65,7 @@ class Front:
     ) -> None:
         self.stacks = {stack.name: stack for stack in stacks}
         if len(self.stacks) < len(stacks):
-            raise ConfigError("has a name twice; give each stack its own: --stack NAME=FILE", "stack")
+            raise ConfigError("gives two stacks the same name: give each its own by --stack NAME=FILE", "stack")
         self.limits = limits or Limits()
         self.jobs: set[Job] = set()
         self._keys = keys or Keys(None)
@@ -141,7 +141,9 @@ class Front:
         stack = self.stacks.get(name)
         if stack is None:
             known = ", ".join(self.stacks)
-            raise ApiError(404, f"the model {name[:80]!r} is not served; known: {known}", "model_not_found", "model")
+            raise ApiError(
+                404, f"the model {name[:80]!r} is not served; served are: {known}", "model_not_found", "model"
+            )
         return stack
 
     def _ended(self, job: Job, holder: str) -> None:
@@ -205,7 +207,7 @@ class Front:
         assert isinstance(error, HTTPException)
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
         path = request.url.path[:80]
-        message = f"{request.method} {path}: {error.detail}; see /v1/models, /v1/chat/completions"
+        message = f"{request.method} {path}: {error.detail}; send GET /v1/models or POST /v1/chat/completions"
         content = self._refused(ApiError(error.status_code, message, code), "", path)
         return Response(content, error.status_code, media_type=_JSON)
 

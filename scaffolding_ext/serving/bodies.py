@@ -258,10 +258,12 @@ def read_body(kind: type[B], content: bytes) -> B:
         if value is None:
             continue
         if name not in _FURTHER:
-            raise ApiError(400, f"{name[:80]!r} is no field of this endpoint", "unknown_parameter", name[:80])
+            raise ApiError(
+                400, f"{name[:80]!r} is no field of this endpoint: leave it out", "unknown_parameter", name[:80]
+            )
         neutral = _FURTHER[name]
         if neutral is not None and value not in neutral:
-            raise unsupported(name, f"is not served; leave it out{_or(neutral)}")
+            raise unsupported(name, f"is not served: leave it out{_or(neutral)}")
     return body
 
 

@@ -62,7 +62,9 @@ class Closing(NamedTuple):
     def _forced(self, completion: Completion, program: Program) -> ControllerGenerator:
         text, cause = completion.text or "", self._cause(completion, program)
         if self.cannot is not None:
-            raise NoAnswerError(f"the model thought and said nothing ({cause}), and it cannot be asked: {self.cannot}")
+            raise NoAnswerError(
+                f"the model gave no answer ({cause}), and the server cannot ask it for one: {self.cannot}"
+            )
         prompt = GenerationTask()
         program.question.put(prompt)
         ids = completion.token_ids
@@ -84,8 +86,8 @@ class Closing(NamedTuple):
                 break
         else:
             raise NoAnswerError(
-                f"the model thought and said nothing ({cause}), and said nothing when it was asked for its answer: "
-                "ask again, or allow more tokens"
+                f"the model gave no answer ({cause}), and none when the server asked it for one: send the request "
+                "again, or allow more tokens"
             )
         suffix_ids, together = encode(suffix), None
         if said == written and end is None and None not in (prefix.token_ids, suffix_ids, task.output_tokens):
@@ -98,10 +100,10 @@ class Closing(NamedTuple):
         return Completion(whole, together, answer, *ended)
 
     def _ways(self, prompt: str, text: str) -> Iterator[tuple[str, str | None]]:
-        """How the model is asked, one way after the other, until it says something: with which text, and its end.
+        """The texts that ask the model for an answer, in the order in which they are tried, each with its end.
 
-        Its thinking is closed, and it goes on as it likes (no end). Where it says nothing then, or has closed its
-        thinking itself, the answer is begun for it.
+        The first text closes the thinking, and the model continues freely (no end). The second one also begins the
+        answer. It is tried if the model still says nothing, and at once if the model has closed its thinking itself.
         """
         family = self.family
         if family.think_close in text:

@@ -112,7 +112,11 @@ class Events:
         if self._job.asked.tool_names and not is_last:
             now = now._replace(content="")  # the content may become a tool call
         if not (now.reasoning.startswith(before.reasoning) and now.content.startswith(before.content)):
-            raise ApiError(500, "the text changed behind what was sent already", "stream_broken")
+            raise ApiError(
+                500,
+                "the controller changed text that was sent already: send the request without stream",
+                "stream_broken",
+            )
         self._sent[index] = now
         events = []
         reasoning, content = now.reasoning[len(before.reasoning) :], now.content[len(before.content) :]

@@ -79,7 +79,9 @@ class Exchange:
             return await self._read(most)
         except asyncio.CancelledError:
             if is_late:
-                raise ApiError(408, "the body did not arrive in time", "body_timeout") from None
+                raise ApiError(
+                    408, f"the body of the request did not arrive within {seconds:g} s: send it again", "body_timeout"
+                ) from None
             raise
         finally:
             timer.cancel()
@@ -89,7 +91,7 @@ class Exchange:
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise ApiError(499, "the client went away", "cancelled")
+                raise ApiError(499, "the client closed the connection", "cancelled")
             content += message.get("body", b"")
             if len(content) > most:
                 raise _too_long(most)
@@ -122,4 +124,4 @@ class Exchange:
 
 
 def _too_long(most: int) -> ApiError:
-    return ApiError(413, f"the body is longer than {most} bytes", "body_too_large")
+    return ApiError(413, f"the body of the request is longer than {most} bytes: shorten it", "body_too_large")

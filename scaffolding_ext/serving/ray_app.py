@@ -97,7 +97,7 @@ def _limits(given: Mapping[str, Any]) -> Limits:
     unknown = sorted(given.keys() - Limits.__dataclass_fields__.keys())
     if unknown:
         known = ", ".join(Limits.__dataclass_fields__)
-        raise ConfigError(f"has {', '.join(unknown)}; it takes: {known}", "limits")
+        raise ConfigError(f"has {', '.join(unknown)}; known limits: {known}", "limits")
     return Limits(**given)
 
 
@@ -111,7 +111,9 @@ def _sticky_router() -> Any:
     try:
         __import__(_STICKY)
     except ImportError as error:
-        raise ConfigError("is true, and this Ray has no router of sessions: set it to false", "sticky") from error
+        raise ConfigError(
+            "is true, but this release of Ray has no router of sessions: set it to false", "sticky"
+        ) from error
     return RequestRouterConfig(request_router_class=f"{_STICKY}:ConsistentHashRouter")
 
 
@@ -152,7 +154,11 @@ class Replica:
 
 def _keys(variable: str, share_prefixes: bool) -> Keys:
     if not os.environ.get(variable):
-        raise ConfigError(f"names {variable}, which is not set in the environment of this replica", "keys_env")
+        raise ConfigError(
+            f"names the environment variable {variable}, which is not set for this replica: set it in Ray's "
+            "runtime_env",
+            "keys_env",
+        )
     return Keys.read(os.environ[variable].replace(",", "\n"), "keys_env", share_prefixes)
 
 

@@ -73,7 +73,7 @@ def of_validation(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is no JSON that can be read: {first['msg']}", "invalid_json")
+        return ApiError(400, f"the body of the request is not valid JSON: {first['msg']}", "invalid_json")
     message = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}" if path else first["msg"]
     return ApiError(400, message, "invalid_value", path or None)
 
@@ -85,21 +85,29 @@ def of_failure(error: BaseException) -> ApiError:
         if isinstance(cause, ConfigError):
             return ApiError(400, str(cause), "unsupported_value", cause.key or None)
         if isinstance(cause, InvalidTaskError):
-            return ApiError(400, f"the stack's worker refuses the request: {cause}", "unsupported_value")
+            return ApiError(400, f"the worker refuses the request: {cause}", "unsupported_value")
     if isinstance(error, RequestTimeoutError):
-        return ApiError(504, f"{error}; ask for less, or allow more seconds", "timeout", headers=dict(_NO_RETRY))
+        return ApiError(
+            504, f"{error}: ask for fewer tokens, or allow more seconds", "timeout", headers=dict(_NO_RETRY)
+        )
     if isinstance(error, NoAnswerError):
         return ApiError(502, str(error), "no_answer")
     if isinstance(error, TokenLimitError):
         return ApiError(400, str(error), "token_limit_exceeded", "max_tokens")
     if isinstance(error, ShutdownError):
-        return ApiError(503, "the server is shutting down; ask again", "shutting_down", headers={"retry-after": "5"})
+        return ApiError(
+            503, "the server is shutting down: send the request again", "shutting_down", headers={"retry-after": "5"}
+        )
     if isinstance(error, RequestCancelledError):
-        return ApiError(CLIENT_LEFT, "the client went away, so the request was cancelled", "cancelled")
+        return ApiError(
+            CLIENT_LEFT, "the client closed the connection, so the server cancelled the request", "cancelled"
+        )
     names = " from ".join(type(cause).__name__ for cause in causes)
     if any(isinstance(cause, EngineError) for cause in causes):
-        return ApiError(502, f"the engine behind the stack failed ({names})", "engine_error")
-    return ApiError(500, f"the stack failed ({names}); the server's log names the request", "internal_error")
+        return ApiError(
+            502, f"the engine of the stack failed ({names}): the server's log has its message", "engine_error"
+        )
+    return ApiError(500, f"the stack failed ({names}): the server's log has its message", "internal_error")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

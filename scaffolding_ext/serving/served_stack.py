@@ -137,7 +137,7 @@ class ServedStack:
         given = dict(body.scaffolding or {})
         with_trace, deadline = given.pop("trace", None), given.pop("deadline", None)
         if not isinstance(with_trace, bool | None):
-            raise ApiError(400, "scaffolding.trace: give true or false", "invalid_value", "scaffolding.trace")
+            raise ApiError(400, "scaffolding.trace: must be true or false", "invalid_value", "scaffolding.trace")
         if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
             raise _no_deadline()
         if deadline is not None and not 0 < deadline <= _MOST_SECONDS:
@@ -150,9 +150,8 @@ class ServedStack:
             else [self._turns(body)]
         )
         if len(prompts) * body.num_samples > self._limits.max_samples:
-            message = (
-                f"asks for {len(prompts) * body.num_samples} choices; at most {self._limits.max_samples} are given"
-            )
+            num = len(prompts) * body.num_samples
+            message = f"asks for {num} choices; the server gives at most {self._limits.max_samples}"
             raise ApiError(400, f"n {message}", "invalid_value", "n")
         reading = self._reading(body, is_raw)
         kwargs = self._kwargs(body, controller, reading)
@@ -177,7 +176,8 @@ class ServedStack:
         room = self.llm.max_parallel_requests + self._limits.max_queue - self.num_open
         if num > room:
             message = (
-                f"{self.num_open} choices run or wait, and there is room for {max(0, room)} more; wait and try again"
+                f"{self.num_open} choices run or wait, and the server has room for {max(0, room)} more: send the "
+                "request again later"
             )
             raise wait_and_retry(message, "queue_full", self.num_open / self.llm.max_parallel_requests)
         self.num_open += num
@@ -215,11 +215,15 @@ class ServedStack:
         assert isinstance(body, ChatBody)
         *before, last = body.messages
         if last.role not in ("user", "tool") or not last.text.strip():
-            message = "must end in a turn of the user, or a tool's result, that says something; no other is continued"
+            message = "must end with a turn of the user or with a tool's result, and this turn must not be empty"
             raise unsupported("messages", message)
         history: list[Turn] = [message.turn() for message in before]
         if (history or last.role == "tool") and self.prompting is None:
-            raise unsupported("messages", f"has several turns, and {self.name!r} has no chat template for them")
+            raise unsupported(
+                "messages",
+                f"has several turns, and {self.name!r} has no chat template that renders them: send one turn of the "
+                "user",
+            )
         return last.text, history
 
     def _text(self, prompt: str | list[int]) -> str:
@@ -227,10 +231,14 @@ class ServedStack:
         if isinstance(prompt, str):
             return prompt
         if self.prompting is None:
-            raise unsupported("prompt", f"holds token ids, and {self.name!r} has no tokenizer for them; give a text")
+            raise unsupported(
+                "prompt", f"holds token ids, and {self.name!r} has no tokenizer that reads them: send a text"
+            )
         text = self.prompting.text_of(prompt)
         if text is None:
-            raise unsupported("prompt", f"holds {len(prompt)} token ids that no text is read as; give the text")
+            raise unsupported(
+                "prompt", f"holds {len(prompt)} token ids that no text gives when it is tokenised: send the text"
+            )
         return text
 
     def _reading(self, body: Body, is_raw: bool) -> Reading:
@@ -265,22 +273,28 @@ class ServedStack:
         fields = body.sampling_fields()
         if body.num_logprobs is not None:
             if body.stream:
-                raise unsupported("logprobs", "is given with whole answers alone; leave stream out")
+                raise unsupported("logprobs", "cannot be streamed: leave stream out, or leave logprobs out")
             fields["num_logprobs"] = max(1, body.num_logprobs)
         budget = self._thinking_budget(body)
         if budget is not None and body.num_logprobs is not None:
-            raise unsupported("logprobs", "is not given beside a budget of thinking, where a text may be put together")
+            raise unsupported(
+                "logprobs",
+                "cannot be given with a thinking budget, under which the server may join several texts: leave one of "
+                "them out",
+            )
         if budget is not None:
             fields["thinking_budget"] = budget
         for name in sorted(fields.keys() - honoured):
             able = ", ".join(shown for own, shown in _FIELDS.items() if own in honoured) or "none of these fields"
-            message = f"cannot be honoured by {self.name!r} ({type(controller).__name__}), which takes: {able}"
+            message = f"is not a field that {self.name!r} ({type(controller).__name__}) takes; it takes: {able}"
             raise unsupported(_FIELDS[name], message)
         if "num_logprobs" in fields and self.prompting is None:
-            raise unsupported("logprobs", f"needs the texts of tokens, and {self.name!r} has no tokenizer for them")
+            raise unsupported(
+                "logprobs", f"needs the text of each token, and {self.name!r} has no tokenizer: leave it out"
+            )
         limit = self._limits.max_request_tokens
         if fields.get("max_tokens", 0) > limit:
-            raise ApiError(400, f"max_tokens: at most {limit} are given", "invalid_value", "max_tokens")
+            raise ApiError(400, f"max_tokens: must be at most {limit}", "invalid_value", "max_tokens")
         if (
             reading.stops and reading.think_close is None and "stop" in honoured
         ):  # otherwise the front cuts the answer's text at them
@@ -289,7 +303,11 @@ class ServedStack:
         last = body.messages[-1] if isinstance(body, ChatBody) else None
         if last is not None and last.role == "tool":
             if not isinstance(controller, BaseController):
-                raise unsupported("messages", f"ends in a tool's result, which {type(controller).__name__} cannot read")
+                raise unsupported(
+                    "messages",
+                    f"ends with a tool's result, which {type(controller).__name__} cannot read: send a turn of the "
+                    "user",
+                )
             fields["last_turn"] = {key: value for key, value in last.turn().items() if key != "content"}
         if tools:
             self._check_tools(controller, fields)
@@ -308,27 +326,30 @@ class ServedStack:
             ApiError: The chat template does not show tools to the model, or the controller does not read calls.
         """
         if self.prompting is None or not self.prompting.takes_tools:
-            raise unsupported("tools", f"are given, and no chat template of {self.name!r} tells the model of them")
+            raise unsupported(
+                "tools",
+                f"cannot be used: the chat template of {self.name!r} does not show tools to the model. Leave them out",
+            )
         if "tools" not in honoured_by(controller):
             name = type(controller).__name__
-            message = f"cannot be honoured by {self.name!r} ({name}): plain generation and votes over it read calls"
+            message = f"cannot be used with {self.name!r} ({name}): only plain generation and votes over it read calls"
             raise unsupported("tools", message)
         other = next((name for name in ("thinking_budget", "num_logprobs") if name in fields), None)
         if other is not None:
-            raise unsupported(_FIELDS[other], "is not given beside tools")
+            raise unsupported(_FIELDS[other], "cannot be given with tools: leave one of them out")
 
     def _thinking_budget(self, body: Body) -> int | None:
         effort = body.reasoning_effort if isinstance(body, ChatBody) else None
         if body.thinking_budget is not None and body.thinking_token_budget is not None:
-            raise unsupported("thinking_token_budget", "is another name of thinking_budget; give one of the two")
+            raise unsupported("thinking_token_budget", "is another name of thinking_budget: give one of the two")
         budget = body.thinking_token_budget if body.thinking_budget is None else body.thinking_budget
         if effort is None:
             return budget
         if budget is not None:
-            raise unsupported("reasoning_effort", "sets thinking_budget; give one of the two")
+            raise unsupported("reasoning_effort", "sets thinking_budget: give one of the two")
         if effort not in self._limits.efforts:
             known = ", ".join(self._limits.efforts) or "none"
-            raise unsupported("reasoning_effort", f"is none that this server knows; it knows: {known}")
+            raise unsupported("reasoning_effort", f"is an effort that the server does not know; it knows: {known}")
         return self._limits.efforts[effort]
 
     def _count(self, prompts: list[tuple[str, list[Turn]]], is_raw: bool, how: Mapping[str, Any]) -> int | None:
@@ -336,7 +357,7 @@ class ServedStack:
         lengths = []
         for text, history in prompts:
             if not text.strip():
-                raise ApiError(400, "prompt: is empty; ask something", "invalid_value", "prompt")
+                raise ApiError(400, "prompt: is empty: send a text", "invalid_value", "prompt")
             if self.prompting is None:
                 length = len(text.encode())
             else:
@@ -348,7 +369,7 @@ class ServedStack:
                 length = len(task.input_tokens or ())
             most = min(self._limits.max_prompt_tokens, self.context_len or self._limits.max_prompt_tokens)
             if length > most:
-                message = f"the prompt has {length} tokens, and may have {most}: shorten it"
+                message = f"the prompt has {length} tokens; it may have at most {most}: shorten it"
                 raise ApiError(400, message, "context_length_exceeded", "messages")
             lengths.append(length)
         return None if self.prompting is None else sum(lengths)
@@ -356,7 +377,9 @@ class ServedStack:
 
 def _no_deadline() -> ApiError:
     name = "scaffolding.deadline"
-    return ApiError(400, f"{name}: give the seconds within which the answer is wanted", "invalid_value", name)
+    return ApiError(
+        400, f"{name}: must be a number of seconds, above 0 and at most {_MOST_SECONDS:g}", "invalid_value", name
+    )
 
 
 def name_of(source: str) -> str:

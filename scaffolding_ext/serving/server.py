@@ -109,7 +109,7 @@ class FrontThread:
     def __enter__(self) -> FrontThread:
         self._thread.start()
         if not self._server.has_started.wait(_WAIT_SECONDS):
-            raise TimeoutError(f"the front did not start within {_WAIT_SECONDS} s")
+            raise TimeoutError(f"the server did not start within {_WAIT_SECONDS} s: see its log")
         return self
 
     @property
@@ -151,5 +151,7 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}", "port") from error
+        raise ConfigError(
+            f"is {port}, on which the server cannot listen ({host}: {error}): choose another port or host", "port"
+        ) from error
     return listener

@@ -82,7 +82,7 @@ class Knob(NamedTuple):
         try:
             return cls(path.strip(), float(most) if bound else None)
         except ValueError:
-            raise ConfigError(f"is {text!r}; write NAME, or NAME<=NUMBER", "allow") from None
+            raise ConfigError(f"is {text!r}; it must have the form NAME or NAME<=NUMBER", "allow") from None
 
 
 def read_effort(text: str) -> tuple[str, int]:
@@ -93,5 +93,5 @@ def read_effort(text: str) -> tuple[str, int]:
     """
     name, equals, tokens = text.partition("=")
     if not equals or not name.strip() or not tokens.strip().isdecimal() or int(tokens) < 1:
-        raise ConfigError(f"is {text!r}; write NAME=TOKENS, such as low=512", "effort")
+        raise ConfigError(f"is {text!r}; it must have the form NAME=TOKENS, such as low=512", "effort")
     return name.strip(), int(tokens)

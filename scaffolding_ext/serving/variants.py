@@ -107,13 +107,13 @@ class Variants:
         knob = self.knobs.get(path)
         if knob is None:
             allowed = ", ".join(sorted(self.knobs)) or "none"
-            raise unsupported(name, f"is no knob that the operator lets clients turn; clients may turn: {allowed}")
+            raise unsupported(name, f"is no argument that clients may set; they may set: {allowed}")
         if isinstance(value, str) and ":" in value:  # it would name code to import
-            raise ApiError(400, f"{name}: a value with a colon is not taken", "invalid_value", name)
+            raise ApiError(400, f"{name}: must hold no colon", "invalid_value", name)
         if value is not None and not isinstance(value, (str, int, float)):
-            raise ApiError(400, f"{name}: give a number, a text, true, false or null", "invalid_value", name)
+            raise ApiError(400, f"{name}: must be a number, a text, true, false or null", "invalid_value", name)
         if knob.most is not None and not (isinstance(value, (int, float)) and value <= knob.most):
-            raise ApiError(400, f"{name}: give a number of at most {knob.most:g}", "invalid_value", name)
+            raise ApiError(400, f"{name}: must be a number of at most {knob.most:g}", "invalid_value", name)
 
     def _made(self, values: Mapping[str, Any]) -> Any:
         assert self._config is not None, "there are knobs"
@@ -166,6 +166,6 @@ class _TokenLimit(Watch):
         program = current_program()
         if program is not None and program.ledger.num_decoded > self._most_tokens:
             raise TokenLimitError(
-                f"the request has decoded {program.ledger.num_decoded} tokens, and may {self._most_tokens}: ask for "
-                "fewer tokens or samples"
+                f"the request has decoded {program.ledger.num_decoded} tokens; it may decode {self._most_tokens}: ask "
+                "for fewer tokens or samples"
             )

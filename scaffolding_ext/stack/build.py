@@ -162,7 +162,7 @@ class _Builder:
     Args:
         references: Live objects by name.
         sampling: Defaults for the `sampling_params` of innermost controllers.
-        undo: Gets the shutdown of every worker built. None: workers are checked, not built.
+        undo: The shutdown of every worker that is built is added to it. None: workers are checked, not built.
 
     Attributes:
         workers: The workers that were checked.

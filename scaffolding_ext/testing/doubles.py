@@ -47,12 +47,12 @@ class ScriptedWorker(BaseWorker):
     prompt, or with a budget below 1, is refused.
 
     Args:
-        respond: Gets the task, returns its `Reply` (or raises); a plain string answers every task alike.
+        respond: Called with a task; returns its `Reply`, or raises. A plain string answers every task alike.
         before: Awaited with the task before each call is served, each step of a stream included: hold a task here
             until an event, to order what must be ordered without sleeping.
         metered: Whether token counts are recorded in the tasks; off, the worker is one that records nothing.
-        logprobs: Gets the task and the index of one of its new tokens, returns natural-log probabilities by token id; a
-            task that asks for `num_logprobs` gets them. None: the worker brings none.
+        logprobs: Called with a task and the index of one of its new tokens; returns natural-log probabilities by token
+            id. A task that asks for `num_logprobs` gets them. None: the worker brings none.
 
     Attributes:
         model: None: no model, so prompts reach it as they are.

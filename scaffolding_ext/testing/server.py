@@ -57,7 +57,7 @@ class OpenAIServer:
             text, on request), `"dynamo"` (no token ids; it refuses hints that its source would not read), `"llama_cpp"`
             (log-probabilities in the shape of chat completions, no scores), `"llama_cpp_python"` (no token ids): these
             two repeat the errors of the real ones.
-        fault: Gets the number of the request (from 0) and the request, and returns how the answer goes wrong: one
+        fault: Called with the number of the request (from 0) and the request; returns how the answer fails: one
             of `FAULTS`, or None. `"early"` and `"late"` shift the scores of a prompt by one token; `"filter"` ends an
             answer with `content_filter`.
         allowed: Fields that a request may have; others are refused with status 400. None allows all.

@@ -98,7 +98,7 @@ def test_simulated_engines(types: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budgets", "says"), [("1,2,3", "has 3 numbers"), ("a", "no list"), ("-1", "none below 0"), ("", "no list")]
+    ("budgets", "says"), [("1,2,3", "has 3 numbers"), ("a", "no list"), ("-1", "each at least 0"), ("", "no list")]
 )
 def test_budgets_that_do_not_fit(types: Path, budgets: str, says: str) -> None:
     result = budget("simulate", types, "--arrival_rate", 1, f"--budgets={budgets}")

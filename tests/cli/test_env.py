@@ -165,4 +165,4 @@ def test_a_model_is_named_without_its_path(model: str, shown: str) -> None:
 def test_set_without_a_stack_is_refused() -> None:
     result = CliRunner().invoke(main, ["env", "--set", "seed=1"])
     assert result.exit_code == 2
-    assert "give --config" in result.output
+    assert "--set is given without --config" in result.output

@@ -187,7 +187,7 @@ def test_an_ordinary_run_and_one_with_a_budget_do_not_mix() -> None:
         ((*SPEND, "--epochs", "2"), "evaluation: total_tokens says how often each question is run: leave epochs out"),
         (
             (*SPEND, "--against", "."),
-            "--against counts whole requests, and --total_tokens runs none: compare the runs",
+            "--against cannot be given with --total_tokens",
         ),
         (("--spending", "even"), "evaluation: spending says how total_tokens are spent, and there are none"),
         ((*SPEND, "--set", "controller.args.default_sample_num=1"), "controller.args.default_sample_num: is 1; a vote"),

@@ -184,7 +184,7 @@ def test_resume_begins_where_there_is_nothing_and_needs_a_folder(folder: Path) -
     assert len(outcomes(SAMPLES)) == 1
     result = call(*RUN[:-2], "--resume")
     assert result.exit_code == 2
-    assert "--resume needs the run's folder by --output_path" in result.stderr
+    assert "--resume is given without a folder: give the run's folder by --output_path" in result.stderr
 
 
 def test_one_yaml_says_all(folder: Path) -> None:

@@ -122,7 +122,7 @@ def test_run_takes_a_packaged_name(folder: Path) -> None:
         (["run", "say 7", "--config", "none.yaml"], "Error: cannot read the stack file none.yaml"),
         (["run", "say 7", "--config", "stack.yaml", "--set", "controller.type=X"], "Error: controller.type: unknown"),
         (["run", "say fail", "--config", "stack.yaml"], "Error: GenerationTask for worker 'generation' (Sayer) failed"),
-        (["eval", "--config", "stack.yaml"], "Error: dataset: there is none"),
+        (["eval", "--config", "stack.yaml"], "Error: dataset: is missing"),
         (["eval", "--config", "stack.yaml", "--dataset", "no.jsonl"], "Error: cannot read the dataset no.jsonl"),
         (["eval", "--config", "stack.yaml", "--dataset", "data.jsonl", "--limit", "x"], "Error: limit is 'x'"),
     ],

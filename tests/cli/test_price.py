@@ -30,9 +30,9 @@ def test_prices_are_by_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("2", "'2' is not of the form decoded=2,prefilled=0.5"),
-        ("decoded=cheap", "'decoded=cheap' is not of the form"),
-        ("", "'' is not of the form"),
+        ("2", "'2' does not have the form decoded=2,prefilled=0.5"),
+        ("decoded=cheap", "'decoded=cheap' does not have the form"),
+        ("", "'' does not have the form"),
         ("decoded=1,decoded=2", "names a kind of tokens twice"),
         ("thought=1", "evaluation.price.thought"),
         ("decoded=-1", "evaluation.price.decoded"),

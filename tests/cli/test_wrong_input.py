@@ -125,10 +125,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["eval", "--config", "stack.yaml", "--dataset", "tinylm:held_out", "--set", "dataset.num_samples=1000000000"],
         "num_samples is 1000000000; tinylm:held_out gives 1 to 100,000",
     ),
-    "a time-out of nan": ([*EVAL, "--request_timeout", "nan"], "nan is no finite number"),
-    "a share of nan": ([*EVAL, "--fail_on_error", "nan"], "nan is no finite number"),
-    "a time-out of inf": (["run", "x", "--config", "stack.yaml", "--timeout", "inf"], "inf is no finite number"),
-    "two stacks": ([*EVAL, "--config", "other.yaml"], "--config is given 2 times; give it once"),
+    "a time-out of nan": ([*EVAL, "--request_timeout", "nan"], "nan is not a finite number"),
+    "a share of nan": ([*EVAL, "--fail_on_error", "nan"], "nan is not a finite number"),
+    "a time-out of inf": (["run", "x", "--config", "stack.yaml", "--timeout", "inf"], "inf is not a finite number"),
+    "two stacks": ([*EVAL, "--config", "other.yaml"], "--config is given 2 times: give it once"),
     "two seeds": ([*EVAL, "--seed", "1", "--seed", "2"], "--seed is given 2 times"),
     "an empty prompt": (["run", "", "--config", "stack.yaml"], "prompt: is empty"),
     "a prompt of blanks": (["run", " \n", "--config", "stack.yaml"], "prompt: is empty"),
@@ -222,7 +222,7 @@ def test_the_last_line_of_a_failed_run_says_why(folder: Path) -> None:
         sys.path.remove(str(folder))
         sys.modules.pop("cli_failing", None)
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1].startswith("2 of 2 samples failed; the first, 1: ")
+    assert result.stderr.splitlines()[-1].startswith("2 of 2 samples failed; the first failure: 1: ")
     assert "the engine is gone" in result.stderr.splitlines()[-1]
 
 

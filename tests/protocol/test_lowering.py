@@ -86,7 +86,7 @@ def test_a_gate_decides_what_is_read_and_nobody_else_may():
 
 
 def test_phrasings_are_one_a_branch():
-    with pytest.raises(InvalidTaskError, match=r"phrasings are 1; give one a branch \(2\)"):
+    with pytest.raises(InvalidTaskError, match="phrasings has 1 prompts, and there are 2 branches"):
         lower_branch(BranchTask(prefix_tokens=[1], phrasings=[[2]], suffixes=[[6], [7]]))
 
 

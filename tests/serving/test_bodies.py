@@ -72,7 +72,7 @@ def test_an_effort_is_at_least_one_token(text: str, tokens: int) -> None:
 
 @pytest.mark.parametrize("text", ["low=0", "low=-1", "low=1.5", "low=", "low", "=5"])
 def test_an_effort_of_no_tokens_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^effort: is .*; write NAME=TOKENS"):
+    with pytest.raises(ConfigError, match=r"^effort: is .*; it must have the form NAME=TOKENS"):
         read_effort(text)
 
 

@@ -104,8 +104,8 @@ def test_knobs_are_those_that_the_operator_lets_clients_turn(serve: Any) -> None
         ({"default_sample_num": 1.5}, "must be of type"),
         ({"weight": "never"}, "uniform"),
         ({"weight": "os:system"}, "colon"),
-        ({"weight": {"type": "os:system"}}, "give a number"),
-        ({"allocation": None}, "is no knob"),
+        ({"weight": {"type": "os:system"}}, "must be a number"),
+        ({"allocation": None}, "is no argument that clients may set"),
     ]:
         status, error = ask(**knobs)
         assert (status, error["param"]) == (400, f"scaffolding.{next(iter(knobs))}")

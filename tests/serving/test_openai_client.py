@@ -114,7 +114,7 @@ def test_errors_have_names_and_statuses(serve: Any) -> None:
         with pytest.raises(openai.NotFoundError) as unknown:
             client.chat.completions.create(**ASK | {"model": "../etc/passwd"})
         with pytest.raises(
-            openai.BadRequestError, match="no chat template of 'model' tells the model of them"
+            openai.BadRequestError, match="the chat template of 'model' does not show tools to the model"
         ) as refused:
             client.chat.completions.create(**ASK, tools=[{"type": "function", "function": {"name": "f"}}])
         with pytest.raises(openai.InternalServerError) as failed:
@@ -147,7 +147,7 @@ def test_a_failure_in_mid_stream_is_told_in_the_stream(serve: Any) -> None:
                 seen.append(chunk.choices[0].text)
                 gate.open()
 
-        with pytest.raises(openai.APIError, match="the engine behind the stack failed"):
+        with pytest.raises(openai.APIError, match="the engine of the stack failed"):
             read()
     assert "".join(seen) == "first"
 

@@ -39,7 +39,9 @@ def test_what_the_file_leaves_out_is_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["no json", "[1]", '{"do_sample": true, "top_p": "high"}'])
 def test_a_file_that_is_wrong_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "generation_config.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"model: has a .*generation_config\.json that says nothing usable"):
+    with pytest.raises(
+        ConfigError, match=r"model: has a .*generation_config\.json whose sampling fields cannot be used"
+    ):
         SamplingDefaults.of_model(str(tmp_path))
 
 

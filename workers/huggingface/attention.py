@@ -180,9 +180,12 @@ def _check(module: torch.nn.Module, again: bool, mask: torch.Tensor | None, opti
     unknown = [name for name, value in options.items() if value is not None and name not in _HARMLESS]
     causal = options.get("is_causal") is not False and getattr(module, "is_causal", True)
     if unknown or again or mask is not None or not causal:
-        what = ", ".join(unknown) or ("two passes" if again else "a mask of its own" if causal else "no causal order")
+        what = ", ".join(unknown)
+        if not unknown:
+            what = "two passes" if again else "a mask of its own" if causal else "attention that is not causal"
         raise ConfigError(
-            f"the model's attention has {what}, which the default cannot compute: try 'eager', or another model",
+            f"is not set, and the default attention of this worker cannot compute {what}, which the model uses: set "
+            "attn_implementation to 'eager', or choose another model",
             "attn_implementation",
         )
 

@@ -28,8 +28,8 @@ def warn_without_kernel() -> None:
     """Warn, once in a process, that attention on this CPU is slower than necessary."""
     if kernel is None:
         warnings.warn(
-            "the C kernel for attention on a CPU was not built when the package was installed; torch computes the "
-            "same, slower. Install a C compiler, then the package again",
+            "the installation did not build the C kernel for attention on a CPU, so torch computes attention, with "
+            "the same results but slower: install a C compiler, then install the package again",
             stacklevel=3,
         )
 

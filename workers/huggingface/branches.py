@@ -41,7 +41,7 @@ async def write_branches(
     """Run one request for each branch. They share the blocks of the prefix and copy the shared part of the next block.
 
     Args:
-        task: Gets its results.
+        task: The task; its results are written into it.
         engine: Serves the requests.
         builder: Makes the requests that only read.
         tokens_per_block: Of the engine.
@@ -94,12 +94,16 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
     """
     least = number("least_similarity", task.least_similarity, 0.0, least=-1.0, most=1.0)
     if task.phrasings is None:
-        raise InvalidTaskError(f"least_similarity is {least}, but all branches have the prefix: give their phrasings")
+        raise InvalidTaskError(
+            f"least_similarity is {least}, but all branches of the task have the same prefix: set phrasings, or leave "
+            "least_similarity out"
+        )
     own = [branch for branch, phrasing in enumerate(prefixes_of(task)) if phrasing != task.prefix_tokens]
     empty = [branch for branch in own if not task.suffixes[branch]]
     if empty:
         raise InvalidTaskError(
-            f"suffixes[{empty[0]}] is empty, and least_similarity looks at its last token: give it one, or no gate"
+            f"suffixes[{empty[0]}] is empty, and least_similarity compares branches at the last token of their "
+            "suffixes: give each suffix a token, or leave least_similarity out"
         )
     similarities = [1.0] * len(task.suffixes)
     set_token_counts(task, TokenCounts())
@@ -121,7 +125,7 @@ async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: R
     """Run one request for each branch; it reads the logits of the two words after the branch.
 
     Args:
-        task: Gets its results.
+        task: The task; its results are written into it.
         engine: Serves the requests.
         builder: Makes them.
     """

@@ -165,7 +165,10 @@ class ContinuousBatch:
             self._index.discard(request.sequence)
             self._fail(
                 request,
-                EngineError("the model's logits are not numbers (NaN): try another dtype, or leave kv_cache_dtype out"),
+                EngineError(
+                    "the model computed logits that are no numbers (NaN): set another dtype, or leave kv_cache_dtype "
+                    "out"
+                ),
             )
         read = set(drawn.completed)
         for work in works:

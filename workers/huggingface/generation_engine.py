@@ -91,9 +91,12 @@ class GenerationEngine:
         """
         with self._wake:
             if self._cause is not None:
-                raise caused_by(self._cause, "the engine has failed, make a new worker: ")
+                raise caused_by(
+                    self._cause,
+                    "the engine of this worker has failed, so it takes no more tasks: make a new worker. The failure: ",
+                )
             if self._closed:
-                raise EngineError("the worker is shut down; make a new one")
+                raise EngineError("the worker is shut down and takes no tasks: make a new worker")
             self._unfinished.add(request)
             self._inbox.append(request)
             self._wake.notify()
@@ -173,9 +176,14 @@ class GenerationEngine:
             if request.ended:  # it is complete; only its blocks were not free yet
                 request.notify(request)
             elif cause is None:
-                request.end("error", EngineError("the worker was shut down before the task ended"))
+                request.end(
+                    "error",
+                    EngineError("the worker was shut down before the task ended: send the task to another worker"),
+                )
             else:
-                request.end("error", caused_by(cause, "the engine has failed: "))
+                request.end(
+                    "error", caused_by(cause, "the engine of this worker has failed: make a new worker. The failure: ")
+                )
 
 
 def _end(engine: weakref.ref[GenerationEngine], thread: threading.Thread) -> None:

@@ -59,7 +59,9 @@ class LayerLens:
         norm = next((getattr(base, name) for name in _NORMS if hasattr(base, name)), None)
         if norm is None:
             raise ConfigError(
-                f"{type(base).__name__} has no final norm under a known name ({', '.join(_NORMS)})", "model"
+                f"is a {type(base).__name__}, which has no final norm under a known name ({', '.join(_NORMS)}): "
+                "choose another model",
+                "model",
             )
         self._norm: Any = norm
 

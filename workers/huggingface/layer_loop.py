@@ -33,9 +33,9 @@ def why_not_layer_by_layer(model: PreTrainedModel) -> str | None:
     """Why a model's layers cannot be called one by one; None where they can."""
     config = model.config.get_text_config()
     if config.model_type not in _KINDS:
-        return f"the model is of type {config.model_type}, and layers are known of {', '.join(_KINDS)}"
+        return f"the worker calls only layers of {', '.join(_KINDS)} one by one, and the model is a {config.model_type}"
     if config._attn_implementation != ATTENTION:
-        return "attn_implementation is given; leave it out"
+        return "the worker calls layers one by one only while attn_implementation is not set"
     return None
 
 

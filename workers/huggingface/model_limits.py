@@ -32,16 +32,17 @@ def check_attention(config: Any, max_seq_len: int, serves_windows: bool) -> None
     _check_positions(config, max_seq_len)
     if window is not None and window < max_seq_len and not serves_windows:
         raise ConfigError(
-            f"is {max_seq_len}, but the model attends to a sliding window of {window} tokens, which this "
-            f"attn_implementation cannot serve: lower max_seq_len to the window, {window}",
+            f"is {max_seq_len}, but the model attends to a sliding window of {window} tokens, and this "
+            f"attn_implementation has no such window: set max_seq_len to at most {window}, or leave "
+            "attn_implementation out",
             "max_seq_len",
         )
     served = {"full_attention"} if window is None else {"full_attention", "sliding_attention"}
     refused = set(getattr(config, "layer_types", None) or ()) - served
     if refused:
         raise ConfigError(
-            f"has layers of type {', '.join(sorted(refused))}; this worker serves full_attention and "
-            "sliding_attention: choose another model",
+            f"has layers of type {', '.join(sorted(refused))}, and this worker computes only "
+            f"{' and '.join(sorted(served))}: choose another model",
             "model",
         )
 
@@ -52,8 +53,9 @@ def _check_positions(config: Any, max_seq_len: int) -> None:
     original = rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
     if "longrope" in (rope.get("rope_type"), rope.get("type")) and (original is None or max_seq_len > original):
         raise ConfigError(
-            f"is {max_seq_len}, but beyond {original} tokens the model's positions (longrope) depend on the longest "
-            f"request of a pass: lower max_seq_len to {original}",
+            f"is {max_seq_len}, but the model (longrope) numbers the positions of requests of more than {original} "
+            "tokens in another way than those of shorter ones, and a pass computes both: set max_seq_len to at most "
+            f"{original}",
             "max_seq_len",
         )
 
@@ -133,14 +135,14 @@ def kv_limits(
     num_fitting = room // block_bytes - 1  # one additional block is for padding
     longest = num_fitting * tokens_per_block
     if (max_seq_len or 1) > longest:
-        advice = f"lower max_seq_len to at most {longest}" if longest >= 1 else "choose a smaller model"
+        advice = f"set max_seq_len to at most {longest}" if longest >= 1 else "choose a smaller model"
         raise ConfigError(
-            f"is {max_seq_len or context_len}; kv_cache_bytes allows {room}, which is {max(num_fitting, 0)} blocks of "
-            f"{tokens_per_block} tokens and {block_bytes} bytes: {advice}, or raise kv_cache_bytes",
+            f"is {max_seq_len or context_len}, but kv_cache_bytes is {room}, which holds {max(num_fitting, 0)} blocks "
+            f"of {tokens_per_block} tokens ({block_bytes} bytes each): {advice}, or raise kv_cache_bytes",
             "max_seq_len",
         )
     served = max_seq_len or min(context_len, longest)
     max_cached = prefix_cache_bytes // block_bytes
     num_useful = _HELD_PER_PLACE * max_batch_size * -(-served // tokens_per_block) + max_cached
-    limited_by = f"what kv_cache_bytes, {room}, holds" if served < (max_seq_len or context_len) else ""
+    limited_by = f"kv_cache_bytes, {room}, holds no more" if served < (max_seq_len or context_len) else ""
     return KVLimits(min(num_fitting, num_useful), max_cached, served, limited_by)

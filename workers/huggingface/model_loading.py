@@ -55,11 +55,14 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             require.whole(key, given[key], least, _MOST.get(key))
     block_len = given.get("tokens_per_block") or 1
     if block_len & (block_len - 1):
-        raise ConfigError(f"is {block_len}; it must be a power of two", "tokens_per_block")
+        raise ConfigError(f"is {block_len}; it must be a power of two, such as 32", "tokens_per_block")
     if "dtype" in given:
         require.one_of("dtype", given["dtype"], _DTYPES)
     if given.get("probes_sharing") and not given.get("enable_block_reuse", True):
-        raise ConfigError("is true, but enable_block_reuse is false: there is nothing to share", "probes_sharing")
+        raise ConfigError(
+            "is true, but enable_block_reuse is false, so that no blocks are shared: set one of the two",
+            "probes_sharing",
+        )
     device = given.get("device", "cpu")
     if device != "cpu":
         _check_kind(device)
@@ -69,7 +72,9 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     if "model" in given:
         model = given["model"]
         if not isinstance(model, str):
-            raise ConfigError(f"is {model!r}; it must be a string: a folder, a hub name or tinylm/NAME", "model")
+            raise ConfigError(
+                f"is {model!r}; it must be a string: a folder, a name on the hub, or tinylm/NAME", "model"
+            )
         with _argument("model"):
             how_to_load(model_folder(model), model, bool(given.get("trust_remote_code")))
 
@@ -80,9 +85,13 @@ def _check_narrower(key: str, value: Any, dtype: Any, device: Any) -> None:
         return
     require.one_of(key, value, (dtype, *_NARROWER[key]))
     if dtype != "float32":
-        raise ConfigError(f"is {value!r}, which goes with dtype 'float32'; dtype is {dtype!r}", key)
+        raise ConfigError(
+            f"is {value!r}, which needs dtype 'float32', and dtype is {dtype!r}: change one of the two", key
+        )
     if device != "cpu":
-        raise ConfigError(f"is {value!r}, which is for the CPU; on device {device!r} leave it out and set dtype", key)
+        raise ConfigError(
+            f"is {value!r}, which needs device 'cpu', and device is {device!r}: leave it out, and set dtype", key
+        )
 
 
 def _check_kind(device: Any) -> None:
@@ -91,9 +100,11 @@ def _check_kind(device: Any) -> None:
 
     try:
         if not isinstance(device, str) or torch.device(device).type == "meta":
-            raise RuntimeError("it names none that computes")
+            raise RuntimeError("no device of this name can compute")
     except RuntimeError as error:
-        raise ConfigError(f"is {device!r}, no device of torch ({error}); take 'cpu' or 'cuda'", "device") from error
+        raise ConfigError(
+            f"is {device!r}, and torch has no such device ({error}): set 'cpu' or 'cuda'", "device"
+        ) from error
 
 
 def load_model(
@@ -170,7 +181,7 @@ def _check_device(device: str) -> None:
     except (AssertionError, RuntimeError, TypeError) as error:  # torch raises a different one for each reason
         raise ConfigError(
             f"is {device!r}, which torch {torch.__version__} cannot use on this machine: "
-            f"{str(error).partition(chr(10))[0]}; take 'cpu', or install a torch and a driver for that device",
+            f"{str(error).partition(chr(10))[0]}; set 'cpu', or install a torch and a driver for that device",
             "device",
         ) from error
 
@@ -181,8 +192,8 @@ def _check_weights(model: str, report: Mapping[str, Any]) -> None:
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ConfigError(
-            f"is {model!r}, whose weights lack {', '.join(missing[:3])}{more}; they would be random: get the whole "
-            "checkpoint, of the architecture that its config.json names",
+            f"is {model!r}, whose checkpoint lacks the weights {', '.join(missing[:3])}{more}, and transformers would "
+            "set them at random: get the whole checkpoint, of the architecture that its config.json names",
             "model",
         )
 
@@ -194,8 +205,8 @@ def _check_finite(model: str, network: Any) -> None:
     for name, weights in network.named_parameters():
         if weights.numel() and not torch.isfinite(torch.stack(torch.aminmax(weights.detach()))).all():
             raise ConfigError(
-                f"is {model!r}, whose weights {name} hold NaN or infinite numbers: get the checkpoint anew, or load it "
-                "with dtype 'float32' where the numbers are too large for another",
+                f"is {model!r}, whose weights {name} hold NaN or infinite numbers: download the checkpoint again, or "
+                "set dtype to 'float32' if the numbers are too large for the present dtype",
                 "model",
             )
 
@@ -220,25 +231,27 @@ def _model_errors(model: str) -> Iterator[None]:
     except Exception as error:  # of any type: transformers and its libraries raise many
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         if "attn_implementation" in str(error):
-            raise ConfigError(f"does not suit the model {model!r}: {error}", "attn_implementation") from error
+            raise ConfigError(
+                f"cannot be used with the model {model!r} ({error}): leave it out", "attn_implementation"
+            ) from error
         if "trust_remote_code" in str(error):
             raise ConfigError(
-                f"is {model!r}, which brings Python code of its own: read it, and set trust_remote_code to true if it "
-                "may run",
+                f"is {model!r}, and this model needs Python code from its own repository: read the code, and set "
+                "trust_remote_code to true if it may run",
                 "model",
             ) from error
         if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
-            reason = "its weights are not of the sizes that its config.json says"
+            reason = "its weights have other sizes than its config.json says"
         elif "SafetensorError" in reason:
-            reason = f"its weights cannot be read ({reason}); was the download cut off?"
+            reason = f"its weights cannot be read ({reason}); the download may have been cut off"
         what = (
-            "a folder that is no model"
+            "a folder without a model"
             if Path(model_folder(model)).is_dir()
-            else "a model of the hub that cannot be loaded"
+            else "a model on the hub that cannot be loaded"
         )
         raise ConfigError(
-            f"is {model!r}, {what}: {reason}; give a folder with config.json, weights and tokenizer.json, a hub name, "
-            "or tinylm/NAME",
+            f"is {model!r}, {what}: {reason}; give a folder with config.json, weights and tokenizer.json, a name on "
+            "the hub, or tinylm/NAME",
             "model",
         ) from error
 

@@ -72,7 +72,8 @@ class ModelRunner:
             and model.config.model_type not in _NEEDS_NO_POSITIONS
         ):
             raise ConfigError(
-                f"is of type {model.config.model_type}, which takes no position_ids: choose another model", "model"
+                f"is of type {model.config.model_type}, whose forward() takes no position_ids: choose another model",
+                "model",
             )
 
     def forward(self, works: list[Work]) -> torch.Tensor:

@@ -82,11 +82,15 @@ def narrow_weights(network: Any, weight_dtype: str) -> None:
     """
     key = "weight_dtype"
     if not isinstance(network, torch.nn.Module):
-        raise ConfigError(f"is {weight_dtype!r}, which does not pay for an embedded model: leave it out", key)
+        raise ConfigError(
+            f"is {weight_dtype!r}, and the embedded models are no faster with narrow weights: leave it out", key
+        )
     needed, has_it = _NEEDS[weight_dtype]
     if not getattr(torch.cpu, has_it, bool)():
         raise ConfigError(
-            f"is {weight_dtype!r}, which this processor computes slowly: it lacks {needed}; leave it out", key
+            f"is {weight_dtype!r}, and this processor computes such weights slowly, since it lacks {needed}: leave it "
+            "out",
+            key,
         )
     found = [
         (parent, name, child)
@@ -95,6 +99,8 @@ def narrow_weights(network: Any, weight_dtype: str) -> None:
         if isinstance(child, torch.nn.Linear)
     ]
     if not found:
-        raise ConfigError(f"is {weight_dtype!r}, and the model has no linear layer: leave it out", key)
+        raise ConfigError(
+            f"is {weight_dtype!r}, and the model has no linear layer whose weights could be narrow: leave it out", key
+        )
     for parent, name, child in found:
         setattr(parent, name, LAYERS[weight_dtype](child))

@@ -55,7 +55,7 @@ def layer_weighted_similarity(
     states, reference = np.asarray(hidden, dtype=float), np.asarray(root, dtype=float)
     if states.ndim != 3 or states.shape[1:] != reference.shape:
         raise ValueError(
-            f"hidden has shape {states.shape} and root {reference.shape}; give (branches, layers, width) and "
+            f"hidden has shape {states.shape} and root {reference.shape}; they must be (branches, layers, width) and "
             "(layers, width)"
         )
     lengths = np.linalg.norm(states, axis=2) * np.linalg.norm(reference, axis=1)

@@ -158,7 +158,10 @@ class HuggingFaceWorker(ChatWorker):
         self.model = model
         self.chat_template = chat_template
         if context_len is not None and (max_seq_len or 0) > context_len:
-            raise ConfigError(f"is {max_seq_len}; the model's context is {context_len} tokens", "max_seq_len")
+            raise ConfigError(
+                f"is {max_seq_len}, but the model's context is {context_len} tokens: set at most {context_len}",
+                "max_seq_len",
+            )
         check_attention(config, max_seq_len or context_len or 4096, serves_windows=attends_to_blocks)
         limits = kv_limits(
             network,

@@ -24,7 +24,7 @@ def api_key(variable: str) -> str:
     key = os.environ.get(variable)
     if not key and variable != DEFAULT_KEY:
         raise ConfigError(
-            f"names {variable}, which is not set in the environment: export {variable}=...", "api_key_env"
+            f"names the environment variable {variable}, which is not set: run `export {variable}=...`", "api_key_env"
         )
     return key or "none"  # the client needs a key; servers without keys ignore it
 
@@ -55,9 +55,12 @@ def check_arguments(
     except ValueError:  # the port is not a number
         secret, is_address = "", False
     if secret:
-        raise ConfigError(f"holds {secret}, which errors would show; give keys by api_key_env", "base_url")
+        raise ConfigError(
+            f"holds {secret}, and errors show the address: leave it out, and name the key's variable by api_key_env",
+            "base_url",
+        )
     if not is_address:
-        raise ConfigError(f"is {base_url!r}; give an address such as http://localhost:8000/v1", "base_url")
+        raise ConfigError(f"is {base_url!r}; it must be an address such as http://localhost:8000/v1", "base_url")
     require.one_of("endpoint", endpoint, ENDPOINTS)
     for lowest, arguments in ((1, whole), (0, counts)):
         for key, value in arguments.items():

@@ -42,8 +42,8 @@ class Circuit:
         now = self._clock()
         if now < self._next_try:
             raise EngineError(
-                f"the server has failed {self._num_failures} times in a row, so nothing is sent to it for "
-                f"{self._next_try - now:.0f} s more; its last failure: {self._reason}"
+                f"the server has failed {self._num_failures} times in a row, so the worker sends it nothing for "
+                f"{self._next_try - now:.0f} s more: see why it fails. Its last failure: {self._reason}"
             )
         self._next_try = now + self._pause  # this request tries the server; the others wait for its result
 

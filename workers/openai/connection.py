@@ -182,7 +182,7 @@ class Connection:
         raw = await self._create(path, body, stream=False)
         reply = raw.parse()
         if not getattr(reply, "choices", None):
-            raise EngineError(f"{self.base_url} answered without choices; is it an OpenAI-compatible server?")
+            raise EngineError(f"{self.base_url} answered without the field choices: is it an OpenAI-compatible server?")
         return Reply(read(reply), raw.retries_taken)
 
     @contextlib.asynccontextmanager
@@ -308,7 +308,7 @@ class Connection:
         self._loop.stop()
 
 
-_SHUT_DOWN = "the OpenAIWorker has been shut down"
+_SHUT_DOWN = "the OpenAIWorker has been shut down and takes no tasks: make a new worker"
 
 
 @contextlib.asynccontextmanager

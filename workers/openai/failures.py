@@ -48,31 +48,39 @@ class Failures(NamedTuple):
             status = error.status_code
             if status in (401, 403):
                 return EngineError(
-                    f"{self.base_url} refused the key ({status}); it is read from the environment variable "
+                    f"{self.base_url} refused the API key ({status}): set another key in the environment variable "
                     f"{self.key_name}"
                 )
             if status == 429:
                 return EngineError(
-                    f"{self.base_url} was too busy in {attempts} (429); lower max_concurrency (it is "
-                    f"{self.max_concurrency}) or raise max_retries: {text}"
+                    f"{self.base_url} was too busy in {attempts} (429): lower max_concurrency (it is "
+                    f"{self.max_concurrency}) or raise max_retries. It said: {text}"
                 )
             if status in _REFUSALS and status not in (408, 409):
                 return InvalidTaskError(f"{self.base_url} refused the request: {text}")
-            return EngineError(f"{self.base_url} failed in {attempts}: {text}")
+            return EngineError(f"{self.base_url} failed in {attempts}. It said: {text}")
         if isinstance(error, openai.APITimeoutError):
-            return EngineError(f"{self.base_url} was silent for {self.timeout_seconds:g} s in each of {attempts}")
+            return EngineError(
+                f"{self.base_url} sent nothing for {self.timeout_seconds:g} s in each of {attempts}: raise "
+                "timeout_seconds, or see whether the server is busy"
+            )
         if isinstance(error, openai.APIConnectionError):
             return EngineError(f"cannot reach {self.base_url} in {attempts}: is the server running? ({text})")
         if isinstance(error, asyncio.TimeoutError):
-            return EngineError(f"{self.base_url} did not finish within the deadline of {self.deadline_seconds:g} s")
+            return EngineError(
+                f"{self.base_url} did not finish within deadline_seconds ({self.deadline_seconds:g} s): raise it, or "
+                "lower max_tokens"
+            )
         if isinstance(error, json.JSONDecodeError | openai.APIResponseValidationError):
-            return EngineError(f"{self.base_url} answered with what is no JSON: {text}")
-        return EngineError(f"{self.base_url} answered what cannot be read: {type(error).__name__}: {text}")
+            return EngineError(f"{self.base_url} sent an answer that is no JSON: {text}")
+        return EngineError(
+            f"{self.base_url} sent an answer that the worker cannot read: {type(error).__name__}: {text}"
+        )
 
     def broken_off(self, error: Exception) -> EngineError:
         """The error to raise when a request fails in any way after its answer has begun."""
         text = self._without_key(f"{type(error).__name__}: {error}")
-        return EngineError(f"{self.base_url} broke off its answer: {text}")
+        return EngineError(f"{self.base_url} ended its answer too early: {text}")
 
     def _without_key(self, text: str) -> str:
         return text.replace(self.key, "***")

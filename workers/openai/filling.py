@@ -37,6 +37,6 @@ def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: f
         task.logprobs = answer.logprobs
         if len(answer.logprobs) != len(ids or ()):
             raise EngineError(
-                f"the server tells the log-probabilities of {len(answer.logprobs)} of {len(ids or ())} tokens, though "
-                f"num_logprobs is {task.num_logprobs}: it may be an older release; flavor='auto' finds that out"
+                f"the server gave log-probabilities of {len(answer.logprobs)} of {len(ids or ())} tokens, though "
+                f"num_logprobs is {task.num_logprobs}. It may be an older release: set flavor='auto', which tests this"
             )

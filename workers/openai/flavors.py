@@ -311,7 +311,7 @@ def described(models: list[Any], model: str, url: str) -> ServedModel:
     known = {str(getattr(entry, "id", "")): entry for entry in models}
     if model not in known:
         names = ", ".join(sorted(known)) or "none"
-        raise ConfigError(f"{url} does not serve {model!r}; it lists: {names}", "model")
+        raise ConfigError(f"is {model!r}, which {url} does not serve; it serves: {names}", "model")
     owner = getattr(known[model], "owned_by", None)
     flavor = next((flavor for flavor in FLAVORS.values() if flavor.owned_by == owner), FLAVORS["openai"])
     length = getattr(known[model], "max_model_len", None)

@@ -30,7 +30,7 @@ def hints(task: Task, flavor: Flavor, chat: bool, prioritize: bool, max_tokens: 
     if salt is not None and (flavor.chat.takes_salt if chat else flavor.takes_salt):
         fields["cache_salt"] = salt
     elif salt is not None:
-        reason = f"servers of flavor {flavor.name!r} take none on this endpoint"
+        reason = f"servers of flavor {flavor.name!r} take no cache_salt on this endpoint"
         record("lowered", what="cache_salt", reason=reason)
     if prioritize and flavor.priority is not None:
         program = current_program()
@@ -81,5 +81,7 @@ def unordered(flavor: Flavor, prioritize: bool) -> str | None:
     if flavor.priority is None:
         return f"servers of flavor {flavor.name!r} take no priority"
     if flavor.priority(1) is None:
-        return f"servers of flavor {flavor.name!r} are told what others wait for, and no other order"
-    return None if prioritize else "it is not told of it: set prioritize, and have the server order by it"
+        return f"servers of flavor {flavor.name!r} are only told which tasks others wait for, not the whole order"
+    if prioritize:
+        return None
+    return "the server is not told the order: set prioritize, and start the server so that it orders by priority"

@@ -25,7 +25,7 @@ async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask
         InvalidTaskError: The task cannot be served.
     """
     if task.layer_exit is not None:
-        raise InvalidTaskError(f"layer_exit is {task.layer_exit}; a server reads its last layer: leave None")
+        raise InvalidTaskError(f"layer_exit is {task.layer_exit}; a server reads only its last layer: leave it None")
     bodies.reader.verified(task)
 
     async def ask(piece: GenerationTask) -> None:
@@ -55,7 +55,10 @@ async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask
     reply = await connection.complete("completions", bodies.logits(task), read)
     logits, usage = reply.value
     if len(logits) > 2:
-        raise EngineError(f"the server gives {len(logits)} logits a token: its model generates, and scores nothing")
+        raise EngineError(
+            f"the server gives {len(logits)} logits a token, so its model generates text and gives no rewards: serve "
+            "a reward model"
+        )
     score = logits[0] if len(logits) == 1 else probability_of_first(logits[1], logits[0])
     task.custom_output_params = {**(task.custom_output_params or {}), REWARD: score}
     set_token_counts(task, token_counts(usage, 0)._replace(decoded=0))
@@ -69,5 +72,7 @@ def last_logits(reply: Any) -> list[float]:
     """
     logits = getattr(reply.choices[0], "context_logits", None)
     if not logits:
-        raise EngineError("the server was asked for the logits of a prompt and gave none")
+        raise EngineError(
+            "the worker asked the server for the logits of a prompt, and the server gave none: serve a reward model"
+        )
     return [float(value) for value in (logits[-1] if isinstance(logits[-1], list) else logits)]

@@ -81,7 +81,7 @@ class KVControl:
         try:
             await self._connection.post(OF_TOKENS, body)
         except (EngineError, InvalidTaskError) as error:
-            _log.warning("KV of %d ended chains was not dropped: %s", len(sequences), error)
+            _log.warning("the server did not drop the KV of %d ended chains: %s", len(sequences), error)
 
     async def _status(self, path: str) -> int:
         return await self._connection.status_of(path)

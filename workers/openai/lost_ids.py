@@ -49,8 +49,8 @@ class LostIds:
             texts.append(text)
         if len(ids) > len(piece.token_ids) and self._needs_logprobs:
             raise UnreadableAnswerError(
-                f"the server left out {len(ids) - len(piece.token_ids)} log-probabilities, those of tokens that end "
-                f"inside a character of {piece.text!r}: set num_logprobs to None"
+                f"the server left out {len(ids) - len(piece.token_ids)} log-probabilities, of tokens that end inside "
+                f"a character of {piece.text!r}: set num_logprobs to None"
             )
         self._num_tokens += len(ids)
         if texts != list(piece.token_texts):
@@ -75,8 +75,8 @@ class LostIds:
         whole = self._encode(text)
         if whole[: len(textless)] != textless or whole[-1] != token:
             raise UnreadableAnswerError(
-                f"the server left out ids of tokens that end inside a character, and the text {told!r}, whose last "
-                f"token is {token}, does not say which"
+                f"the server left out the ids of tokens that end inside a character, and the text {told!r} with the "
+                f"last token {token} does not show which: ask for the text alone, without token ids"
             )
         return whole[len(textless) : -1], text
 

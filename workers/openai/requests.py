@@ -64,7 +64,9 @@ class RequestBodies:
         thinking_fields: Mapping[str, Any] | None = None,
     ) -> None:
         if prioritize and flavor.priority is None:
-            raise ConfigError(f"is True, but servers of flavor {flavor.name!r} take no priority", "prioritize")
+            raise ConfigError(
+                f"is True, but servers of flavor {flavor.name!r} take no priority: leave it out", "prioritize"
+            )
         self.flavor = flavor
         self._model = model
         self.tokenizer_name = tokenizer
@@ -177,7 +179,9 @@ class RequestBodies:
         """
         prompt = task.input_str if task.input_tokens is None else self.reader.checked(task.input_tokens, "input_tokens")
         if not prompt:
-            raise InvalidTaskError("input_tokens is None and input_str is None or empty; give a text to be scored")
+            raise InvalidTaskError(
+                "input_tokens is None, and input_str is None or empty: set one of them to the text to be scored"
+            )
         fixed = {"model": self._model, "max_tokens": 1, str(self.flavor.scores.logits_field): True}
         return {**fixed, "prompt": prompt, **self._hints(task)}
 
@@ -207,8 +211,8 @@ class RequestBodies:
             if candidate and self.encode(candidate, True) == ids:
                 return str(candidate)
         raise InvalidTaskError(
-            f"the server (flavor {self.flavor.name!r}) is sent prompts as text, and no text gives the {len(ids)} ids "
-            "of this one: a text is not always read as the tokens that it was drawn in"
+            f"the server (flavor {self.flavor.name!r}) takes prompts as text, and no text gives the {len(ids)} token "
+            "ids of this prompt: send input_str without input_tokens, or take a server that takes token ids"
         )
 
     def _hints(self, task: Task, max_tokens: int | None = None) -> dict[str, Any]:
@@ -223,7 +227,9 @@ class RequestBodies:
     def no_thinking_budget(self) -> str | None:
         """Why no budget of thinking can be asked for; None where it can."""
         fields = self.flavor.chat.thinking if self._chat else self.flavor.thinking
-        return f"servers of flavor {self.flavor.name!r} have none on this endpoint" if fields is None else None
+        if fields is not None:
+            return None
+        return f"servers of flavor {self.flavor.name!r} take no thinking budget on this endpoint"
 
     def _thinking(self, task: GenerationTask) -> Mapping[str, Any]:
         budget = notes_of(task).thinking
@@ -242,14 +248,18 @@ class RequestBodies:
                     return as_text
             return {"prompt": self._sent(ids, task.input_str)}
         if not task.input_str:
-            raise InvalidTaskError("input_tokens is None and input_str is None or empty; give a prompt")
+            raise InvalidTaskError(
+                "input_tokens is None, and input_str is None or empty: set one of them to the prompt"
+            )
         return {"prompt": task.input_str}
 
     def _messages(self, task: GenerationTask) -> list[dict[str, Any]]:
         if isinstance(task, ChatTask):
             return list(task.messages_to_dict_content())
         if task.input_str is None:
-            raise InvalidTaskError("input_str is None; a chat server takes text: set controller.prompting to None")
+            raise InvalidTaskError(
+                "input_str is None, and a chat server takes only text: set controller.prompting to None"
+            )
         start = notes_of(task).turn_start
         messages = [{"role": "user", "content": task.input_str[:start]}]
         if start is not None:
@@ -261,8 +271,8 @@ class RequestBodies:
             return {}
         if self.flavor.chat.continue_turn is None:
             raise InvalidTaskError(
-                f"the task goes on with an unfinished answer, which a chat server of flavor {self.flavor.name!r} "
-                "cannot: take endpoint='completions'"
+                f"the task continues an unfinished answer, and chat servers of flavor {self.flavor.name!r} cannot "
+                "continue one: set endpoint='completions'"
             )
         return self.flavor.chat.continue_turn
 
@@ -271,7 +281,9 @@ class RequestBodies:
         if "prompt" in body and (has_ids or task.max_tokens is None):
             return self.reader.max_tokens(task, len(self.reader.prompt(task)))
         if task.max_tokens is None:  # a chat, whose template only the server knows
-            raise InvalidTaskError("max_tokens is None, and nobody here knows how long the prompt of a chat is: set it")
+            raise InvalidTaskError(
+                "max_tokens is None, and only the server knows how long the prompt of a chat is: set max_tokens"
+            )
         return integer("max_tokens", task.max_tokens, 1, 1)
 
     def _logprobs(self, task: GenerationTask) -> dict[str, Any]:
@@ -280,8 +292,8 @@ class RequestBodies:
             return {}
         if wanted > self.max_num_logprobs:
             raise InvalidTaskError(
-                f"num_logprobs is {wanted}; servers of flavor {self.flavor.name!r} tell the ids of "
-                f"{self.max_num_logprobs or 'none'} on this endpoint"
+                f"num_logprobs is {wanted}; servers of flavor {self.flavor.name!r} give at most "
+                f"{self.max_num_logprobs} on this endpoint: lower it, or leave it out"
             )
         if self._chat:
             return {"logprobs": True, "top_logprobs": wanted + 1, **self.flavor.logprobs.by_ids}

@@ -72,9 +72,9 @@ def read_piece(choice: Any, flavor: Flavor) -> Piece:
     ids = None if ids is None else [int(token) for token in ids]
     reason = getattr(choice, "finish_reason", None)
     if reason == _FILTERED:
-        raise UnreadableAnswerError(f"the server's filter kept the answer back (finish_reason {reason!r})")
+        raise UnreadableAnswerError(f"the server's content filter held the answer back (finish_reason {reason!r})")
     if reason in _FAILED:
-        raise EngineError(f"the server ended the request with finish_reason {reason!r}")
+        raise EngineError(f"the server ended the request with finish_reason {reason!r}: see its log")
     steps = [] if ids is None or reported is None else _steps(reported, ids)
     texts = [str(_of(entry, "token") or "") for entry in _content(reported) or ()]
     return Piece(str(text), ids, steps, reason if reason in (None, "length") else "stop", texts, str(thinking))
@@ -109,13 +109,13 @@ def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: b
     num_read, num_drawn = (int(getattr(usage, f"{part}_tokens", 0) or 0) for part in ("prompt", "completion"))
     if from_text and num_tokens not in (num_read, len(values) - num_drawn):
         raise EngineError(
-            f"the server read a prompt as {num_read} tokens where its tokenizer, as it is known here, gives "
-            f"{num_tokens}: is `tokenizer` that of the model file?"
+            f"the server read a prompt as {num_read} tokens, and the tokenizer of this worker gives {num_tokens}: set "
+            "tokenizer to that of the server's model file"
         )
     if len(values) < num_tokens or None in values[1 + num_hidden : num_tokens]:
         raise EngineError(
-            f"the server was asked for the log-probabilities of {num_tokens} prompt tokens and gave "
-            f"{sum(value is not None for value in values)}"
+            f"the worker asked the server for the log-probabilities of {num_tokens} prompt tokens, and the server "
+            f"gave {sum(value is not None for value in values)}: set flavor='auto', which tests this"
         )
     return [None if value is None else float(value) for value in values[:num_tokens]]
 

@@ -44,8 +44,9 @@ async def scores_of(
     num_hidden = bodies.num_hidden(prompt)
     if num_hidden > 0 and start <= num_hidden:
         raise InvalidTaskError(
-            f"the score of token {start} is asked for; servers of flavor {bodies.flavor.name!r} tell none before token "
-            f"{num_hidden + 1}, since they add the first themselves"
+            f"the task asks for the score of token {start}, and servers of flavor {bodies.flavor.name!r} give no "
+            f"score before token {num_hidden + 1}, since they add the first tokens themselves: begin the continuation "
+            "later"
         )
 
     def read(reply: Any) -> Scores:

@@ -20,7 +20,7 @@ _PROMPT = "Start with 5. Add 3 to it, and then take half of the sum, which is"
 _WORDS = " one two three four five six seven eight nine ten"
 _NUM_TOKENS = 8
 _NUM_TRIALS = 3
-_UNTESTED = "only with flavor='auto' a server is asked whether its model is one that scores"
+_UNTESTED = "the worker tests whether a server's model gives rewards only with flavor='auto'; set it"
 _TOLERANCE = 0.1  # nats: half-precision decoding and prefilling differ by less, neighbouring tokens by more
 
 
@@ -51,12 +51,16 @@ async def proven(connection: Connection, flavor: Flavor, model: str) -> Proven:
     asked = {**plain, flavor.logprobs.field: 1, **flavor.logprobs.by_ids}
     piece = await _piece(connection, flavor, asked)
     if not isinstance(piece, Piece) or not piece.logprobs:
-        refused["num_logprobs"] = piece if isinstance(piece, str) else "the server tells none beside token ids"
+        refused["num_logprobs"] = (
+            piece if isinstance(piece, str) else "the server gives no log-probabilities beside token ids"
+        )
         flavor = flavor._replace(logprobs=flavor.logprobs._replace(most=0))
         piece = await _piece(connection, flavor, plain)
     if not isinstance(piece, Piece) or not piece.token_ids:
         flavor = flavor._replace(ids=flavor.ids._replace(ask=None))
-        refused["StreamGenerationTask"] = piece if isinstance(piece, str) else "this release gives no token ids"
+        refused["StreamGenerationTask"] = (
+            piece if isinstance(piece, str) else "this release of the server gives no token ids"
+        )
     return Proven(flavor, refused)
 
 
@@ -83,13 +87,13 @@ def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: 
     """
     flavor = bodies.flavor
     refused = {
-        LAYER_EXIT: "a server gives the logits of its last layer alone; leave layer_exit out",
+        LAYER_EXIT: "a server gives only the logits of its last layer; leave layer_exit out",
         SIMILARITY_GATE: "a server gives no hidden states; leave least_similarity out",
     }
     if not bodies.gives_ids:  # positions in a stream are counted in token ids
         refused["StreamGenerationTask"] = f"servers of flavor {flavor.name!r} give no token ids"
     if chat:
-        refused["ScoreTask"] = "a chat server scores no prompts; take endpoint='completions'"
+        refused["ScoreTask"] = "a chat server scores no prompts; set endpoint='completions'"
     name, test, claimed = (
         (CONTINUED_TURNS, refused_turns, flavor.chat.continue_turn is not None)
         if chat
@@ -113,12 +117,12 @@ async def refused_scores(connection: Connection, bodies: RequestBodies) -> str |
     try:
         found = await _found_wrong(connection, bodies)
     except WorkerError as error:  # some servers give scores only if started with an option
-        return f"the server failed when it was asked for the scores of a prompt: {error}"
+        return f"the server failed when the worker asked for the scores of a prompt: {error}"
     return None if found is None else f"the server's scores of a prompt are wrong: {found}"
 
 
 async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | None:
-    found, shifted = "they cannot be matched with what it drew", None
+    found, shifted = "they cannot be matched with the tokens that it drew", None
     for seed in range(_NUM_TRIALS):
         prompt = bodies.encode(_PROMPT, True)
         task = GenerationTask(input_tokens=prompt, max_tokens=_NUM_TOKENS, temperature=1.0, seed=seed)
@@ -136,7 +140,9 @@ async def _found_wrong(connection: Connection, bodies: RequestBodies) -> str | N
         early, late = _distance(drawn[1:], scores[:-1]), _distance(drawn[:-1], scores[1:])
         if in_place <= _TOLERANCE < min(early, late):
             return None
-        found = f"they are {in_place:.2f} nats from what it said when it drew the same tokens"
+        found = (
+            f"they differ by {in_place:.2f} nats from the log-probabilities that it gave when it drew the same tokens"
+        )
         if min(early, late) <= _TOLERANCE < in_place:  # equally likely tokens cannot show a shift
             shifted = f"they come one token too {'early' if early <= late else 'late'}"
     return shifted or found
@@ -151,10 +157,10 @@ async def refused_rewards(connection: Connection, bodies: RequestBodies) -> str 
     try:
         logits = (await connection.complete("completions", bodies.logits(RewardTask(input_str="1")), last_logits)).value
     except WorkerError as error:
-        return f"the server failed when it was asked for the logits of a prompt: {error}"
+        return f"the server failed when the worker asked for the logits of a prompt: {error}"
     if len(logits) <= 2:
         return None
-    return f"the server's model generates ({len(logits)} logits a token), and scores nothing"
+    return f"the server's model generates text ({len(logits)} logits a token) and gives no rewards"
 
 
 async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | None:
@@ -164,7 +170,7 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
     turn and opens another one reads more prompt tokens for them.
     """
     if bodies.flavor.chat.continue_turn is None:
-        return f"chat servers of flavor {bodies.flavor.name!r} cannot go on with an unfinished answer"
+        return f"chat servers of flavor {bodies.flavor.name!r} cannot continue an unfinished answer"
     lengths = []
     for text, start in ((_PROMPT, None), (_PROMPT + _WORDS, len(_PROMPT)), (_PROMPT + _WORDS, None)):
         task = GenerationTask(input_str=text, max_tokens=1)
@@ -176,7 +182,7 @@ async def refused_turns(connection: Connection, bodies: RequestBodies) -> str | 
     extra = (opened - asked) - (plain - asked)
     if abs(extra) <= 1:  # one token may hold the first word and text before it
         return None
-    return f"the chat server does not go on with an unfinished answer: it read {extra} tokens more than were written"
+    return f"the chat server does not continue an unfinished answer: it read {extra} tokens more than the worker sent"
 
 
 def _choice(reply: Any) -> Any:

@@ -204,6 +204,6 @@ class _Mark(NamedTuple):
 def _check_ids(piece: Piece, expects_ids: bool) -> None:
     if expects_ids and (piece.text or piece.thinking) and piece.token_ids is None:
         raise EngineError(
-            "the server gives no token ids, which its flavor's servers give: it may be an older release; take "
-            "flavor='auto', which finds that out, or name another, such as 'openai'"
+            "the server gives no token ids, though servers of its flavor do. It may be an older release: set "
+            "flavor='auto', which tests this, or name another flavor, such as 'openai'"
         )

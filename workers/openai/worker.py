@@ -198,8 +198,8 @@ class OpenAIWorker(ChatWorker):
             self._chains = Chains() if drop_kv else None
             if drop_kv and (OF_TOKENS not in self._kv_control.paths or self._path == "chat"):
                 raise ConfigError(
-                    f"is True, which takes the completions of a trtllm-serve with {OF_TOKENS}, and {base_url} has "
-                    f"{', '.join(sorted(self._kv_control.paths)) or 'no such path'}: leave it out",
+                    f"is True, which needs endpoint='completions' of a trtllm-serve with the path {OF_TOKENS}, and "
+                    f"{base_url} has {', '.join(sorted(self._kv_control.paths)) or 'no such path'}: leave it out",
                     "drop_kv",
                 )
             self._refuse_what_fails(lacking, tested=served is not None)
@@ -252,7 +252,7 @@ class OpenAIWorker(ChatWorker):
                 raise
             set_notes(task, notes._replace(thinking=None))
             status = await self._generate_once(task)  # it fails again if the budget was not the reason
-            self.server_budget.reason = f"the server refused it: {error}"
+            self.server_budget.reason = f"the server refused the thinking budget: {error}"
             return status
 
     async def _generate_once(self, task: GenerationTask) -> TaskStatus:

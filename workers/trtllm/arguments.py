@@ -69,8 +69,9 @@ def _visible(devices: tuple[int, ...], engine: EngineConfig | None) -> dict[str,
     kind = getattr(arguments, "TorchLlmArgs" if engine is None else "TrtLlmArgs", None)
     if "env_overrides" not in getattr(kind, "model_fields", ()):
         raise ConfigError(
-            f"is {list(devices)}, but this TensorRT-LLM takes no environment for its processes: start this process "
-            f"with CUDA_VISIBLE_DEVICES={','.join(map(str, devices))} instead",
+            f"is {list(devices)}, but this release of TensorRT-LLM takes no env_overrides, by which the worker "
+            "chooses GPUs: leave it out, and start this process with "
+            f"CUDA_VISIBLE_DEVICES={','.join(map(str, devices))}",
             "devices",
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
@@ -82,17 +83,19 @@ def _kv_cache_config(share: Share, given: Any) -> Any:
 
     key = "llm_args.kv_cache_config"
     if not isinstance(given, Mapping):
-        raise ConfigError(f"is {given!r}; give a mapping of its fields, such as {{'dtype': 'fp8'}}", key)
+        raise ConfigError(f"is {given!r}; it must be a mapping of fields, such as {{'dtype': 'fp8'}}", key)
     for name, own in (("enable_block_reuse",) * 2, ("free_gpu_memory_fraction", "kv_cache_fraction")):
         if name in given:
-            raise ConfigError(f"has {name}, which is set by the worker's own {own}: give that", key)
+            raise ConfigError(f"has {name}, which the worker sets by its argument {own}: set {own} instead", key)
     ours: dict[str, Any] = {"enable_block_reuse": share.enable_block_reuse}
     if share.kv_cache_fraction is not None:
         ours["free_gpu_memory_fraction"] = share.kv_cache_fraction
     try:
         return KvCacheConfig(**given, **ours)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"is {dict(given)!r}, which this release does not take: {error}", key) from error
+        raise ConfigError(
+            f"is {dict(given)!r}, and the KvCacheConfig of this release refuses it: {error}", key
+        ) from error
 
 
 def read_in_steps(arguments: dict[str, Any], longest: int | None) -> None:
@@ -110,8 +113,8 @@ def read_in_steps(arguments: dict[str, Any], longest: int | None) -> None:
         return
     if arguments.setdefault("enable_chunked_prefill", True) is False:
         raise ConfigError(
-            f"is False, but requests may have {longest} tokens and a step reads {step_len}: a longer chain would "
-            f"fail when it goes on. Leave it out, or set max_num_tokens to {longest} or max_seq_len to {step_len}",
+            f"is False, but requests may have {longest} tokens and a step reads {step_len}: a longer chain would fail "
+            f"when it continues. Leave it out, set max_num_tokens to {longest}, or set max_seq_len to {step_len}",
             "llm_args.enable_chunked_prefill",
         )
 

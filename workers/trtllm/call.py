@@ -84,7 +84,7 @@ class Call:
             raise self._error
         reason = self.output.finish_reason
         if self.ended and not self._given_up and reason not in (None, "stop", "length"):
-            raise EngineError(f"TensorRT-LLM ended a request before its time: {reason}")
+            raise EngineError(f"TensorRT-LLM ended a request early, with finish_reason {reason!r}")
 
     def abort(self) -> None:
         """Stop the engine's work on it; what has come so far stays."""
@@ -97,8 +97,8 @@ class Call:
         num_tokens = len(self.output.token_ids or ())
         self._end(
             EngineError(
-                f"TensorRT-LLM did not end a request of {self._prompt_len} prompt tokens within request_timeout = "
-                f"{timeout} s; {num_tokens} tokens had come"
+                f"TensorRT-LLM did not end a request of {self._prompt_len} prompt tokens within request_timeout "
+                f"({timeout} s), in which it sent {num_tokens} tokens: raise request_timeout, or lower max_tokens"
             )
         )
         self.abort()

@@ -101,7 +101,7 @@ class LlmClient:
             scores = from_prompt_logprobs(call.output.prompt_logprobs, token_ids, start)
             if scores is not None:
                 return scores
-            reason = f"TensorRT-LLM {self._loaded.release.version} reports the {_LIKELIEST} likeliest tokens alone"
+            reason = f"TensorRT-LLM {self._loaded.release.version} reports only the {_LIKELIEST} likeliest tokens"
             record("lowered", what="prompt_logprobs", to="context logits", reason=reason)
         call = await self._score(task, token_ids, {"return_context_logits": True})
         return from_context_logits(call.result.context_logits, token_ids, start)
@@ -120,8 +120,8 @@ class LlmClient:
         if not self._honours_penalties:
             raise InvalidTaskError(
                 f"{asked[0]} is {getattr(task, asked[0])!r}, but TensorRT-LLM {self._loaded.release.version} ignores "
-                "it, as was tried out (its PyTorch backend takes penalties from #16485, July 2026, on): leave it out, "
-                "or install a newer release"
+                "it, as a test request showed (its PyTorch backend takes penalties since #16485 of July 2026): leave "
+                "it out, or install a newer release"
             )
 
     def test_seeds(self) -> None:
@@ -133,8 +133,9 @@ class LlmClient:
         thread.join()
         if found == [False]:
             warnings.warn(
-                f"TensorRT-LLM {self._loaded.release.version} draws the requests of one batch by the seed of the first "
-                "(#17172): samples differ, but a run with seeds does not repeat; a newer release does",
+                f"TensorRT-LLM {self._loaded.release.version} draws all requests of a batch with the seed of the "
+                "first one (#17172): samples differ, but a run with seeds gives other texts when it is repeated. "
+                "Install a newer release if runs must repeat",
                 SamplerWarning,
                 stacklevel=4,
             )
@@ -169,7 +170,7 @@ class LlmClient:
             return
         self._is_shut_down = True
         for call in list(self._calls):
-            call.fail(EngineError("the worker has been shut down"))
+            call.fail(EngineError("the worker has been shut down and takes no tasks: make a new worker"))
         if self._loaded.is_own:
             self._loaded.llm.shutdown()
 
@@ -199,7 +200,7 @@ class LlmClient:
         says_all: bool = True,
     ) -> Call:
         if self._is_shut_down:
-            raise EngineError("the worker has been shut down")
+            raise EngineError("the worker has been shut down and takes no tasks: make a new worker")
         release = self._loaded.release
         for name in keywords.keys() - release.request_keywords:
             del keywords[name]
@@ -234,7 +235,7 @@ def _why_no_scores(loaded: LoadedLlm) -> str:
         return f"its engine was built without gather_context_logits; build it anew with trtllm-build {flags}"
     if loaded.reuses_blocks and "cache_salt" not in loaded.release.request_keywords:
         return (
-            f"its KV blocks are reused, of which TensorRT-LLM {loaded.release.version} reports no log-probabilities, "
-            "and it has no cache_salt: give scores a worker of their own with enable_block_reuse: false"
+            f"TensorRT-LLM {loaded.release.version} reports no log-probabilities of tokens whose KV it reuses, and it "
+            "has no cache_salt that would prevent reuse; add a worker with enable_block_reuse: false for scores"
         )
     return ""

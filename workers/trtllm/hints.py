@@ -16,7 +16,9 @@ from scaffolding_ext.request.program import cache_salt_of, current_program, prio
 from scaffolding_ext.workers.task_reading import number
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
 
-NO_ORDER = "the engine orders nothing by it: load the LLM with scheduler_config.waiting_queue_policy=priority"
+NO_ORDER = (
+    "the engine does not order requests by priority: load the LLM with scheduler_config.waiting_queue_policy=priority"
+)
 ENGINE_PRIORITY = "engine_priority"  # of the waiting queue: 0 to 1, higher is sooner, 0.5 by default
 
 
@@ -69,7 +71,7 @@ def sampling_hints(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
             fields[GUIDED_DECODING] = loaded.release.setting("GuidedDecodingParams")(**guide)
         except TypeError as error:
             raise InvalidTaskError(
-                f"guided_decoding is {guide!r}; give a mapping such as {{'regex': ...}} ({error})"
+                f"guided_decoding is {guide!r}; it must be a mapping such as {{'regex': ...}} ({error})"
             ) from None
     return fields
 

@@ -62,7 +62,10 @@ def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, ll
     if engine is not None:
         engine.check(needs)
         if tokenizer is None:
-            raise ConfigError("is missing; an engine folder holds none: name the folder of the checkpoint", "tokenizer")
+            raise ConfigError(
+                "is missing, and the folder of an engine holds no tokenizer: name the folder of the checkpoint",
+                "tokenizer",
+            )
     make = llm_class(None if engine is None else folder)
     name = tokenizer or model
     found = load_tokenizer(name)
@@ -109,7 +112,9 @@ def adopt(llm: Any, tokenizer: str | None, max_seq_len: int | None) -> LoadedLlm
     model = getattr(args, "model", None)
     found = getattr(llm.tokenizer, "tokenizer", llm.tokenizer) if tokenizer is None else load_tokenizer(tokenizer)
     if not getattr(found, "is_fast", False):
-        raise ConfigError("the LLM's own is no fast (Rust) one; name one that is", "tokenizer")
+        raise ConfigError(
+            "is not set, and the tokenizer of the LLM is not a fast (Rust) one: name a tokenizer that is", "tokenizer"
+        )
     folder = None if model is None else str(model)
     engine = EngineConfig.read(folder) if folder is not None and is_engine(folder) else None
     name = tokenizer or (folder if engine is None else None)

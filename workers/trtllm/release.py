@@ -26,7 +26,7 @@ def tensorrt_llm() -> ModuleType:
             raise MissingDependencyError(
                 "tensorrt_llm", how=f"install it as NVIDIA documents it ({_INSTALL})"
             ) from error
-        how = f"it is there but cannot be imported ({error}); it needs a GPU with its driver ({_INSTALL})"
+        how = f"it is installed but cannot be imported ({error}); it needs a GPU with its driver ({_INSTALL})"
         raise MissingDependencyError("tensorrt_llm", how=how) from error
 
 
@@ -54,8 +54,8 @@ def llm_class(engine_folder: str | None) -> Any:
     except ImportError as error:
         version = getattr(package, "__version__", "of this machine")
         raise ConfigError(
-            f"is the engine {engine_folder}, but TensorRT-LLM {version} has no TensorRT engines any more (they ended "
-            "with 1.3): give the checkpoint that the engine was built from, as TRTLLMWorker.from_checkpoint(MODEL) or "
+            f"is the engine {engine_folder}, but TensorRT-LLM {version} no longer runs TensorRT engines (1.3 removed "
+            "them): give the checkpoint from which the engine was built, as TRTLLMWorker.from_checkpoint(MODEL) or "
             "`model: MODEL`, or install a tensorrt_llm below 1.3",
             "model",
         ) from error

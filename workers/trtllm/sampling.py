@@ -16,13 +16,13 @@ from scaffolding_ext.workers.task_reading import integer, number
 # Fields that no release can honour for a task, and why.
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
-        "best_of": "the tokens of the lost samples would not be counted: send that many tasks",
-        "echo": "a task's output is what was generated: put its input before it",
-        "n": "a task has one output: send that many tasks",
-        "reasoning_effort": "it is a matter of the chat template: put it into the prompt",
-        "suffix": "the LLM API does not fill in the middle",
-        "skip_tokenizer": "give the prompt as input_tokens",
-        "skip_detokenizer": "the text is wanted, too; the token ids are in output_tokens",
+        "best_of": "the tokens of the other samples would not be counted: send a task for each sample",
+        "echo": "the output of a task is only the generated text: put the input before it yourself",
+        "n": "a task has one output: send a task for each",
+        "reasoning_effort": "the chat template reads it, not the engine: put it into the prompt",
+        "suffix": "the LLM API cannot fill in text before a suffix: leave it out",
+        "skip_tokenizer": "the prompt must be tokens: give input_tokens, and leave it out",
+        "skip_detokenizer": "controllers need the text: leave it out; the token ids are in output_tokens",
     }
 )
 
@@ -70,7 +70,8 @@ def sampling_arguments(
     unknown = sorted(arguments.keys() - set(known))
     if unknown:
         raise InvalidTaskError(
-            f"{unknown[0]} is {arguments[unknown[0]]!r}; the SamplingParams of TensorRT-LLM {version} does not take it"
+            f"{unknown[0]} is {arguments[unknown[0]]!r}; the SamplingParams of TensorRT-LLM {version} has no such "
+            "field: leave it out"
         )
     return arguments
 
@@ -82,7 +83,9 @@ def _bias(logit_bias: Mapping[Any, Any], vocab_size: int) -> Any:
     bias = torch.zeros(vocab_size, dtype=torch.float32)
     for token, value in logit_bias.items():
         if not str(token).isdecimal() or int(token) >= vocab_size:
-            raise InvalidTaskError(f"logit_bias names {token!r}; the model's token ids are 0 to {vocab_size - 1}")
+            raise InvalidTaskError(
+                f"logit_bias names token {token!r}; it must be an id of the model, 0 to {vocab_size - 1}"
+            )
         bias[int(token)] = number("logit_bias", value, 0.0)
     return bias
 

@@ -56,7 +56,7 @@ def from_context_logits(logits: Any, token_ids: Sequence[int], start: int) -> li
         EngineError: There are no logits, or positions are missing.
     """
     if logits is None:
-        raise EngineError("TensorRT-LLM returned no context logits; an engine must be built with gather_context_logits")
+        raise EngineError("TensorRT-LLM returned no context logits: build the engine with gather_context_logits")
     logits = logits[0] if logits.ndim == 3 else logits
     _check_positions(len(logits), len(token_ids))
     needed = logits[start - 1 : len(token_ids) - 1]
@@ -72,6 +72,6 @@ def from_context_logits(logits: Any, token_ids: Sequence[int], start: int) -> li
 def _check_positions(num_positions: int, num_tokens: int) -> None:
     if num_positions < num_tokens - 1:  # some releases leave out the last position, which scores no prompt token
         raise EngineError(
-            f"TensorRT-LLM reported {num_positions} positions of a prompt of {num_tokens} tokens: it leaves out those "
-            "whose KV it reuses; score on an LLM with KvCacheConfig(enable_block_reuse=False)"
+            f"TensorRT-LLM reported {num_positions} positions of a prompt of {num_tokens} tokens: it leaves out "
+            "tokens whose KV it reuses. Score on an LLM with KvCacheConfig(enable_block_reuse=False)"
         )

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 _REFUSED = MappingProxyType(
     {
-        "RewardTask": "it serves a generating model; RewardController asks such a one for a verdict (VerifyTask)",
-        LAYER_EXIT: "an engine gives the logits of its last layer alone; leave layer_exit out",
+        "RewardTask": "its model gives no rewards; take RewardController, which asks for a verdict (VerifyTask)",
+        LAYER_EXIT: "an engine gives only the logits of its last layer; leave layer_exit out",
         SIMILARITY_GATE: "an engine gives no hidden states; leave least_similarity out",
     }
 )
@@ -123,7 +123,9 @@ class TRTLLMWorker(ChatWorker):
         else:
             for key, value in (("kv_cache_fraction", kv_cache_fraction), ("devices", devices), ("llm_args", llm_args)):
                 if value is not None:
-                    raise ConfigError(f"is {value!r}, but the LLM has been loaded; give it to the LLM", key)
+                    raise ConfigError(
+                        f"is {value!r}, but the LLM is loaded already: give it to the LLM when you make it", key
+                    )
             self._loaded = adopt(model, tokenizer, max_seq_len)
         self.model = self._loaded.model
         self.unordered = None if self._loaded.orders_by_priority else NO_ORDER
@@ -139,7 +141,7 @@ class TRTLLMWorker(ChatWorker):
             raise ConfigError(f"is True, but {no_scores}", "serve_scores")
         self.refused: dict[str, str] = {**_REFUSED, **({"ScoreTask": no_scores} if no_scores else {})}
         if serve_scores is False:
-            self.refused["ScoreTask"] = "serve_scores is False"
+            self.refused["ScoreTask"] = "serve_scores is False; set it to True, or leave it out"
         if self_test and self._loaded.is_own:
             self._client.test_seeds()
         served = type(self).task_handlers.items()
@@ -271,7 +273,9 @@ class TRTLLMWorker(ChatWorker):
 
     async def _verify(self, task: VerifyTask) -> TaskStatus:
         if task.layer_exit is not None:
-            raise InvalidTaskError(f"layer_exit is {task.layer_exit}; TRTLLMWorker reads the last layer: leave None")
+            raise InvalidTaskError(
+                f"layer_exit is {task.layer_exit}; TRTLLMWorker reads only the last layer: leave it None"
+            )
         self._reader.verified(task)
         lowered = lower_verify(task)
         await run_pieces(task, lowered, [self._generate_with(piece) for piece in lowered], decodes=False)

@@ -74,7 +74,7 @@ def test_an_embedded_model_that_does_not_exist():
 
 
 def test_a_model_that_is_no_name():
-    assert refusal(5).message == "is 5; it must be a string: a folder, a hub name or tinylm/NAME"
+    assert refusal(5).message == "is 5; it must be a string: a folder, a name on the hub, or tinylm/NAME"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
@@ -83,7 +83,7 @@ def test_a_device_that_this_machine_lacks(device):
     error = refusal(MODEL, device=device)
     assert error.key == "device"
     assert error.message.startswith(f"is {device!r}, which torch {torch.__version__} cannot use on this machine: ")
-    assert error.message.endswith("take 'cpu', or install a torch and a driver for that device")
+    assert error.message.endswith("set 'cpu', or install a torch and a driver for that device")
 
 
 @pytest.mark.parametrize("device", ["graphics", 5.0])
@@ -98,9 +98,12 @@ def test_a_dtype_that_does_not_exist():
 def test_keys_and_values_of_a_type_that_nothing_reads():
     assert str(refusal(MODEL, kv_cache_dtype="int8")) == "kv_cache_dtype: is 'int8'; choose one of float32, float16"
     error = refusal(MODEL, kv_cache_dtype="float16", dtype="bfloat16")
-    assert str(error) == "kv_cache_dtype: is 'float16', which goes with dtype 'float32'; dtype is 'bfloat16'"
+    assert (
+        str(error)
+        == "kv_cache_dtype: is 'float16', which needs dtype 'float32', and dtype is 'bfloat16': change one of the two"
+    )
     error = refusal(MODEL, kv_cache_dtype="float16", device="cuda")
-    assert error.message == "is 'float16', which is for the CPU; on device 'cuda' leave it out and set dtype"
+    assert error.message == "is 'float16', which needs device 'cpu', and device is 'cuda': leave it out, and set dtype"
     with HuggingFaceWorker(MODEL, kv_cache_dtype="bfloat16", dtype="bfloat16", max_seq_len=32):
         pass  # it says what holds anyway
 
@@ -114,7 +117,7 @@ def test_weights_of_a_type_that_nothing_reads():
 def test_an_attention_that_does_not_exist():
     error = refusal(MODEL, attn_implementation="none")
     assert error.key == "attn_implementation"
-    assert error.message.startswith("does not suit the model 'tinylm/draft': ")
+    assert error.message.startswith("cannot be used with the model 'tinylm/draft' (")
 
 
 @pytest.mark.parametrize("stop", [5, {"a": 1}, ["a", 5], b"a"])

@@ -226,7 +226,7 @@ def test_without_the_kernel_a_worker_says_so_once(monkeypatch):
             HuggingFaceWorker("tinylm/draft").shutdown()
     module.warn_without_kernel.cache_clear()
     (warning,) = [each for each in told if "C kernel" in str(each.message)]
-    assert "Install a C compiler" in str(warning.message)
+    assert "install a C compiler" in str(warning.message)
     assert warning.category is UserWarning
 
 

@@ -115,7 +115,7 @@ def test_a_shutdown_fails_a_branch_task_in_flight(worker, monkeypatch):
     requests = submitted(worker, monkeypatch)
     error = asyncio.run(cut_off(worker, monkeypatch, 12, lambda _: worker.shutdown(), branches()))
     assert isinstance(error, EngineError)
-    assert str(error) == "the worker was shut down before the task ended"
+    assert str(error) == "the worker was shut down before the task ended: send the task to another worker"
     assert {request.finish_reason for request in requests} == {"error"}
     assert not worker._engine._unfinished
 

@@ -58,7 +58,7 @@ def edit_weights(folder: Path, name: str, weights: torch.Tensor | None) -> None:
 
 def test_weights_that_are_missing_are_not_made_up(folder: Path) -> None:
     edit_weights(folder, LAYER, None)
-    assert f"whose weights lack {LAYER}; they would be random" in refusal(folder)
+    assert f"lacks the weights {LAYER}, and transformers would set them at random" in refusal(folder)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -71,7 +71,7 @@ def test_weights_that_are_no_numbers(folder: Path, value: float) -> None:
 
 def test_weights_of_another_size(folder: Path) -> None:
     edit_weights(folder, LAYER, torch.zeros(5, 288))
-    assert "its weights are not of the sizes that its config.json says" in refusal(folder)
+    assert "its weights have other sizes than its config.json says" in refusal(folder)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.0])
@@ -87,7 +87,7 @@ def test_a_file_of_weights_that_was_cut_off(folder: Path, share: float) -> None:
 )
 def test_files_that_say_nothing(folder: Path, file: str, text: str) -> None:
     (folder / file).write_text(text)
-    assert f"is {str(folder)!r}, a folder that is no model: " in refusal(folder)
+    assert f"is {str(folder)!r}, a folder without a model: " in refusal(folder)
 
 
 CODE = "Path = __import__('pathlib').Path\nPath(__file__ + '.ran').touch()\n"
@@ -98,7 +98,9 @@ def test_a_model_with_code_of_its_own_is_refused_and_nothing_asks(
 ) -> None:
     edit(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Config"})
     (folder / "own.py").write_text(CODE)
-    assert "which brings Python code of its own: read it, and set trust_remote_code to true" in refusal(folder)
+    assert "needs Python code from its own repository: read the code, and set trust_remote_code to true" in refusal(
+        folder
+    )
     edit(folder / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", None]})
     load_tokenizer.cache_clear()  # the folder's first one was sound
     with pytest.raises(ConfigError, match="trust_remote_code"):
@@ -144,7 +146,7 @@ def test_a_file_is_no_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("device=quantum", "workers.generation.args.device: is 'quantum', no device of torch"),
+        ("device=quantum", "workers.generation.args.device: is 'quantum', and torch has no such device"),
         ("dtype=int4", "workers.generation.args.dtype: is 'int4'; choose one of float32"),
         ("threads=0", "workers.generation.args.threads: is 0; it must be at least 1"),
         ("threads=100000", "workers.generation.args.threads: is 100000; it must be at least 1 and at most"),

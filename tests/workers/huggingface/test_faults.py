@@ -133,8 +133,8 @@ SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidd
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (DiffLlamaForCausalLM, "has two passes"),
-        (BertLMHeadModel, "has no causal order"),
+        (DiffLlamaForCausalLM, "cannot compute two passes"),
+        (BertLMHeadModel, "cannot compute attention that is not causal"),
     ],
 )
 def test_attention_that_would_be_computed_wrongly_is_refused(model, message):
@@ -155,9 +155,7 @@ class Config:
 def test_positions_that_depend_on_other_requests_are_refused(name):
     rope = {"rope_type": "longrope", "original_max_position_embeddings": 64}
     check_attention(Config(**{name: rope}), 64, True)
-    with pytest.raises(
-        ConfigError, match=r"\(longrope\) depend on the longest request of a pass: lower max_seq_len to 64"
-    ):
+    with pytest.raises(ConfigError, match=r"\(longrope\) numbers the positions .*: set max_seq_len to at most 64"):
         check_attention(Config(**{name: rope}), 65, True)
     check_attention(Config(**{name: {"rope_type": "yarn"}}), 65, True)
 
@@ -201,7 +199,7 @@ def test_numbers_that_are_none_fail_their_request_and_do_not_stay_in_its_blocks(
         patch.setattr(embeddings, "forward", lambda ids: embeddings.weight[ids] * torch.nan)
         results = run(worker, [GenerationTask(input_tokens=list(range(5, 35)), max_tokens=4) for _ in range(2)])
     assert [str(error) for error in results] == [
-        "the model's logits are not numbers (NaN): try another dtype, or leave kv_cache_dtype out"
+        "the model computed logits that are no numbers (NaN): set another dtype, or leave kv_cache_dtype out"
     ] * 2
     again = ScoreTask(input_tokens=score.input_tokens, continuation_tokens=[7, 8, 9])
     assert run(worker, [again]) == [TaskStatus.SUCCESS]

@@ -138,8 +138,10 @@ def test_a_branch_whose_kv_is_there_costs_its_question_in_the_layers_that_it_run
 
 def test_models_whose_layers_cannot_be_called_say_so():
     with HuggingFaceWorker("tinylm/draft", attn_implementation="eager", max_seq_len=128) as worker:
-        assert "attn_implementation is given" in worker.refused[LAYER_EXIT]
-        with pytest.raises(InvalidTaskError, match=r"layer_exit is LayerExit.*attn_implementation is given"):
+        assert "only while attn_implementation is not set" in worker.refused[LAYER_EXIT]
+        with pytest.raises(
+            InvalidTaskError, match=r"layer_exit is LayerExit.*only while attn_implementation is not set"
+        ):
             asyncio.run(worker.run_task(verdicts(NEVER)))
         plain = verdicts(None)
         run(worker, plain)

@@ -69,11 +69,14 @@ def test_a_failure_between_steps_fails_every_request_and_refuses_more(worker, mo
 
     for error in asyncio.run(fail()):
         assert isinstance(error, EngineError)
-        assert str(error) == "the engine has failed: OutOfMemoryError: no room"
+        assert (
+            str(error)
+            == "the engine of this worker has failed: make a new worker. The failure: OutOfMemoryError: no room"
+        )
         assert isinstance(error.__cause__, torch.OutOfMemoryError)
     (refusal,) = run(worker, [GenerationTask(input_tokens=[5], max_tokens=1)])
     assert isinstance(refusal, EngineError)
-    assert "make a new worker: OutOfMemoryError: no room" in str(refusal)
+    assert "make a new worker. The failure: OutOfMemoryError: no room" in str(refusal)
     assert isinstance(refusal.__cause__, torch.OutOfMemoryError)
     assert (worker.metrics.num_running, worker.metrics.num_waiting) == (0, 0)
 
@@ -148,7 +151,7 @@ def windowed(tmp_path_factory):
 
 @pytest.mark.parametrize("max_seq_len", [None, 33])
 def test_the_fallback_refuses_a_window_shorter_than_a_request(windowed, max_seq_len):
-    with pytest.raises(ConfigError, match="lower max_seq_len to the window, 32") as caught:
+    with pytest.raises(ConfigError, match="set max_seq_len to at most 32") as caught:
         HuggingFaceWorker(windowed, max_seq_len=max_seq_len, attn_implementation="sdpa")
     assert caught.value.key == "max_seq_len"
 
@@ -215,7 +218,7 @@ def test_no_more_blocks_are_there_than_can_be_of_use():
 
 def test_where_no_request_fits_the_message_says_what_would():
     room = 3 * BLOCK_BYTES
-    with pytest.raises(ConfigError, match=f"kv_cache_bytes allows {room}.*: lower max_seq_len to at most 64") as caught:
+    with pytest.raises(ConfigError, match=f"kv_cache_bytes is {room}.*: set max_seq_len to at most 64") as caught:
         HuggingFaceWorker(MODEL, kv_cache_bytes=room, max_seq_len=65)
     assert caught.value.key == "max_seq_len"
     with pytest.raises(ConfigError, match="choose a smaller model"):
@@ -233,7 +236,7 @@ def test_a_request_that_can_never_fit_is_refused_with_the_numbers():
     ]
     longest = GenerationTask(input_tokens=[5, 6], ignore_eos=True)
     *errors, status = run(worker, [*refused, longest])
-    assert all(f"64 in all (what kv_cache_bytes, {room}, holds)" in str(error) for error in errors)
+    assert all(f"64 in all (kv_cache_bytes, {room}, holds no more)" in str(error) for error in errors)
     assert (status, len(longest.output_tokens)) == (TaskStatus.SUCCESS, 62)
     worker.shutdown()
 

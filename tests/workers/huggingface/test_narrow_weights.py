@@ -94,12 +94,14 @@ def test_a_worker_gives_nearly_the_models_texts_from_a_fraction_of_the_bytes(wei
 def test_a_processor_that_is_slow_at_it_is_refused(monkeypatch, weight_dtype):
     needed, has_it = module._NEEDS[weight_dtype]
     monkeypatch.setattr(torch.cpu, has_it, lambda: False, raising=False)
-    with pytest.raises(ConfigError, match=rf"^weight_dtype: is '{weight_dtype}', .*: it lacks {needed}; leave it out$"):
+    with pytest.raises(
+        ConfigError, match=rf"^weight_dtype: is '{weight_dtype}', .*, since it lacks {needed}: leave it out$"
+    ):
         HuggingFaceWorker(MODEL, attn_implementation="sdpa", weight_dtype=weight_dtype)
 
 
 def test_an_embedded_model_is_refused():
-    with pytest.raises(ConfigError, match=r"^weight_dtype: is 'int8', which does not pay for an embedded model"):
+    with pytest.raises(ConfigError, match=r"^weight_dtype: is 'int8', and the embedded models are no faster"):
         HuggingFaceWorker(MODEL, weight_dtype="int8")
 
 

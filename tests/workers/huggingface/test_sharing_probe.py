@@ -237,7 +237,7 @@ def test_a_probe_takes_no_block_that_somebody_may_use():
 
 
 def test_branches_without_a_prefix_are_refused_as_ever(probed):
-    with pytest.raises(Exception, match="prompt needs at least one token"):
+    with pytest.raises(Exception, match="give a prompt of at least one token"):
         asyncio.run(probed.run_task(branches(prefix_tokens=[], suffixes=[[], [7], [8]])))
 
 

@@ -141,11 +141,14 @@ def test_where_every_phrasing_is_the_prefix_nothing_is_asked(worker):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"phrasings": PHRASINGS[:2]}, r"phrasings are 2; give one a branch \(4\)"),
-        ({"phrasings": None}, "least_similarity is 0.9, but all branches have the prefix"),
+        ({"phrasings": PHRASINGS[:2]}, "phrasings has 2 prompts, and there are 4 branches"),
+        ({"phrasings": None}, "least_similarity is 0.9, but all branches of the task have the same prefix"),
         ({"least_similarity": 1.5}, "least_similarity is 1.5"),
-        ({"suffixes": [[7], [8], [], [9]]}, r"suffixes\[2\] is empty, and least_similarity looks at its last token"),
-        ({"prefix_tokens": []}, "needs at least one token"),
+        (
+            {"suffixes": [[7], [8], [], [9]]},
+            r"suffixes\[2\] is empty, and least_similarity compares branches at the last token",
+        ),
+        ({"prefix_tokens": []}, "at least one token"),
         ({"suffixes": [[7], [8], [9999], [9]]}, "contains 9999"),
         ({"prefix_tokens": PREFIX * 10}, "prefix and suffix have 7"),
     ],

@@ -86,12 +86,12 @@ def test_extreme_logits_give_no_overflow(worker):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"branches": []}, "branches is empty; give at least one"),
+        ({"branches": []}, "branches is empty: give at least one branch"),
         ({"branches": [[5], []]}, r"branches\[1\] is empty"),
         ({"branches": [[5], [512]]}, r"branches\[1\] contains 512"),
         ({"branches": [[5] * 257]}, r"branches\[0\] has 257 tokens, but a request may have 256 in all: shorten it"),
         ({"yes_token": 512}, "yes_token and no_token contains 512"),
-        ({"no_token": YES}, "yes_token and no_token are both 70; they must differ"),
+        ({"no_token": YES}, "yes_token and no_token are both 70: give two different tokens"),
     ],
 )
 def test_what_is_unusable_is_refused_by_name(worker, fields, message):

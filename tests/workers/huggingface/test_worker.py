@@ -227,7 +227,7 @@ def test_scores_equal_the_reference(worker, reference):
     [
         ({"n": 2}, "n is 2"),
         ({"custom_input_params": {"guided_decoding": {"regex": "7"}}}, "custom_input_params has guided_decoding"),
-        ({"custom_input_params": {"stop_token_ids": [7]}}, "has stop_token_ids; HuggingFaceWorker cannot"),
+        ({"custom_input_params": {"stop_token_ids": [7]}}, "has stop_token_ids, which HuggingFaceWorker cannot"),
         ({"presence_penalty": 0.5}, "presence_penalty is 0.5"),
         ({"logit_bias": {"5": 1.0}}, "logit_bias"),
         ({"max_tokens": 5000}, "max_tokens is 5000"),
@@ -286,7 +286,7 @@ def test_shutdown_wakes_and_refuses(worker):
             await waiting
 
     asyncio.run(shut())
-    with pytest.raises(EngineError, match="make a new one"):
+    with pytest.raises(EngineError, match="make a new worker"):
         run(worker, [GenerationTask(input_tokens=[5], max_tokens=1, temperature=0.0)])
 
 

@@ -193,7 +193,7 @@ def test_bytes_that_make_no_character_go() -> None:
 
 def test_ids_that_no_text_tells_are_an_error() -> None:
     _, second = BODIES.encode("é", False)
-    with pytest.raises(UnreadableAnswerError, match="does not say which"):
+    with pytest.raises(UnreadableAnswerError, match="does not show which"):
         lost_ids().restored(Piece("学", [second], [], None, ["学"]))
     with pytest.raises(UnreadableAnswerError, match="decoded 9 tokens, and its answer gives the ids of 0"):
         lost_ids().ended(Piece("x", [], [], "stop"), 9)
@@ -222,7 +222,7 @@ def test_it_is_found_out_and_takes_ids_as_text(model: Worker) -> None:
         assert there.output_str == run(model, generation()).output_str
         num_requests = len(server.requests)
         letters = [*BODIES.encode("i", False), *BODIES.encode("t", False)]  # as a text, both are one token
-        with pytest.raises(InvalidTaskError, match="no text gives the 2 ids"):
+        with pytest.raises(InvalidTaskError, match="no text gives the 2 token ids"):
             run(worker, generation(input_str=None, input_tokens=letters))
         assert len(server.requests) == num_requests
 
@@ -239,7 +239,7 @@ def test_its_scores_behind_the_token_that_it_adds(model: Worker, tokenizer: str)
         assert there.logprobs == pytest.approx(here.logprobs, abs=1e-4)
         assert token_counts_of(there) == token_counts_of(here)
         assert server.requests[-1].body["max_tokens"] == 1  # 0 would be no limit
-        with pytest.raises(InvalidTaskError, match="tell none before token 2"):
+        with pytest.raises(InvalidTaskError, match="give no score before token 2"):
             run(worker, ScoreTask(input_tokens=[0], continuation_str=PROMPT))
 
 
@@ -253,7 +253,7 @@ def test_a_tokenizer_that_is_not_the_model_files_is_found_out(model: Worker, tok
         serving(model, "llama_cpp_python") as server,  # adds no token
         OpenAIWorker(server.url, MODEL, tokenizer=tokenizer) as worker,
     ):
-        assert "is `tokenizer` that of the model file?" in worker.refused["ScoreTask"]
+        assert "set tokenizer to that of the server's model file" in worker.refused["ScoreTask"]
 
 
 @pytest.mark.parametrize("fault", ["500", "late"])
@@ -266,6 +266,6 @@ def test_scores_that_it_fails_at_are_refused_when_it_is_found(model: Worker, fau
         OpenAIWorker(server.url, MODEL, max_retries=0) as worker,
     ):
         assert ScoreTask not in worker.task_handlers
-        told = "failed when it was asked for the scores" if fault == "500" else "one token too late"
+        told = "failed when the worker asked for the scores" if fault == "500" else "one token too late"
         assert told in worker.refused["ScoreTask"]
         assert run(worker, generation()).output_str

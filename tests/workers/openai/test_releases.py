@@ -158,7 +158,7 @@ def test_deepconf_reads_one_confidence_from_a_chat_and_from_the_model(model: Any
 def test_more_alternatives_than_a_chat_tells_are_refused_by_name(model: Any) -> None:
     with serving(model, "vllm", endpoint="chat") as (_, worker):
         assert worker.max_num_logprobs == 19
-        with pytest.raises(InvalidTaskError, match=r"num_logprobs is 20; .*tell the ids of 19"):
+        with pytest.raises(InvalidTaskError, match=r"num_logprobs is 20; .*give at most 19"):
             run(worker, GenerationTask(input_str="Start with 5.", max_tokens=2, num_logprobs=20, temperature=0.0))
 
 
@@ -253,7 +253,7 @@ def test_a_reward_model_behind_trtllm_serve_scores(row: Any, score: float) -> No
 
 
 @pytest.mark.parametrize(
-    ("named", "reason"), [(False, "generates .512 logits a token"), (True, "only with flavor='auto'")]
+    ("named", "reason"), [(False, "generates text .512 logits a token"), (True, "only with flavor='auto'")]
 )
 def test_a_server_whose_model_generates_gives_no_rewards(model: Any, named: bool, reason: str) -> None:
     with (
@@ -314,7 +314,7 @@ def test_programs_go_in_the_order_of_their_policy(model: Any, flavor: str, highe
 
 @pytest.mark.parametrize(
     ("flavor", "reason"),
-    [("openai", "take no priority"), ("sglang", "and no other order"), ("vllm", "set prioritize")],
+    [("openai", "take no priority"), ("sglang", "not the whole order"), ("vllm", "set prioritize")],
 )
 def test_a_server_that_does_not_order_programs_says_so(flavor: str, reason: str) -> None:
     with OpenAIWorker("http://localhost:1/v1", MODEL, flavor=flavor) as worker:

@@ -114,7 +114,7 @@ def test_a_compact_prompt_goes_in_the_shorter_form(text, as_text):
     ("fields", "message"),
     [
         ({"input_tokens": []}, "input is empty"),
-        ({"input_tokens": None}, "give a prompt"),
+        ({"input_tokens": None}, "set one of them to the prompt"),
         ({"input_tokens": [-1]}, "contains -1"),
         ({"input_tokens": ["a"]}, "integer token ids"),
         ({"max_tokens": 0}, "max_tokens is 0"),
@@ -122,7 +122,10 @@ def test_a_compact_prompt_goes_in_the_shorter_form(text, as_text):
         ({"stop": [3]}, "stop is"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
         ({"num_logprobs": 21}, "num_logprobs is 21"),
-        ({"custom_input_params": {"guided_decoding": {"regex": "7"}}}, "has guided_decoding; OpenAIWorker cannot"),
+        (
+            {"custom_input_params": {"guided_decoding": {"regex": "7"}}},
+            "has guided_decoding, which OpenAIWorker cannot",
+        ),
     ],
 )
 def test_unusable_fields_are_named(fields, message):

@@ -87,12 +87,12 @@ def test_an_engine_without_logits_of_the_prompt_serves_no_scores(tmp_path: Path)
 
 @pytest.mark.parametrize("tensorrt_llm", ["newest"], indirect=True)
 def test_a_release_without_engines_says_what_to_do(engine_dir: str) -> None:
-    with pytest.raises(ConfigError, match=r"has no TensorRT engines any more.*from_checkpoint\(MODEL\)"):
+    with pytest.raises(ConfigError, match=r"no longer runs TensorRT engines.*from_checkpoint\(MODEL\)"):
         TRTLLMWorker.from_engine(engine_dir, MODEL)
 
 
 def test_an_engine_has_no_tokenizer_of_its_own(engine_dir: str) -> None:
-    with pytest.raises(ConfigError, match="tokenizer: is missing; an engine folder holds none"):
+    with pytest.raises(ConfigError, match="tokenizer: is missing, and the folder of an engine holds no tokenizer"):
         TRTLLMWorker(engine_dir)
 
 
@@ -115,7 +115,7 @@ def test_without_a_length_the_models_own_holds() -> None:
 
 @pytest.mark.parametrize("tensorrt_llm", ["1.2"], indirect=True)
 def test_devices_are_refused_where_the_release_cannot_place_a_model() -> None:
-    with pytest.raises(ConfigError, match=r"devices: is .*CUDA_VISIBLE_DEVICES=1 instead"):
+    with pytest.raises(ConfigError, match=r"devices: is .*CUDA_VISIBLE_DEVICES=1"):
         TRTLLMWorker(MODEL, devices=[1])
 
 
@@ -123,12 +123,15 @@ def test_devices_are_refused_where_the_release_cannot_place_a_model() -> None:
     ("arguments", "message"),
     [
         ({"kv_cache_fraction": 1.5}, "kv_cache_fraction: is 1.5; it must be above 0 and at most 1"),
-        ({"llm_args": {"kv_cache_config": 1}}, "llm_args.kv_cache_config: is 1; give a mapping of its fields"),
+        ({"llm_args": {"kv_cache_config": 1}}, "llm_args.kv_cache_config: is 1; it must be a mapping of fields"),
         (
             {"llm_args": {"kv_cache_config": {"free_gpu_memory_fraction": 1}}},
-            "set by the worker's own kv_cache_fraction",
+            "set kv_cache_fraction instead",
         ),
-        ({"llm_args": {"kv_cache_config": {"colour": 1}}}, "kv_cache_config: is .*which this release does not take"),
+        (
+            {"llm_args": {"kv_cache_config": {"colour": 1}}},
+            "kv_cache_config: is .*the KvCacheConfig of this release refuses it",
+        ),
     ],
 )
 def test_arguments_that_are_wrong_are_named(arguments: dict[str, Any], message: str) -> None:

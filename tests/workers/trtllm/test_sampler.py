@@ -47,7 +47,7 @@ def generation(**fields: Any) -> GenerationTask:
 
 
 def test_seeds_of_one_batch_that_are_one_are_warned_of_at_load() -> None:
-    with pytest.warns(SamplerWarning, match=r"1\.2\.1 draws the requests of one batch by the seed of the first"):
+    with pytest.warns(SamplerWarning, match=r"1\.2\.1 draws all requests of a batch with the seed of the first"):
         worker = TRTLLMWorker(MODEL)
     worker.shutdown()
 
@@ -92,11 +92,11 @@ def test_biases_stop_tokens_and_guides_go_over() -> None:
         assert last_request(worker)["params"].guided_decoding.regex == r"\d+"
         for hints, message in (
             ({"stop_token_ids": [-1]}, r"stop_token_ids is \[-1\]"),
-            ({"guided_decoding": {"colour": 1}}, "guided_decoding is .*give a mapping"),
+            ({"guided_decoding": {"colour": 1}}, "guided_decoding is .*it must be a mapping"),
         ):
             with pytest.raises(InvalidTaskError, match=message):
                 run(worker, generation(custom_input_params=hints))
-        with pytest.raises(InvalidTaskError, match="logit_bias names 'x'"):
+        with pytest.raises(InvalidTaskError, match="logit_bias names token 'x'"):
             run(worker, generation(logit_bias={"x": 1.0}))
 
 

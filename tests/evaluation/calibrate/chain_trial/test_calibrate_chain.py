@@ -153,7 +153,7 @@ def test_chains_that_failed_are_left_out_and_told_of(folder, tmp_path):
     arguments = ("--config", "stack.yaml", "--dataset", str(tmp_path / "one_bad.jsonl"), "--num_logprobs", "0")
     places = ("--store", str(tmp_path / "recorded"), "--output_path", str(tmp_path / "stop.yaml"), "--model", "m")
     said = call("calibrate", "chain", *arguments, *places)
-    assert "Warning: 1 of 6 chains failed and are left out; the first, " in said.output
+    assert "Warning: 1 of 6 chains failed and are left out; the first failure: " in said.output
     assert len(load_chain_policy(tmp_path / "stop.yaml").positions) == 5
 
 
@@ -197,13 +197,14 @@ def test_a_policy_that_breaks_its_limit_is_not_written(hard, folder):
     assert not (folder / "hard.yaml").exists()
     assert "loss      100.0% (lost), 0.0% where it was chosen" in said.output
     assert (
-        "Error: nothing is written: the policy loses 100.0% of 12 questions that it was not chosen on, and --max_loss "
-        "allows 5.0%; --confidence 0.9 tests that, and takes 128 questions or more; these are 24; --force writes it"
+        "Error: nothing is written: the policy loses 100.0% of the 12 questions that are held out from the choice, and "
+        "--max_loss allows 5.0%; a test with --confidence 0.9 needs at least 128 questions, and these are 24; --force "
+        "writes the policy"
     ) in said.output
     document = json.loads(hard("--json").stdout.splitlines()[-1])
     assert (document["output_path"], document["figures"]["loss"]) == (None, 1.0)
     none = hard("--max_loss", "0")
-    assert "no number of questions shows that nothing is lost: allow some loss" in none.output
+    assert "with --max_loss 0 no number of questions is enough: give a --max_loss above 0" in none.output
 
 
 def test_by_force_it_is_written_and_marked_and_loading_it_warns(hard, policy):
@@ -238,8 +239,8 @@ def test_a_rule_brings_its_own_schedule(policy):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--confidence", "0.9", "--max_loss", "0"), "--confidence needs a --max_loss above 0"),
-        (("--confidence", "0.05"), "at least 0.5: give 0.95 for a chance of 0.05 that it does not"),
+        (("--confidence", "0.9", "--max_loss", "0"), "with it --max_loss must be above 0"),
+        (("--confidence", "0.05"), "at least 0.5: for a risk of 0.05 that it does not, give 0.95"),
         (("--limit", "3", "--store", "other"), "limit: leaves 3 chains"),
         (
             ("--set", "controller={type: NativeGenerationController}"),
