@@ -223,9 +223,25 @@ def curve(problems: Sequence[BranchedProblem]) -> list[tuple[float, float]]:
     return sorted(best.items())
 
 
-def plot(figures: Figures, points: list[tuple[float, float]], names: Sequence[str], path: Path) -> None:
-    """Draw answers changed against skip rate, of all gates and of chance, and the accuracy of every method."""
-    with drawing(path, 1, 2, figsize=(12, 4.8)) as (figure, (left, right)):
+def plot(figures: Figures, points: list[tuple[float, float]], path: Path) -> None:
+    """Draw answers changed against skip rate, of all gates and of chance, and the accuracy of every method.
+
+    Args:
+        figures: Of the report, or of a kept result.
+        points: Of all gates; they are in no result, and without them the accuracies are drawn alone.
+        path: Where to.
+    """
+    columns = 2 if points else 1
+    with drawing(path, 1, columns, figsize=(2.5 + 5 * columns, 4.8), squeeze=False) as (figure, axes):
+        right = axes[0, -1]
+        ending = ": accuracy, %"
+        accuracies = {name.removesuffix(ending): of(figures, name) for name in figures if name.endswith(ending)}
+        rows(right, {name: each for name, each in accuracies.items() if each is not None}, default=WEIGHED)
+        right.set(xlabel="accuracy, % (95 %)")
+        right.set_title("Accuracy of each way to choose\n(bold, ring: the default)")
+        if not points:
+            return
+        left = axes[0, 0]
         left.plot(*np.transpose(points) * 100, ".", color="0.6", label="gates of all thresholds")
         left.plot([0, 100], [0, 100 * points[-1][1]], "--", color="C1", label="random skip")
         skipped, changed = of(figures, f"{SKIP}: skip rate", 100), of(figures, f"{SKIP}: answers changed", 100)
@@ -234,10 +250,6 @@ def plot(figures: Figures, points: list[tuple[float, float]], names: Sequence[st
         left.axhline(0.5, linewidth=0.8, color="black", label="0.5 % of the answers changed")
         left.set(xlabel="problems without verdicts, %", ylabel="answers changed, % of all")
         left.set_title("A gate is worth something where it lies\nfar below the line of a random skip")
-        accuracies = {name: of(figures, f"{name}: accuracy, %") for name in names}
-        rows(right, {name: each for name, each in accuracies.items() if each is not None}, default=WEIGHED)
-        right.set(xlabel="accuracy, % (95 %)")
-        right.set_title("Accuracy of each way to choose, and of one greedy chain\n(bold, ring: the default)")
         below(figure, left, 4)
 
 
@@ -359,7 +371,7 @@ def main(
             f"highest skip rate at most {most:.1%} changed", max((r for r, c in points if c <= most), default=0)
         )
     if plot_path is not None:
-        plot(report.figures, points, [*found, *([ONE_GREEDY] if samples is None else [])], plot_path)
+        plot(report.figures, points, plot_path)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ confidences and verdicts mean nothing. On a GPU: `--device cuda --shape 7b`, wit
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ from benchmarks._lib.branch_cell import (
     run_cell,
 )
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
-from benchmarks._lib.drawing import beside, drawing, points
+from benchmarks._lib.drawing import Figures, beside, drawing, of, points
 from benchmarks._lib.report import Report
 from benchmarks._lib.store import kept
 from benchmarks.engines.huggingface_bandwidth import SHAPES, random_model
@@ -154,7 +155,7 @@ def _figures(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]
     if GATES in ratios:
         _gates(report, rounds)
     if plot_path is not None:
-        _plot(ratios, plot_path)
+        plot(report.figures, plot_path)
 
 
 def gap_closed(name: str, gained: Floats, gap: Floats, report: Report) -> Estimate | None:
@@ -201,13 +202,22 @@ def _gates(report: Report, rounds: dict[tuple[int, int], dict[str, list[Round]]]
             report.bar("choices changed", share, "<=", MOST_CHANGED)
 
 
-def _plot(ratios: dict[str, dict[tuple[int, int], Estimate]], path: Path) -> None:
+def plot(figures: Figures, path: Path) -> None:
+    """Draw the CPU seconds of every switch in ratio to cached blocks, cell by cell."""
+    found = [re.fullmatch(rf"n (\d+), t (\d+): (.+) to {BLOCKS}", name) for name in figures]
+    matches = [match for match in found if match is not None]
+    cells = list(dict.fromkeys((match[1], match[2]) for match in matches))
+    switches = list(dict.fromkeys(match[3] for match in matches))
     with drawing(path, figsize=(11, 4.8)) as (_, axes):
-        for number, (switch, cells) in enumerate(ratios.items()):
-            places = np.arange(len(cells)) + 0.1 * (number - len(ratios) // 2)  # side by side
-            points(axes, places.tolist(), list(cells.values()), switch, fmt="o")
+        for number, switch in enumerate(switches):
+            ratios = {
+                place: of(figures, f"n {length}, t {size}: {switch} to {BLOCKS}")
+                for place, (length, size) in enumerate(cells)
+            }
+            drawn = {place + 0.1 * (number - len(switches) // 2): each for place, each in ratios.items() if each}
+            points(axes, list(drawn), list(drawn.values()), switch, fmt="o")
         axes.axhline(1.0, color="black", linewidth=1.0, label=f"{BLOCKS} (what engines do)")
-        axes.set_xticks(np.arange(len(cells)), [f"{n}\n{t}" for n, t in cells])
+        axes.set_xticks(np.arange(len(cells)), [f"{length}\n{size}" for length, size in cells])
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set(xlabel="tokens of the prefix, and of a branch", ylabel=f"CPU seconds, {BLOCKS} = 1 (log)")

@@ -10,7 +10,16 @@ import pytest
 
 from benchmarks._lib.drawing import RING, beside, drawing, frontier, of, points, rows
 from benchmarks._lib.pages import result
-from benchmarks.studies import conformal_replay, data_set_budget, judge_quality, scheduling, stopping, voting
+from benchmarks.studies import (
+    branching,
+    conformal_replay,
+    data_set_budget,
+    judge_quality,
+    kv_sharing,
+    scheduling,
+    stopping,
+    voting,
+)
 from scaffolding_ext.stats.intervals import Estimate
 
 pytest.importorskip("matplotlib")
@@ -56,10 +65,13 @@ def faults(figure: Any) -> list[str]:
 
 
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
+    "branching_fourth": lambda figures, path: branching.plot(figures, [(0.0, 0.0), (1.0, 0.3)], path),
+    "branching_third": lambda figures, path: branching.plot(figures, [], path),
     "stopping": stopping.plot,
     "scheduling_live": scheduling.plot,
     "data_set_budget": data_set_budget.plot,
     "judge_quality": judge_quality.plot,
+    "kv_sharing": kv_sharing.plot,
     "conformal_replay": lambda figures, path: conformal_replay.plot(figures, "conservative", path),
     "voting": lambda figures, path: voting.plot(figures, [name for name in voting.methods(0.1) if name], path),
 }
