@@ -1,1 +1,1 @@
-"""Workers: one engine a file."""
+"""Workers: a folder for each engine, what they share, and workers that need no engine."""

@@ -9,7 +9,7 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.doctor.exchange import Exchange
 from scaffolding_ext.prompts.family_choice import config_of
 from scaffolding_ext.prompts.prompting import COLLECTIONS, Prompting, model_folder
-from scaffolding_ext.workers.sampling_defaults import SamplingDefaults
+from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
 if TYPE_CHECKING:
     from scaffolding_ext.doctor.calls import Call

@@ -14,15 +14,15 @@ from scaffolding_ext.protocol.lowering import lower_branch, prefixes_of, probabi
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
 from scaffolding_ext.request.figures import Share
 from scaffolding_ext.request.program import count, publish_figures, record
-from scaffolding_ext.workers.branch_blocks import block_scores
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
 from scaffolding_ext.workers.huggingface.request_parts import Wants
 from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, SharingProbe
 from scaffolding_ext.workers.huggingface.similarity import layer_weighted_similarity
 from scaffolding_ext.workers.huggingface.waiter import Waiter
-from scaffolding_ext.workers.pieces import run_pieces
-from scaffolding_ext.workers.streaming import NEVER
-from scaffolding_ext.workers.task_reading import number
+from scaffolding_ext.workers.shared.branch_blocks import block_scores
+from scaffolding_ext.workers.shared.lowered_requests import run_pieces
+from scaffolding_ext.workers.shared.streaming import NEVER
+from scaffolding_ext.workers.shared.task_reading import number
 
 if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest

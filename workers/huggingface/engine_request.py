@@ -16,7 +16,7 @@ from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence
 from scaffolding_ext.workers.huggingface.request_parts import Ends, Kv, Place, Wants
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
-from scaffolding_ext.workers.streaming import NEVER
+from scaffolding_ext.workers.shared.streaming import NEVER
 
 if TYPE_CHECKING:
     import torch

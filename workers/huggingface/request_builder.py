@@ -17,9 +17,9 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
 from scaffolding_ext.workers.huggingface.request_parts import Ends, Kv, Place, Wants, Worth, all_alike
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
-from scaffolding_ext.workers.sampling_defaults import GreedyWatch, SamplingDefaults
-from scaffolding_ext.workers.task_fields import refuse
-from scaffolding_ext.workers.task_reading import TaskReader, integer
+from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch, SamplingDefaults
+from scaffolding_ext.workers.shared.task_fields import refuse
+from scaffolding_ext.workers.shared.task_reading import TaskReader, integer
 
 if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest

@@ -14,7 +14,7 @@ from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
 from scaffolding_ext.workers.huggingface.request_parts import Ends, Kv
 from scaffolding_ext.workers.huggingface.waiter import Waiter
-from scaffolding_ext.workers.streaming import NEVER
+from scaffolding_ext.workers.shared.streaming import NEVER
 
 if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest

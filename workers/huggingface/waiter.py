@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from scaffolding_ext.workers.streaming import NEVER
+from scaffolding_ext.workers.shared.streaming import NEVER
 
 if TYPE_CHECKING:
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest

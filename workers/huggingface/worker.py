@@ -19,9 +19,9 @@ from scaffolding_ext.workers.huggingface.model_loading import check_arguments, l
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill
 from scaffolding_ext.workers.huggingface.sharing_probe import SharingProbe
 from scaffolding_ext.workers.huggingface.waiter import Waiter
-from scaffolding_ext.workers.sampling_defaults import GreedyWatch, SamplingDefaults
-from scaffolding_ext.workers.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
-from scaffolding_ext.workers.task_reading import TaskReader
+from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch, SamplingDefaults
+from scaffolding_ext.workers.shared.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
+from scaffolding_ext.workers.shared.task_reading import TaskReader
 
 if TYPE_CHECKING:
     from scaffolding_ext.protocol.standins import TaskHandler

@@ -14,7 +14,7 @@ from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import token_counts
 from scaffolding_ext.workers.openai.stream import read_answer
-from scaffolding_ext.workers.pieces import run_pieces
+from scaffolding_ext.workers.shared.lowered_requests import run_pieces
 
 
 async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask) -> None:

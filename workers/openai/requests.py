@@ -17,9 +17,9 @@ from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.hints import hints, unordered
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.stops import IdStops
-from scaffolding_ext.workers.sampling_defaults import GreedyWatch
-from scaffolding_ext.workers.task_fields import NEUTRAL, is_set, refuse
-from scaffolding_ext.workers.task_reading import TaskReader, integer, number
+from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
+from scaffolding_ext.workers.shared.task_fields import NEUTRAL, is_set, refuse
+from scaffolding_ext.workers.shared.task_reading import TaskReader, integer, number
 
 WORKER = "OpenAIWorker"
 _MAX_VOCAB = 1 << 31  # the server itself refuses ids beyond its vocabulary

@@ -14,7 +14,7 @@ from scaffolding_ext.workers.openai.flavors import Flavor
 from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.responses import Piece, Steps, WholeText, read_piece, token_counts
 from scaffolding_ext.workers.openai.stops import IdStops
-from scaffolding_ext.workers.streaming import NEVER
+from scaffolding_ext.workers.shared.streaming import NEVER
 
 
 class Answer(NamedTuple):

@@ -38,7 +38,16 @@ from scaffolding_ext.workers.openai.scores import scores_of
 from scaffolding_ext.workers.openai.self_test import proven, refusals, refused_scores
 from scaffolding_ext.workers.openai.stream import read_answer
 from scaffolding_ext.workers.openai.task_stream import TaskStream, record_retries
-from scaffolding_ext.workers.streaming import NEVER, OpenStreams, Seams, fixed_end, furthest, is_over, next_len, show
+from scaffolding_ext.workers.shared.streaming import (
+    NEVER,
+    OpenStreams,
+    Seams,
+    fixed_end,
+    furthest,
+    is_over,
+    next_len,
+    show,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import PAUSED, TokenCounts, set_token_counts
 from scaffolding_ext.request.program import current_program
-from scaffolding_ext.workers.streaming import NEVER
+from scaffolding_ext.workers.shared.streaming import NEVER
 
 _QUEUE_TIME = "request_queue_time"
 

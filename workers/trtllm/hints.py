@@ -13,7 +13,7 @@ from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.protocol import Task, current_scope
 from scaffolding_ext.request.program import cache_salt_of, current_program, priority_of, record
-from scaffolding_ext.workers.task_reading import number
+from scaffolding_ext.workers.shared.task_reading import number
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
 
 NO_ORDER = (

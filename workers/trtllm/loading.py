@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.model_files import how_to_load
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
-from scaffolding_ext.workers.sampling_defaults import SamplingDefaults
+from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 from scaffolding_ext.workers.trtllm.arguments import Share, environment_kept, llm_arguments, read_in_steps, readable
 from scaffolding_ext.workers.trtllm.engine_config import EngineConfig, EngineNeeds, is_engine
 from scaffolding_ext.workers.trtllm.release import Release, llm_class

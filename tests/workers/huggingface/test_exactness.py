@@ -30,7 +30,7 @@ NUM_SAMPLED = 40  # texts
 WAIT = 120  # seconds until a test gives up
 # Random models get the tokenizer of a reasoning model, and are compared greedily.
 decodes_random_models_greedily = pytest.mark.filterwarnings(
-    "ignore::scaffolding_ext.workers.sampling_defaults.GreedyThinkingWarning"
+    "ignore::scaffolding_ext.workers.shared.sampling_defaults.GreedyThinkingWarning"
 )
 
 _COMMON = {"vocab_size": VOCABULARY, "initializer_range": 0.2, "tie_word_embeddings": False}

@@ -156,7 +156,7 @@ def test_the_fallback_refuses_a_window_shorter_than_a_request(windowed, max_seq_
     assert caught.value.key == "max_seq_len"
 
 
-@pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.sampling_defaults.GreedyThinkingWarning")
+@pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.shared.sampling_defaults.GreedyThinkingWarning")
 @pytest.mark.parametrize(("attn_implementation", "max_seq_len"), [("sdpa", 32), (None, None)])
 def test_a_model_with_a_window_is_served_exactly(windowed, attn_implementation, max_seq_len):
     worker = HuggingFaceWorker(windowed, attn_implementation=attn_implementation, max_seq_len=max_seq_len)

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from scaffolding_ext.workers.huggingface.waiter import Waiter
-from scaffolding_ext.workers.streaming import NEVER
+from scaffolding_ext.workers.shared.streaming import NEVER
 
 
 class Progress:

@@ -27,7 +27,7 @@ from scaffolding_ext.workers.openai.lost_ids import LostIds
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import Piece
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
-from scaffolding_ext.workers.streaming import NEVER
+from scaffolding_ext.workers.shared.streaming import NEVER
 
 MODEL = "tinylm/draft"
 QUESTION = "Start with 5. Add 3 to it."

@@ -10,7 +10,7 @@ import pytest
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.workers.sampling_defaults import SamplingDefaults
+from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 from scaffolding_ext.workers.trtllm.sampling import sampling_arguments
 
 KNOWN = (

@@ -19,7 +19,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.workers.streaming import OpenStreams
+from scaffolding_ext.workers.shared.streaming import OpenStreams
 
 
 class Opening(ScriptedWorker):

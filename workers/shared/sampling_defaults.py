@@ -14,7 +14,7 @@ from scaffolding_ext.prompts.family_choice import config_of, thinking_mark
 from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import Purpose, purpose_of
-from scaffolding_ext.workers.task_reading import integer, number
+from scaffolding_ext.workers.shared.task_reading import integer, number
 
 _PACKAGE = Path(scaffolding_ext.__file__).parent
 

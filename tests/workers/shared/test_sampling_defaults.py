@@ -16,7 +16,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import PROBE, set_purpose
-from scaffolding_ext.workers.sampling_defaults import GreedyThinkingWarning, GreedyWatch, SamplingDefaults
+from scaffolding_ext.workers.shared.sampling_defaults import GreedyThinkingWarning, GreedyWatch, SamplingDefaults
 
 MODEL = "tinylm/draft"
 

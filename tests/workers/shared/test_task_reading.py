@@ -7,7 +7,7 @@ from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.tasks import ScoreTask
 
 tokenizers = pytest.importorskip("tokenizers")
-from scaffolding_ext.workers.task_reading import TaskReader  # noqa: E402  (after the skip)
+from scaffolding_ext.workers.shared.task_reading import TaskReader  # noqa: E402  (after the skip)
 
 VOCABULARY = {token: number for number, token in enumerate(["a", "b", "c", "ab", "abc", "bc"])}
 MERGES = [("a", "b"), ("ab", "c"), ("b", "c")]
