@@ -190,6 +190,10 @@ class BaseController(Controller):
         """Prompt and generated tokens that one task of the worker of that tag may have; None where it does not say."""
         return self._capabilities.get(tag.value, UNBOUND).context_len
 
+    def tokens_per_block(self, tag: WorkerTag) -> int | None:
+        """Tokens of a block of KV that requests of the worker of that tag share; None where it says of none."""
+        return self._capabilities.get(tag.value, UNBOUND).tokens_per_block
+
     def bind_as(self, other: BaseController) -> None:
         """Give the controller the capabilities that another controller was bound with."""
         self._capabilities = other._capabilities

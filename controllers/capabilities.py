@@ -20,12 +20,15 @@ class Capabilities(NamedTuple):
         context_len: Prompt and generated tokens that one of its tasks may have; None where it does not say.
         streamed_tasks: Those of the task types whose output it can stream to the caller.
         server_budget: What is known of its server's thinking budget; None where it has no server that could keep one.
+        tokens_per_block: Of its KV, whose whole blocks requests that begin alike share; None where they share none, or
+            it does not say.
     """
 
     tasks: frozenset[type[Any]]
     context_len: int | None
     streamed_tasks: frozenset[type[Any]]
     server_budget: ServerBudget | None = None
+    tokens_per_block: int | None = None
 
     @classmethod
     def of(cls, worker: Worker) -> Capabilities:
@@ -33,7 +36,7 @@ class Capabilities(NamedTuple):
         handlers = worker.task_handlers
         streamed = (task_type for task_type, handler in handlers.items() if not _asks_for_a_queue(task_type, handler))
         told = getattr(worker, "max_seq_len", None), frozenset(streamed), getattr(worker, "server_budget", None)
-        return cls(frozenset(handlers), *told)
+        return cls(frozenset(handlers), *told, getattr(worker, "tokens_per_block", None))
 
 
 def _asks_for_a_queue(task_type: type[Any], handler: Any) -> bool:

@@ -21,6 +21,7 @@ from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander, expander_from
 from scaffolding_ext.controllers.tree.gates.settings import Gates
+from scaffolding_ext.controllers.tree.held_blocks import HeldBlocks
 from scaffolding_ext.controllers.tree.parts import part_from
 from scaffolding_ext.controllers.tree.score import CheckerScorer, Scorer, scorer_from
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
@@ -37,6 +38,7 @@ from scaffolding_ext.prompts.sampling_params import (
 )
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import (
     search_expanders,
@@ -200,8 +202,8 @@ class SearchController(BaseController):
         )
         search = _Search(self, root)
         try:
-            yield from search.meter.watch(search.grow())
-            winner = yield from search.answer()
+            yield from search.watched(search.meter.watch(search.grow()))
+            winner = yield from search.watched(search.answer())
         finally:
             search.record_tree()
         search.write_out(task, winner)
@@ -243,10 +245,16 @@ class _Search:
         self._known = AnswerClasses()
         self._reason = "unfinished"
         self._most_held = 0
+        tokens_per_block = controller.tokens_per_block(WorkerTag.GENERATION)
+        self._blocks = None if tokens_per_block is None else HeldBlocks(tokens_per_block)
         self._closings: dict[tuple[int, ...], tuple[Prefix, str]] = {}
         self._winner: Branch | None = None
         self._program = current_program()
         self._section = type(controller).__name__
+
+    def watched(self, work: ControllerGenerator) -> ControllerGenerator:
+        """Work of the search, whose blocks of KV are counted where the worker says how long one is."""
+        return work if self._blocks is None else relay(work, watch=self._blocks)
 
     def grow(self) -> ControllerGenerator:
         """Rounds until the strategy, a stop or the budget ends the search."""
@@ -325,6 +333,10 @@ class _Search:
         """Say in the trace how far the search came; of a search that is given up, too."""
         if self._program is None:
             return
+        blocks = None if self._blocks is None else self._blocks.most
+        if blocks is not None:
+            self._program.ledger.hold(blocks)
+        held = {"most_tokens_held": self._most_held, **({} if blocks is None else {"most_blocks_held": blocks})}
         self._program.trace.record(
             "tree",
             strategy=type(self._parts.strategy).__name__,
@@ -334,7 +346,7 @@ class _Search:
             depth=max((node.depth for node in self._nodes), default=0),
             winner=None if self._winner is None else self._winner.path,
             best=min(self._nodes, key=lambda node: (-_value(node), node.path)).path if self._nodes else None,
-            most_tokens_held=self._most_held,
+            **held,
             spent=self._spent()._asdict(),
         )
         self._program.figures.publish(
@@ -343,7 +355,7 @@ class _Search:
             nodes=len(self._nodes),
             leaves=len(self._leaves),
             depth=max((node.depth for node in self._nodes), default=0),
-            most_tokens_held=self._most_held,
+            **held,
         )
 
     def _exit_reason(self, winner: Branch) -> str:

@@ -20,6 +20,7 @@ W = TypeVar("W", bound="BaseWorker")
 _TOLD = (
     "model",
     "max_seq_len",
+    "tokens_per_block",
     "tokenizer_fingerprint",
     "chat_template",
     "max_num_logprobs",

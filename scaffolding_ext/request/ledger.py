@@ -31,16 +31,19 @@ class Ledger:
             holds them, too.
         num_unmetered_tasks: Tasks whose worker told nothing from which tokens could be counted.
         queue_seconds: How long the program's requests waited in engines that tell, all together.
+        most_blocks_held: Most blocks of KV that one of the program's searches held at once; None where it ran none, or
+            the worker does not say how long a block is.
     """
 
     # Counts are kept as plain tuples: unlike named ones, the garbage collector need not look at them.
-    __slots__ = ("_counts", "num_suffix_tokens", "num_unmetered_tasks", "queue_seconds")
+    __slots__ = ("_counts", "most_blocks_held", "num_suffix_tokens", "num_unmetered_tasks", "queue_seconds")
 
     def __init__(self) -> None:
         self._counts: dict[Purpose, tuple[int, int, int]] = {}
         self.num_suffix_tokens = 0
         self.num_unmetered_tasks = 0
         self.queue_seconds = 0.0
+        self.most_blocks_held: int | None = None
 
     @property
     def by_purpose(self) -> dict[Purpose, TokenCounts]:
@@ -90,6 +93,10 @@ class Ledger:
             self.add(purpose, -decoded, 0, -reused)
             self.add(to, decoded, 0, reused)
 
+    def hold(self, num_blocks: int) -> None:
+        """Say that one of the program's searches held so many blocks of KV at once."""
+        self.most_blocks_held = max(self.most_blocks_held or 0, num_blocks)
+
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable copy."""
         return {
@@ -98,6 +105,7 @@ class Ledger:
             "num_unmetered_tasks": self.num_unmetered_tasks,
             **({"num_suffix_tokens": self.num_suffix_tokens} if self.num_suffix_tokens else {}),
             **({"queue_seconds": round(self.queue_seconds, 6)} if self.queue_seconds else {}),
+            **({} if self.most_blocks_held is None else {"most_blocks_held": self.most_blocks_held}),
         }
 
 

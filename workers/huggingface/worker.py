@@ -92,6 +92,7 @@ class HuggingFaceWorker(ChatWorker):
         model: The served model, by the name that was given.
         chat_template: How the model's prompts are rendered; None where it has no template.
         max_seq_len: Prompt and generated tokens of one request at most.
+        tokens_per_block: Of the KV that requests share; None where `enable_block_reuse` is off.
     """
 
     def __init__(
@@ -175,6 +176,7 @@ class HuggingFaceWorker(ChatWorker):
         )
         self.max_seq_len = limits.max_seq_len
         self._tokens_per_block = tokens_per_block
+        self.tokens_per_block = tokens_per_block if enable_block_reuse else None
         vocab_size = network.get_input_embeddings().weight.shape[0]
         defaults = SamplingDefaults.of_model(model_folder(model))
         self.default_temperature = defaults.temperature

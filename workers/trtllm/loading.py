@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,6 +49,13 @@ class LoadedLlm(NamedTuple):
     def argument(self, name: str) -> Any:
         """An argument that the LLM was loaded with; None if this release has no argument of that name."""
         return getattr(getattr(self.llm, "args", None), name, None)
+
+    @property
+    def tokens_per_block(self) -> int | None:
+        """Of the KV that requests share; None where they share none, or an engine was built."""
+        config = self.argument("kv_cache_config")
+        get = config.get if isinstance(config, Mapping) else functools.partial(getattr, config)
+        return get("tokens_per_block", None) if self.reuses_blocks and self.engine is None else None
 
 
 def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, llm_args: Mapping[str, Any]) -> LoadedLlm:

@@ -85,6 +85,7 @@ class TRTLLMWorker(ChatWorker):
     Attributes:
         model: The name by which its tokenizer is found.
         max_seq_len: Prompt and generated tokens of one request at most; None where it is unknown.
+        tokens_per_block: Of the KV that requests share; None where they share none, or it is unknown.
         refused: Names of task types that the worker does not serve, and the reason for each.
     """
 
@@ -130,6 +131,7 @@ class TRTLLMWorker(ChatWorker):
         self.model = self._loaded.model
         self.unordered = None if self._loaded.orders_by_priority else NO_ORDER
         self.max_seq_len = self._loaded.max_seq_len
+        self.tokens_per_block = self._loaded.tokens_per_block
         self.default_temperature = self._loaded.defaults.temperature
         backend = self._loaded.tokenizer.backend_tokenizer
         self._reader = TaskReader(backend, self._loaded.vocab_size, self.max_seq_len)

@@ -55,7 +55,7 @@ def args_of(worker: TRTLLMWorker) -> Any:
 def test_an_engine_serves_with_what_it_was_built_for(engine_dir: str) -> None:
     ids = load_tokenizer(MODEL)("Start with 5. Apply a+3,b-2. Find the total.").input_ids
     with TRTLLMWorker.from_engine(engine_dir, MODEL) as worker, HuggingFaceWorker(MODEL) as reference:
-        assert (worker.model, worker.max_seq_len) == (MODEL, 256)
+        assert (worker.model, worker.max_seq_len, worker.tokens_per_block) == (MODEL, 256, None)
         generated = GenerationTask(input_tokens=ids, max_tokens=5, num_logprobs=2)
         asyncio.run(worker.run_task(generated))
         assert len(generated.logprobs) == len(generated.output_tokens or ()) == 5
@@ -145,6 +145,19 @@ def test_what_else_the_kv_cache_is_told_goes_to_the_llm() -> None:
         config = args_of(worker).kv_cache_config
         assert (config.dtype, config.free_gpu_memory_fraction, config.enable_block_reuse) == ("fp8", 0.4, True)
         assert (config.host_cache_size, config.secondary_offload_min_priority) == (1 << 30, 30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tokens_per_block"),
+    [
+        ({}, 32),
+        ({"llm_args": {"kv_cache_config": {"tokens_per_block": 64}}}, 64),
+        ({"enable_block_reuse": False}, None),  # no request shares a block
+    ],
+)
+def test_the_worker_says_how_long_a_shared_block_is(arguments: dict[str, Any], tokens_per_block: int | None) -> None:
+    with TRTLLMWorker(MODEL, **arguments) as worker:
+        assert worker.tokens_per_block == tokens_per_block
 
 
 def test_devices_of_one_worker_are_not_those_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
