@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from scaffolding_ext.tinylm.embedded import model_folder
-from scaffolding_ext.tinylm.network import Network
-from scaffolding_ext.tinylm.tokenizer import EmbeddedTokenizer
+torch = pytest.importorskip("torch")
+
+from scaffolding_ext.tinylm.embedded import model_folder  # noqa: E402
+from scaffolding_ext.tinylm.network import Network  # noqa: E402
+from scaffolding_ext.tinylm.tokenizer import EmbeddedTokenizer  # noqa: E402
 
 MODELS = ("tinylm/draft", "tinylm/target")
 TURNS = [

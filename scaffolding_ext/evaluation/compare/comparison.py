@@ -210,7 +210,7 @@ def _warnings(baseline: Run, run: Run, pairs: Pairing) -> list[str]:
 
 def _warnings_of_pairs(baseline: Run, run: Run, pairs: Pairing) -> list[str]:
     found = [
-        f"{len(one.keys) - len(pairs.keys)} samples that only {one.name} has are left out"
+        f"samples that only {one.name} has: {len(one.keys) - len(pairs.keys)}; they are left out"
         for one in (baseline, run)
         if len(one.keys) > len(pairs.keys)
     ]
