@@ -60,8 +60,9 @@ def recorded(study: str, minutes: int, names: tuple[str, ...], *, draws: bool = 
 STUDIES: Mapping[str, Study] = {
     "dynasor": Study("studies.dynasor", 100, stores=True, draws=True),
     "stopping": Study("studies.stopping --seed 4101 --num_live 400", 60, stores=True, draws=True),
+    "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
     "voting": Study("studies.voting --num_problems 400 --seed 5", 100, draws=True),
-    "load": Study("studies.load --num_problems 64 --load 1 --load 64 --shape chain", 10),
+    "load": Study("studies.load --num_problems 64 --load 1 --load 64 --shape chain --mode stream", 5),
     "load_http": Study(
         "studies.load --over_http --num_problems 64 --model tinylm/draft --shape chain --mode stream"
         " --load 1 --load 64",
