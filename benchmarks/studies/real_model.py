@@ -3,9 +3,9 @@
     python -m benchmarks.studies.real_model --model FOLDER --store STORE --plot_path frontier.png --json
 
 *Tasks*: which easy tasks the model is right on in 20 to 80 %, with worked examples before the question and without.
-*Chains*: on some of these tasks chains are recorded with a look every few tokens, greedy, at the temperature that the
-model's makers recommend and at a higher one; every stopping rule is played on them, against whole chains, the fixed cut
-that decodes as many tokens, and random exits. *Votes*: eight samples a question, voted on by each rule and stopped
+*Chains*: on some of these tasks chains are recorded with a look every few tokens, greedily and as the model's makers
+recommend to sample; every stopping rule is played on them, against whole chains, the fixed cut that decodes as many
+tokens, and random exits. *Votes*: eight samples a question at a higher temperature, voted on by each rule and stopped
 early, against one greedy chain and smaller votes.
 
 The worked examples think, then check what they thought, and then answer in a box; the model does as they do.
@@ -100,7 +100,7 @@ class Way(NamedTuple):
     num_epochs: int
 
 
-WAYS = {"greedy": Way(0.0, 1.0, 1), "recommended": Way(0.2, 0.9, 2), "drawn": Way(HOT, 1.0, 1)}
+WAYS = {"greedy": Way(0.0, 1.0, 1), "recommended": Way(0.2, 0.9, 2)}
 POOLED = "all chains"
 OURS, DEFAULT, PLAIN_TWO = "all of 2 equal and confidence 0.9", "consecutive 3", "consecutive 2"
 RULES: Mapping[str, Rule] = {
