@@ -20,7 +20,6 @@ STALE = (  # files that are older than what names their commit: they go from her
     "demo_seed0",
     "demo_seed1",
     "kv_sharing",
-    "load",
     "voting",
 )
 SAID = "Saves 24.5 % (10.5 to 38.3)<!--mine: saved @ x100 .1--> of commit 0123456789, not run since<!--mine-->."
