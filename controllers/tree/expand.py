@@ -13,6 +13,7 @@ from scaffolding_ext.controllers.capabilities import refuse_worker
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk
 from scaffolding_ext.controllers.tree.branch import Beginnings, Branch
 from scaffolding_ext.controllers.tree.hints import PACKAGED_HINTS, hints_of, in_turn
+from scaffolding_ext.controllers.tree.in_time import InTime
 from scaffolding_ext.controllers.tree.parts import part_from
 from scaffolding_ext.controllers.tree.phrasings import (
     REFINE,
@@ -71,6 +72,7 @@ class Expander(BaseController):
         reads_logprobs: Whether pieces bring log-probabilities; the search says so.
         drops_ended: Whether nobody reads on behind what is written to its end, so that its KV may go first; the search
             says so.
+        in_time: Knows whether the search's time is over: what has no output then has not grown; the search sets it.
 
     Raises:
         ConfigError: An argument is outside its range.
@@ -80,6 +82,7 @@ class Expander(BaseController):
     refines = False
     reads_logprobs = True
     drops_ended = False
+    in_time: InTime | None = None
 
     def __init__(
         self,
@@ -117,6 +120,10 @@ class Expander(BaseController):
             steps: Where a step ends; None: at the position. A branch with `to_end` goes on over ends of steps.
         """
         raise TypeError(f"{type(self).__name__} must implement write()")
+
+    def _is_missing(self, output: object) -> bool:
+        """Whether there is no output since the search's time is over."""
+        return output is None and self.in_time is not None and self.in_time.is_late
 
 
 class WorkerExpander(Expander):
@@ -185,8 +192,11 @@ class WorkerExpander(Expander):
                 ask_logprobs([piece for _, piece in asked])
             yield [piece for _, piece in asked]
             for branch, piece in asked:
-                yield from saw(branch, piece)
+                if not self._is_missing(piece.output_str):
+                    yield from saw(branch, piece)
         for branch, piece in asked:
+            if self._is_missing(piece.output_str):
+                continue
             if steps is not None and not branch.to_end:
                 steps.close(piece, own_stops)
             branch.chain.absorb()
@@ -208,7 +218,8 @@ class WorkerExpander(Expander):
         tasks = [_branch_task(group, self.least_similarity, self.drops_ended) for group in groups]
         yield tasks
         for task, group in zip(tasks, groups, strict=True):
-            _write_back(task, group)
+            if not self._is_missing(task.outputs):
+                _write_back(task, group)
 
 
 class RefineExpander(WorkerExpander):
@@ -304,6 +315,8 @@ class ControllerExpander(Expander):
         process.branch_paths = [(*path, *branch.path) for branch in branches]
         yield process
         for branch, piece in zip(branches, pieces, strict=True):
+            if self._is_missing(piece.output_str):
+                continue
             text, ids, fields = output_of(piece), piece.output_tokens, piece.customized_result_fields
             reason = "length" if fields.get("exit_reason") == "length" else "stop"
             yield from saw(branch, piece)

@@ -22,6 +22,7 @@ from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander, expander_from
 from scaffolding_ext.controllers.tree.gates.settings import Gates
 from scaffolding_ext.controllers.tree.held_blocks import HeldBlocks
+from scaffolding_ext.controllers.tree.in_time import InTime
 from scaffolding_ext.controllers.tree.parts import part_from
 from scaffolding_ext.controllers.tree.score import CheckerScorer, Scorer, scorer_from
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
@@ -37,6 +38,7 @@ from scaffolding_ext.prompts.sampling_params import (
     set_sampling_params,
 )
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol.limited_step import LimitedStep
 from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.worker_tags import WorkerTag
@@ -65,6 +67,7 @@ TEMPLATE_LEN = 64  # tokens around a solution that is refined
 ANSWER_LEN = 48  # tokens of an answer that is asked for
 SLICE_LEN = 32  # tokens between two looks at the clock, at least
 SCORE_DIGITS = 4  # that decide: the last ones of a log-probability depend on what else was in the batch
+SPARE = 0.5  # of a search's seconds, for which a verdict or a forced answer is waited for even if they are over
 MOST_CLOSED = 16  # open leaves that are asked for their answers, where no solution has ended
 
 
@@ -202,7 +205,7 @@ class SearchController(BaseController):
         )
         search = _Search(self, root)
         try:
-            yield from search.watched(search.meter.watch(search.grow()))
+            yield from search.watched(search.meter.watch(search.grow_in_time()))
             winner = yield from search.watched(search.answer())
         finally:
             search.record_tree()
@@ -247,6 +250,7 @@ class _Search:
         self._most_held = 0
         tokens_per_block = controller.tokens_per_block(WorkerTag.GENERATION)
         self._blocks = None if tokens_per_block is None else HeldBlocks(tokens_per_block)
+        self._in_time = controller.expander.in_time = InTime(self._seconds_left)
         self._closings: dict[tuple[int, ...], tuple[Prefix, str]] = {}
         self._winner: Branch | None = None
         self._program = current_program()
@@ -256,7 +260,25 @@ class _Search:
         """Work of the search, whose blocks of KV are counted where the worker says how long one is."""
         return work if self._blocks is None else relay(work, watch=self._blocks)
 
-    def grow(self) -> ControllerGenerator:
+    def grow_in_time(self) -> ControllerGenerator:
+        """Rounds until the search ends, or until its seconds are over; what is late then is given up."""
+        if self._parts.budget.seconds is None:
+            yield from self._grow()
+            return
+        yield from self._in_time.limit(self._grow())
+        if self._in_time.is_late:
+            self._reason = "budget"
+            self._cut([node for node in self._nodes if not node.chain.num_generated])
+            self._leaves = [node for node in self._nodes if node.is_whole and not node.is_cut]
+            record("late", paths=[node.path for node in self._nodes if node.is_cut])
+
+    def _seconds_left(self) -> float:
+        """How long a step that begins now may be waited for; what is written must be judged, and end in an answer."""
+        seconds = self._parts.budget.seconds or 0.0
+        left = seconds - (elapsed() - self._began)
+        return left if self._in_time.keeps_rest else max(left, SPARE * seconds)
+
+    def _grow(self) -> ControllerGenerator:
         """Rounds until the strategy, a stop or the budget ends the search."""
         nodes = self._asked()
         while nodes:
@@ -271,7 +293,7 @@ class _Search:
             if ended and self._parts.stops and (yield from self._is_enough()):
                 self._reason = "stopped"
                 break
-            if self._parts.budget.used(self._spent()) >= 1:
+            if self._in_time.is_late or self._parts.budget.used(self._spent()) >= 1:
                 self._reason = "budget"
                 break
             nodes = self._asked()
@@ -290,10 +312,10 @@ class _Search:
         parts = self._parts
         written = [node for node in self._nodes if not node.is_cut]
         if not written:
-            raise NoOutputError(f"the search wrote nothing within its budget ({parts.budget}); give it more")
+            raise _nothing_written(parts.budget)
         candidates = self._leaves
         if not candidates:
-            parents = {id(node.parent) for node in self._nodes}
+            parents = {id(node.parent) for node in written}
             frontier = [node for node in written if id(node) not in parents]
             candidates = sorted(frontier, key=lambda node: (-_value(node), node.path))[:MOST_CLOSED]
         if parts.insist_on_answer:
@@ -304,7 +326,10 @@ class _Search:
             yield from self._close(missing)
         classes = yield from classify(parts, [node.answer for node in candidates], self._known)
         leaves = self._seen(candidates, classes)
-        self._winner = candidates[parts.selector.choose(leaves)]
+        winner = candidates[parts.selector.choose(leaves)]
+        if self._in_time.is_late and not winner.chain.text and winner.answer is None:
+            raise _nothing_written(parts.budget)
+        self._winner = winner
         self._record_selected(self._judged, [self._winner])
         record(
             "answer",
@@ -390,7 +415,7 @@ class _Search:
         open_ones = [node for node in going if not node.is_whole]
         positions = self._positions(open_ones)
         steps = None if all(node.to_end for node in open_ones) else self._parts.steps
-        if self._parts.budget.seconds is None or type(expander) is not WorkerExpander:
+        if self._parts.budget.seconds is None:
             yield from expander.write(open_ones, positions, steps)
         else:
             yield from self._write_in_time(open_ones, positions, steps)
@@ -417,25 +442,41 @@ class _Search:
         A slice takes at most half of the seconds that are left, as the one before it says, but is never shorter than
         `SLICE_LEN` tokens.
         """
-        budget, length = self._parts.budget, SLICE_LEN
+        expander, length = self._parts.expander, SLICE_LEN
+        in_slices = type(expander) is WorkerExpander
         ends = tuple(steps.texts) if steps is not None else ()
         going = list(zip(nodes, positions, strict=True))
+        self._in_time.keeps_rest = True
         while going:
             began = elapsed()
-            targets = [min(position, node.chain.num_tokens + length) for node, position in going]
-            yield from self._parts.expander.write([node for node, _ in going], targets, steps)
+            starts = [node.chain.num_tokens for node, _ in going]
+            targets = [
+                min(position, start + length) if in_slices else position
+                for (_, position), start in zip(going, starts, strict=True)
+            ]
+            yield from expander.write([node for node, _ in going], targets, steps)
             going = [
                 (node, position)
-                for (node, position), target in zip(going, targets, strict=True)
+                for (node, position), start, target in zip(going, starts, targets, strict=True)
                 if not node.is_whole
-                and node.chain.num_tokens == target < position
-                and (node.to_end or not ends or not node.chain.text.endswith(ends))
+                and (
+                    (self._in_time.is_late and node.chain.num_tokens == start)
+                    or (
+                        node.chain.num_tokens == target < position
+                        and (node.to_end or not ends or not node.chain.text.endswith(ends))
+                    )
+                )
             ]
-            left = (budget.seconds or 0.0) - (elapsed() - self._began)
-            if left <= 0:
+            left = self._seconds_left()
+            if left <= 0 or self._in_time.is_late or not in_slices:
                 break
             length = max(SLICE_LEN, int(length * min(2.0, left / 2 / max(elapsed() - began, 1e-6))))
-        late = [node for node, _ in going]
+        self._in_time.keeps_rest = False
+        self._cut([node for node, _ in going])
+
+    def _cut(self, nodes: Sequence[Branch]) -> None:
+        """Drop nodes that are late, unless there is nothing else."""
+        late = [node for node in nodes if not node.is_cut]
         if late and len(late) < sum(not node.is_cut for node in self._nodes):
             for node in late:
                 node.is_cut = True
@@ -520,9 +561,13 @@ class _Search:
             asked.append(asking(node.prompt, prefix, close, {"max_tokens": ANSWER_LEN, "temperature": 0.0}))
         if not asked:
             return
-        yield asked
+        if self._parts.budget.seconds is None:
+            yield asked
+        else:
+            yield LimitedStep(asked, self._seconds_left())
         for node, task in zip(nodes, asked, strict=True):
-            node.answer = forced_answer(task)
+            is_late = task.output_str is None and self._parts.budget.seconds is not None
+            node.answer = None if is_late else forced_answer(task)
         record("force", paths=[node.path for node in nodes], answers=[node.answer for node in nodes])
 
     def _seen(self, nodes: Sequence[Branch], classes: Sequence[int]) -> list[Leaf]:
@@ -548,6 +593,10 @@ class _Search:
         left = self._parts.budget.nodes_left(self._spent())
         share = self._leaders[-1][1] if self._leaders else 0.0
         return Progress(type(self._parts).__name__, len(self._nodes), left or 0, share)
+
+
+def _nothing_written(budget: Budget) -> NoOutputError:
+    return NoOutputError(f"the search wrote nothing within its budget ({budget}); give it more")
 
 
 def _value(node: Branch) -> float:

@@ -35,7 +35,9 @@ class Budget:
         tokens: Decoded tokens, those of judges and of look-aheads included. The last step is cut to what is left.
         computed_tokens: Decoded and read tokens.
         seconds: Since the search began. Where the worker `generation` writes, a round is written in slices of at least
-            32 tokens; steps that are not done when the seconds are over are dropped, unless there are no others.
+            32 tokens; steps that are not done when the seconds are over are cancelled and dropped, unless there are no
+            others. A verdict or a forced answer is waited for half of the seconds, even if they are over by then.
+            Under TensorRT-LLM's host nothing is cancelled: the search ends with the slice that runs.
 
     Raises:
         ConfigError: A limit is not above 0, or there is none.

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
+from scaffolding_ext.host import timeouts
 from scaffolding_ext.protocol import (
     ChatTask,
     ExecutionScope,
@@ -17,6 +18,7 @@ from scaffolding_ext.protocol import (
     Worker,
     current_scope,
 )
+from scaffolding_ext.protocol.limited_step import LimitedStep
 from scaffolding_ext.protocol.notes import TaskNotes, notes_of, set_notes
 from scaffolding_ext.protocol.worker import BaseWorker
 from scaffolding_ext.protocol.worker_tags import tag_name, tag_names, worker_for
@@ -91,7 +93,9 @@ class Dispatcher:
                 if work.__class__ is list or isinstance(work, (list, tuple)):
                     for task in work:
                         self._prepare(task, result)
-                    if len(work) == 1:
+                    if work.__class__ is not list and isinstance(work, LimitedStep):
+                        await self._run_in_time(work)
+                    elif len(work) == 1:
                         await self._run_task(work[0])
                     elif not work:  # a controller that works for long lets others have their turn
                         await asyncio.sleep(0)
@@ -119,6 +123,32 @@ class Dispatcher:
         await _Group().all_or_none(
             self.drive, [(branch, result, child) for branch, child in zip(process.sub_gens, scopes, strict=True)]
         )
+
+    async def _run_in_time(self, step: LimitedStep) -> None:
+        """Run a step's tasks until its time is over; then cancel those that still run.
+
+        A worker that does not react within the grace goes on for nobody.
+        """
+        if step.seconds <= 0:
+            step.is_given_up = bool(step)
+            return
+        running = asyncio.ensure_future(_Group().all_or_none(self._run_task, [(task,) for task in step]))
+        try:
+            await asyncio.wait((running,), timeout=step.seconds)
+            if not running.done():
+                step.is_given_up = True
+                running.cancel()
+                await asyncio.wait((running,), timeout=timeouts.GRACE_SECONDS)
+        except asyncio.CancelledError:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            raise
+        if not step.is_given_up:
+            running.result()
+        elif running.done():
+            _forget(running)
+        else:
+            running.add_done_callback(_forget)
 
     def _prepare(self, task: Any, result: ScaffoldingResult) -> None:
         kind = task.__class__
@@ -169,6 +199,12 @@ class Dispatcher:
             except Exception as error:  # the request has ended: nobody can act on it but the loop's handler
                 message = f"{type(worker).__name__}.on_scope_end failed"
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+
+
+def _forget(running: asyncio.Future[None]) -> None:
+    """Take note of how work for nobody ended, so that the loop does not report an error that nobody reads."""
+    if not running.cancelled():
+        running.exception()
 
 
 def each_once(workers: Mapping[Any, Worker]) -> list[Worker]:

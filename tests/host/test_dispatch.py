@@ -1,5 +1,6 @@
 """How work is dispatched: tags, branches, scopes, seeds, streams and task collections."""
 
+import asyncio
 import copy
 import threading
 from enum import Enum
@@ -9,7 +10,8 @@ import pytest
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.native_generation import NativeGenerationController
-from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
+from scaffolding_ext.errors import InvalidYieldError, RequestCancelledError, TaskError, UnknownWorkerTagError
+from scaffolding_ext.host import timeouts
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import (
     Controller,
@@ -24,6 +26,8 @@ from scaffolding_ext.protocol import (
     current_scope,
     with_task_collection,
 )
+from scaffolding_ext.protocol.limited_step import LimitedStep
+from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import Gate, ScriptedWorker
 
@@ -270,3 +274,94 @@ def test_a_task_that_streams_to_the_caller_can_be_copied(host):
 
     with host(Copying()) as llm:
         assert llm.generate("x").outputs[0].text == "X"
+
+
+class Limited(BaseController):
+    """Asks for tasks in a step that has so many seconds, and then says what came of them."""
+
+    def __init__(self, seconds, prompts=("a", "b")):
+        super().__init__()
+        self.seconds, self.prompts, self.steps = seconds, prompts, []  # one list for all clones
+
+    def run(self, task, **kwargs):
+        tag = WorkerTag.GENERATION
+        step = LimitedStep([GenerationTask(worker_tag=tag, input_str=prompt) for prompt in self.prompts], self.seconds)
+        self.steps.append(step)
+        yield step
+        task.output_str = "+".join(str(each.output_str) for each in step)
+
+
+def text_of(controller, worker):
+    with ScaffoldingLlm(controller, {"generation": worker}) as llm:
+        return llm.generate("x", timeout=WAIT).outputs[0].text
+
+
+def test_a_step_that_is_done_in_time_is_as_any_other():
+    controller = Limited(WAIT)
+    assert text_of(controller, ScopeListener()) == "A+B"
+    assert not controller.steps[0].is_given_up
+    assert text_of(Limited(WAIT, prompts=()), ScopeListener()) == ""
+
+
+def test_a_step_whose_time_is_over_is_given_up_and_what_was_done_by_then_stays():
+    gate = Gate()
+
+    async def hold(task):
+        if task.input_str == "a":
+            await gate(task)
+
+    controller = Limited(0.05)
+    assert text_of(controller, ScopeListener(hold)) == "None+B"
+    gate.wait_for_cancelled()
+    assert controller.steps[0].is_given_up
+
+
+def test_without_time_nothing_is_run():
+    worker = ScopeListener()
+    controller = Limited(0)
+    assert text_of(controller, worker) == "None+None"
+    assert worker.tasks == []
+    assert controller.steps[0].is_given_up
+
+
+def test_a_task_that_fails_in_time_fails_the_request():
+    with pytest.raises(TaskError, match="out of luck"):
+        text_of(Limited(WAIT), ScriptedWorker(lambda task: Boom("out of luck")))
+
+
+def test_a_cancelled_request_cancels_its_limited_step():
+    gate = Gate()
+    with ScaffoldingLlm(Limited(WAIT), {"generation": ScopeListener(gate)}) as llm:
+        result = llm.generate_async("x")
+        gate.wait_for(2)
+        result.cancel()
+        gate.wait_for_cancelled(2)
+        assert isinstance(result.exception(WAIT), RequestCancelledError)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_worker_that_goes_on_although_it_was_cancelled_works_for_nobody(monkeypatch, fails):
+    monkeypatch.setattr(timeouts, "GRACE_SECONDS", 0.05)
+    release, is_over = threading.Event(), threading.Event()
+
+    class Stubborn(ScriptedWorker):
+        async def _generate(self, task):
+            while not release.is_set():
+                try:
+                    await asyncio.sleep(0.01)
+                except asyncio.CancelledError:
+                    continue
+            is_over.set()
+            if fails:
+                raise Boom("late")
+            task.output_str = "late"
+            return TaskStatus.SUCCESS
+
+        task_handlers: ClassVar = {GenerationTask: _generate}
+
+    with ScaffoldingLlm(Limited(0.05, prompts=("a",)), {"generation": Stubborn("x")}) as llm:
+        result = llm.generate("x", timeout=WAIT)
+        assert result.outputs[0].text == "None"
+        assert result.program.ledger.by_purpose.get(Purpose.CHAIN) is None
+        release.set()
+        assert is_over.wait(WAIT)

@@ -560,6 +560,134 @@ def test_steps_that_are_late_are_dropped_where_others_are_done(monkeypatch, even
     assert len(last["winner"]) == 1
 
 
+class NearEnd:
+    """Time that stands still, and is nearly over for steps that are asked for once a condition holds."""
+
+    def __init__(self, monkeypatch, seconds, condition):
+        self._began = False
+        self._seconds, self._condition = seconds, condition
+        monkeypatch.setattr(search_module, "elapsed", self._elapsed)
+        monkeypatch.setattr(search_module, "SPARE", 0.2 / seconds)
+
+    def _elapsed(self):
+        began, self._began = self._began, True
+        return self._seconds - 0.2 if began and self._condition() else 0.0
+
+
+class Stalls:
+    """Holds some tasks for ever, as the `before` of a worker; remembers which of them were cancelled."""
+
+    def __init__(self, which):
+        self.which, self.cancelled = which, []
+
+    async def __call__(self, task):
+        if self.which(task):
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                self.cancelled.append(task)
+                raise
+
+
+def test_a_step_that_stalls_is_cancelled_when_the_seconds_are_over_and_the_best_of_the_levels_above_wins(
+    monkeypatch, events
+):
+    stalls = Stalls(lambda task: type(task) is BranchTask and task.depth > 1)
+    worker = Stepper(before=stalls)
+    NearEnd(monkeypatch, 1000, lambda: worker.tasks)
+    result = searched(SearchController(Beam(4, 2), budget={"seconds": 1000}), worker)
+    tree = tree_of(result)
+    assert len(stalls.cancelled) == 2  # a task a parent
+    assert (tree["reason"], tree["num_nodes"], tree["num_leaves"]) == ("budget", 8, 0)
+    (late,) = events(result, "late")
+    assert len(late["paths"]) == 4
+    values = dict(zip(*(events(result, "select")[0][name] for name in ("paths", "values")), strict=True))
+    assert tree["winner"] == max(values, key=values.get)  # one of those whose children were late
+    assert (result.outputs[0].answer, result.exit_reason) == ("9", "length")
+    assert result.program.ledger.num_unmetered_tasks == 2
+
+
+def test_what_a_stalled_task_had_decoded_is_counted_as_discarded(monkeypatch):
+    class Slow(Stepper):
+        async def _branch(self, task):
+            if task.depth > 1:
+                set_token_counts(task, TokenCounts(7, 3))
+            return await super()._branch(task)
+
+        task_handlers = {**Stepper.task_handlers, BranchTask: _branch}  # noqa: RUF012
+
+    worker = Slow(before=Stalls(lambda task: type(task) is BranchTask and task.depth > 1))
+    NearEnd(monkeypatch, 1000, lambda: worker.tasks)
+    result = searched(SearchController(Beam(4, 2), budget={"seconds": 1000}), worker)
+    ledger = result.program.ledger
+    assert ledger.by_purpose[Purpose.DISCARDED].decoded == 2 * 7
+    assert ledger.num_unmetered_tasks == 0
+
+
+def test_what_was_done_beside_a_stalled_branch_counts(monkeypatch, events):
+    """A request a branch: one of four never ends."""
+    arrived = itertools.count()
+    stalls = Stalls(lambda task: next(arrived) == 2)
+    worker = Plain(before=stalls)
+    NearEnd(monkeypatch, 1000, lambda: True)
+    strategy = {"type": "BestOfN", "args": {"num_samples": 4}}
+    result = searched(SearchController(strategy, selector="vote", budget={"seconds": 1000}), worker)
+    assert len(stalls.cancelled) == 1
+    assert events(result, "late")[0]["paths"] == [(2,)]
+    assert events(result, "answer")[0]["paths"] == [(0,), (1,), (3,)]
+    assert all(answer is not None for answer in events(result, "answer")[0]["answers"])
+    assert tree_of(result)["num_leaves"] == 3
+
+
+def test_controllers_that_write_branches_are_given_up_likewise(monkeypatch, events):
+    arrived = itertools.count()
+    stalls = Stalls(lambda task: next(arrived) == 1)
+    worker = Plain(before=stalls)
+    NearEnd(monkeypatch, 1000, lambda: True)
+    strategy = {"type": "BestOfN", "args": {"num_samples": 3}}
+    writer = NativeGenerationController({"temperature": 0.7})
+    controller = SearchController(strategy, expander=writer, budget={"seconds": 1000})
+    result = searched(controller, worker)
+    assert len(stalls.cancelled) == 1
+    assert events(result, "late")[0]["paths"] == [(1,)]
+    assert result.outputs[0].answer is not None
+
+
+def test_where_the_first_step_stalls_the_answer_is_forced_out_of_the_question(monkeypatch):
+    worker = Stepper(before=Stalls(lambda task: type(task) is BranchTask))
+    NearEnd(monkeypatch, 1000, lambda: True)
+    result = searched(SearchController("Beam", budget={"seconds": 1000}), worker)
+    assert (result.outputs[0].answer, result.exit_reason) == ("9", "length")
+
+
+def test_where_everything_stalls_the_search_says_that_it_wrote_nothing(monkeypatch):
+    stalls = Stalls(lambda task: True)
+    worker = Stepper(before=stalls)
+    NearEnd(monkeypatch, 1000, lambda: True)
+    with pytest.raises(NoOutputError, match="the search wrote nothing within its budget"):
+        searched(SearchController("Beam", budget={"seconds": 1000}), worker)
+    assert {type(task) for task in stalls.cancelled} == {BranchTask, GenerationTask}
+
+
+def test_a_judge_that_stalls_ends_the_search_with_what_was_judged(monkeypatch, events):
+    gate = Gate()
+    judge = Failing(gate)
+    controller = SearchController("Rebase", RewardController(), budget={"seconds": 1000})
+    NearEnd(monkeypatch, 1000, lambda: judge.num >= 16)
+    result = searched(controller, workers={"reward": judge})
+    gate.wait_for_cancelled()
+    tree = tree_of(result)
+    assert tree["reason"] == "budget"
+    assert tree["num_nodes"] > 16
+    judged = {
+        path: value
+        for each in events(result, "select")
+        for path, value in zip(each["paths"], each["values"], strict=True)
+    }
+    assert judged[tree["best"]] == max(judged.values())
+    assert result.outputs[0].answer is not None
+
+
 def test_a_node_is_refined_as_a_whole_answer(events):
     worker = Stepper(num_steps=2)
     strategy = {"type": "AdaptiveBranching", "args": {"saturation": 1.0, "at_once": 1}}
