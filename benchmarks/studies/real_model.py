@@ -102,13 +102,13 @@ class Way(NamedTuple):
 
 WAYS = {"greedy": Way(0.0, 1.0, 1), "recommended": Way(0.2, 0.9, 2)}
 POOLED = "all chains"
-OURS, DEFAULT, PLAIN_TWO = "all of 2 equal and confidence 0.9", "consecutive 3", "consecutive 2"
+DEFAULT, DYNASOR, PLAIN_TWO = "all of 2 equal and confidence 0.9", "consecutive 3", "consecutive 2"
 RULES: Mapping[str, Rule] = {
     PLAIN_TWO: Consecutive(2),
-    DEFAULT: Consecutive(3),
+    DYNASOR: Consecutive(3),
     "confidence 0.9": AnswerConfidence(0.9),
     "confidence 0.95": AnswerConfidence(0.95),
-    OURS: AllOf([Consecutive(2), AnswerConfidence(0.9)]),
+    DEFAULT: AllOf([Consecutive(2), AnswerConfidence(0.9)]),
     "entropy": EntropyAfterThinking(),
 }
 MAIN_GAP = 8
@@ -266,7 +266,7 @@ def joined(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def add_rules(report: Report, name: str, pool: Pool, gaps: Sequence[int] = GAPS) -> dict[tuple[str, int], Judged]:
-    """What each rule is worth on these chains, and ours beside the others."""
+    """What each rule is worth on these chains, and the default beside Dynasor's."""
     questions, whole = pool.questions, pool.whole()
     report.difference(f"{name}, whole chains: accuracy", whole.right, questions=questions)
     report.difference(f"{name}, whole chains: decoded", whole.costs["decoded"], questions=questions)
@@ -277,9 +277,9 @@ def add_rules(report: Report, name: str, pool: Pool, gaps: Sequence[int] = GAPS)
         for rule in RULES:
             each = found[rule, gap] = pool.judged(RULES[rule], gap, report.rng)
             add_rule(report, f"{name}, {rule}, every {gap}", each, whole, questions)
-        ours = found[OURS, gap]
-        for other in (PLAIN_TWO, DEFAULT):
-            theirs, both = found[other, gap], f"{name}, {OURS} over {other}, every {gap}"
+        ours = found[DEFAULT, gap]
+        for other in (PLAIN_TWO, DYNASOR):
+            theirs, both = found[other, gap], f"{name}, {DEFAULT} over {other}, every {gap}"
             report.difference(
                 f"{both}: points", ours.outcome.right, theirs.outcome.right, questions=questions, scale=100
             )
@@ -315,21 +315,21 @@ def add_rule(report: Report, name: str, judged: Judged, whole: Outcome, question
 
 
 def add_bars(report: Report, found: Mapping[tuple[str, int], Judged], pool: Pool) -> None:
-    """Whether ours is at least as good as a cut and as agreement alone, and how many questions would show it."""
+    """Whether the default is at least as good as a cut and as Dynasor's rule, and how many questions would show it."""
     for name in (
-        f"{POOLED}, {OURS}, every {MAIN_GAP}: points over a fixed cut",
-        f"{POOLED}, {OURS} over {DEFAULT}, every {MAIN_GAP}: points over a cut, more than its",
+        f"{POOLED}, {DEFAULT}, every {MAIN_GAP}: points over a fixed cut",
+        f"{POOLED}, {DEFAULT} over {DYNASOR}, every {MAIN_GAP}: points over a cut, more than its",
     ):
         low = report.figures[name]["low"]
         report.bar(f"{name}, lower end", np.nan if low is None else low, ">=", MOST_LOST)
-    ours = found[OURS, MAIN_GAP]
+    ours = found[DEFAULT, MAIN_GAP]
     differences = ours.outcome.right - ours.cut_right
     if np.ptp(differences) > 0:
         needed = required_num_questions(
             differences, pool.questions, bar=MOST_LOST / 100, max_num_questions=100_000, rng=report.rng
         )
         if needed is not None:
-            report.figure(f"{OURS}: questions for power 0.9 against a cut less 2 points", needed)
+            report.figure(f"{DEFAULT}: questions for power 0.9 against a cut less 2 points", needed)
 
 
 # ---- votes

@@ -45,12 +45,12 @@ def played(rule: str, chains: Sequence[RecordedChain]) -> list[int]:
     return judged.outcome.exits.tolist()
 
 
-def test_our_rule_waits_until_equal_answers_are_sure() -> None:
+def test_the_default_rule_waits_until_equal_answers_are_sure() -> None:
     chains = [chain("a", [WRONG, WRONG, RIGHT, RIGHT], [0.5, 0.5, 0.95, 0.95])]
     assert played(real_model.PLAIN_TWO, chains) == [1]
-    assert played(real_model.DEFAULT, chains) == [-1]
+    assert played(real_model.DYNASOR, chains) == [-1]
     assert played("confidence 0.9", chains) == [2]
-    assert played(real_model.OURS, chains) == [3]
+    assert played(real_model.DEFAULT, chains) == [3]
 
 
 def test_every_task_is_held_against_a_cut_of_its_own() -> None:
@@ -84,12 +84,12 @@ def test_what_a_rule_saves_is_reported_by_question() -> None:
     pool = real_model.Pool([[chain(name, [RIGHT] * 8, [0.95] * 8) for name in ("a", "a", "b")]])
     found = real_model.add_rules(report, real_model.POOLED, pool)
     assert report.figures["all chains, whole chains: decoded"]["value"] == 40
-    ours = f"all chains, {real_model.OURS}, every 4"
+    ours = f"all chains, {real_model.DEFAULT}, every 4"
     assert report.figures[f"{ours}: fired"]["value"] == 1
     # it is left at the second look, after 8 tokens, with two probes of a token each
     assert report.figures[f"{ours}: decoded saved"]["value"] == pytest.approx(1 - 10 / 40)
     assert report.figures[f"{ours}: points over whole"]["value"] == 0
-    over = f"all chains, {real_model.OURS} over {real_model.DEFAULT}, every 4"
+    over = f"all chains, {real_model.DEFAULT} over {real_model.DYNASOR}, every 4"
     assert report.figures[f"{over}: decoded"]["value"] == pytest.approx(10 / 15)
     real_model.add_bars(report, found, pool)
     assert [bar.holds for bar in report.bars] == [True, True]  # all of them are right everywhere
