@@ -73,6 +73,7 @@ FAMILIES[FAMILY] = PromptFamily(
     thinks=False,
 )
 STUDIED = ("sum of 3 digits, checked", "story, 1 step, checked", "words in a list, 2 to 6, checked")
+EASY = (*TASKS, *GYM_TASKS)
 SPACING = 4  # tokens between recorded looks
 GAPS = (4, 8)
 MAX_TOKENS, ANSWER_TOKENS = 128, 8
@@ -470,6 +471,8 @@ def plot(
 @click.option("--weight_dtype", help="As HuggingFaceWorker takes it: bfloat16 is faster on a CPU that has it.")
 @click.option("--task", "tasks", multiple=True, type=click.Choice(list(TASKS)), help="Of the chains; repeatable.")
 @size("--num_questions", 100, quick=3, help="Questions of each task.", least=2)
+@size("--num_voted", 34, quick=2, help="Of them those that are voted on.", least=2)
+@click.option("--try", "tried", multiple=True, type=click.Choice(EASY), help="Look at this task first; repeatable.")
 @size("--num_tried", 30, quick=0, help="Questions of each task that is looked at first; 0 leaves that out.", least=0)
 @stored
 @plotted
@@ -479,6 +482,8 @@ def main(
     weight_dtype: str | None,
     tasks: tuple[str, ...],
     num_questions: int,
+    num_voted: int,
+    tried: tuple[str, ...],
     num_tried: int,
     store: Path | None,
     plot_path: Path | None,
@@ -490,7 +495,7 @@ def main(
         report.setting["weights"] = described(weights)
     plain = Prompting.for_model(model)
     exams = [draw_exam(task, num_questions, report.seed) for task in tasks or STUDIED]
-    report.setting["tasks"] = [exam.task for exam in exams]
+    report.setting |= {"tasks": [exam.task for exam in exams], "tried": list(tried or EASY)}
     engine = {} if weight_dtype is None else {"weight_dtype": weight_dtype}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         root = Path(folder) if store is None else store
@@ -515,15 +520,15 @@ def main(
                 row
                 for exam in exams
                 for row in lab.stored(
-                    f"votes_{exam.task}_{report.seed}_{num_questions}".replace(" ", "_"),
-                    functools.partial(draw_votes, lab, exam.samples(plain)),
+                    f"votes_{exam.task}_{report.seed}_{num_voted}".replace(" ", "_"),
+                    functools.partial(draw_votes, lab, exam.samples(plain)[:num_voted]),
                 )
             ]
             greedy = pools["greedy"]
             right = dict(zip(greedy.questions, greedy.whole().right, strict=True))
             places = add_votes(report, rows, np.array([right[row["id"]] for row in rows]))
             if num_tried:
-                add_tasks(report, lab, plain, [*TASKS, *GYM_TASKS], num_tried)
+                add_tasks(report, lab, plain, tried or EASY, num_tried)
     if plot_path is not None:
         plot(report, pools, places, report.setting["model"], plot_path)
 
