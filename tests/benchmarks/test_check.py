@@ -17,8 +17,6 @@ STALE = (  # files that are older than what names their commit: they go from her
     "conformal",
     "conformal_coin",
     "conformal_timing",
-    "demo_seed0",
-    "demo_seed1",
     "kv_sharing",
     "voting",
 )
