@@ -326,11 +326,14 @@ def add_bars(report: Report, found: Mapping[tuple[str, int], Judged], pool: Pool
     ours = found[DEFAULT, MAIN_GAP]
     differences = ours.outcome.right - ours.cut_right
     if np.ptp(differences) > 0:
-        needed = required_num_questions(
-            differences, pool.questions, bar=MOST_LOST / 100, max_num_questions=100_000, rng=report.rng
-        )
-        if needed is not None:
-            report.figure(f"{DEFAULT}: questions for power 0.9 against a cut less 2 points", needed)
+        apart = differences * np.sign(differences.mean())
+        for what, values, bar in (
+            ("to tell it from a cut", apart, 0.0),
+            ("less 2 points", differences, MOST_LOST / 100),
+        ):
+            needed = required_num_questions(values, pool.questions, bar=bar, max_num_questions=100_000, rng=report.rng)
+            if needed is not None:
+                report.figure(f"{DEFAULT}: questions for power 0.9, {what}", needed)
 
 
 # ---- votes

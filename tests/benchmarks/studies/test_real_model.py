@@ -102,6 +102,9 @@ def test_the_bars_fall_where_a_cut_is_better() -> None:
     pool = real_model.Pool([rash + never_sure])
     real_model.add_bars(report, real_model.add_rules(report, real_model.POOLED, pool), pool)
     assert [bar.holds for bar in report.bars] == [False, False]
+    name = f"{real_model.DEFAULT}: questions for power 0.9"
+    assert report.figures[f"{name}, to tell it from a cut"]["value"] > 1
+    assert f"{name}, less 2 points" not in report.figures  # no number of questions would show what is not so
 
 
 def vote(classes: Sequence[int], weights: Sequence[float]) -> dict[str, Any]:
