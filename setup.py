@@ -1,10 +1,12 @@
 """Packaging: metadata, extras, and the mapping of the top-level folders into the package."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 HOME = "https://github.com/OWNER/scaffolding_ext"  # the one place that names it; the project has no address yet
@@ -82,6 +84,15 @@ for name, folder in ROOTS.items():
     packages += [name, *(f"{name}.{package}" for package in inner)]
 
 
+class FreshBuild(build_py):
+    """Begins with nothing: setuptools only adds to what an earlier build left, and the wheel takes it all."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            shutil.rmtree(Path(self.build_lib) / "scaffolding_ext", ignore_errors=True)
+        super().run()
+
+
 def long_description() -> str:
     """The README, with its links to files of the repository made whole, as an index shows it."""
     text = (HERE / "README.md").read_text(encoding="utf-8")
@@ -111,6 +122,7 @@ setup(
     packages=packages,
     package_dir=ROOTS,
     ext_modules=[BLOCK_ATTENTION],
+    cmdclass={"build_py": FreshBuild},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
     package_data={
         "scaffolding_ext": ["py.typed"],

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from email.message import Message
 from email.parser import Parser
@@ -41,8 +42,12 @@ def build_options() -> list[str]:
 
 
 def sources(copy: Path) -> Path:
-    """A copy of the sources, so that nothing of an earlier build gets in or stays behind."""
+    """A copy of the sources, with what an earlier build of other sources has left there."""
     copy.mkdir()
+    for folder in ("lib", f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"):
+        left = copy / "build" / folder / "scaffolding_ext" / "gone.py"
+        left.parent.mkdir(parents=True)
+        left.write_text("raise SystemError('a module that the sources no longer have')\n", encoding="utf-8")
     for name in SOURCES:
         source = ROOT / name
         if source.is_dir():

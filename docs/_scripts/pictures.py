@@ -127,7 +127,8 @@ PICTURES: dict[str, tuple[Lanes, str]] = {
             ),
             ("answer", [Bar(64, 74, "answer", "12")]),
         ],
-        "A chain of thought is asked for its answer at intervals. Equal answers in a row end it, once the model is sure of the newest.",
+        "A chain of thought is asked for its answer at intervals. Equal answers in a row end it, "
+        "once the model is sure of the newest.",
     ),
     "majority_vote": (
         [

@@ -13,6 +13,9 @@ ROOT = Path(__file__).parents[2]
 HOME = re.findall(r'^HOME = "(.+?)"', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)[0]
 TAKEN = ("benchmarks/results/*.png", "examples/*", "configs/*.yaml", "configs/models/*.yaml")
 LANGUAGES = {".py": "python", ".sh": "bash"}
+CELL = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
+LONG_NAME = re.compile(r"(?<=<code>)[\w./:-]{25,}(?=</code>)")
+BREAK = re.compile(r"[./](?=\w)|_(?=[a-z]{4})")
 EXAMPLE = re.compile(r"^\| \[\w+\.\w+]\(\.\./(examples/[\w.]+)\)", re.MULTILINE)  # a row of the gallery
 LINK = re.compile(r"(!?\[[^]]*]\()((?:\.\./)+[^)#\s]+)(#[^)\s]+)?\)")
 FIGURES = re.compile(r"^Figures?: .*not run since<!--\w+-->\.?$", re.MULTILINE)  # as benchmarks.check reads it
@@ -48,9 +51,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     if page.file.src_uri == "gallery.md":
         markdown += "".join(_shown(ROOT / name) for name in EXAMPLE.findall(markdown))
+    if "\n## " not in markdown:  # a table of contents would be empty, and take room
+        page.meta.setdefault("hide", []).append("toc")
     return FIGURES.sub(
         r'??? info "Files and commits of the figures on this page"\n\n    \g<0>', LINK.sub(mended, markdown)
     )
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Let long names in tables break behind their dots and slashes, so that the table fits the page."""
+    return CELL.sub(lambda cell: LONG_NAME.sub(lambda name: BREAK.sub(r"\g<0><wbr>", name[0]), cell[0]), html)
 
 
 def _shown(example: Path) -> str:
