@@ -260,9 +260,17 @@ class BaseController(Controller):
             program.question = Question(prompt, history, raw, kwargs.get("tools"), last_turn, self.prompting)
             program.question.put(task)
         elif history:
-            raise ConfigError("holds turns before the user's last, and this stack has no prompting for them", "history")
+            raise ConfigError(
+                "holds earlier turns, and this stack has no prompting that renders them: set `prompt`, or send one "
+                "turn",
+                "history",
+            )
         elif kwargs.get("tools"):
-            raise ConfigError("are given, and this stack has no prompting that tells the model of them", "tools")
+            raise ConfigError(
+                "are given, and this stack has no prompting that shows them to the model: set `prompt`, or leave "
+                "them out",
+                "tools",
+            )
         work = self.process([task], **kwargs)
         yield from _addressed(work, self._foreign_keys) if self._foreign_keys else work
         if task.output_str is None:

@@ -78,7 +78,10 @@ class NativeGenerationController(BaseController):
             ConfigError: There are tools beside a budget of thinking.
         """
         if thinking_budget is not None and tools:
-            raise ConfigError("is given beside tools, and what closes thinking knows no calls", "thinking_budget")
+            raise ConfigError(
+                "cannot be given with tools, since a forced answer holds no calls: leave one of them out",
+                "thinking_budget",
+            )
         if thinking_budget is not None:
             yield from self._within(thinking_budget).process(tasks, **sampling_params)
             return

@@ -65,9 +65,9 @@ class ProcessRewardController(RewardController):
     ) -> None:
         super().__init__(**arguments)
         if self.checks:
-            raise ConfigError("is for whole solutions; RewardController takes it", "checks")
+            raise ConfigError("judges whole solutions: leave it out, or take RewardController", "checks")
         if not step_separator:
-            raise ConfigError("is empty; give the text that stands between steps", "step_separator")
+            raise ConfigError("is empty: give the text that separates steps", "step_separator")
         self.step_separator = step_separator
         self.aggregate = require.one_of("aggregate", aggregate, _AGGREGATES)
         self.max_steps = require.whole("max_steps", max_steps)

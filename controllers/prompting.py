@@ -23,7 +23,7 @@ def next_turn(task: GenerationTask, prompt: str) -> GenerationTask:
     """
     prompting = _prompting()
     if prompting is None:
-        raise ConfigError("there is none, and a further turn is written by it: set controller.prompting", "prompting")
+        raise ConfigError("is not set, and it renders a further turn: set controller.prompting", "prompting")
     return prompting.next_turn(task, prompt)
 
 

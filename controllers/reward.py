@@ -44,8 +44,8 @@ def score(controller: Controller, tasks: list[GenerationTask]) -> ControllerGene
     if scores is None or len(scores) != len(tasks):
         found = "none" if scores is None else str(len(scores))
         raise NoOutputError(
-            f"{type(controller).__name__} left {found} of {len(tasks)} scores; a reward controller's process() puts "
-            "one a task into its attribute `scores`"
+            f"{type(controller).__name__} left {found} of {len(tasks)} scores; process() of a reward controller must "
+            "put a score for each task into its attribute `scores`"
         )
     return [float(value) for value in scores]
 

@@ -80,7 +80,11 @@ class BudgetForcingController(BaseController):
         self.insist_on_answer = insist_on_answer
         self.kept_by = require.one_of("kept_by", kept_by, ("controller", "server"))
         if kept_by == "server" and (exact or generation_controller is not None):
-            raise ConfigError("is 'server', which keeps no exact budget and none of a generation_controller", "kept_by")
+            raise ConfigError(
+                "is 'server', but a server keeps neither an exact budget nor the budget of a generation_controller: "
+                "leave it out",
+                "kept_by",
+            )
 
     def honours(self) -> frozenset[str]:
         return CHAIN_FIELDS | {"thinking_budget"}

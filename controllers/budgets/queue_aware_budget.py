@@ -106,7 +106,9 @@ class QueueAwareBudgetController(BaseController):
         reason = f"no type of the plan: {task_type!r}; it has: {', '.join(plan.budgets)}"
         record("warning", what="task_type", reason=reason)
         if self.told.is_new("task_type"):
-            _log.warning("%s: a request is of %s; such get %d tokens", type(self).__name__, reason, plan.mixture_budget)
+            _log.warning(
+                "%s: a request is of %s; such requests get %d tokens", type(self).__name__, reason, plan.mixture_budget
+            )
 
 
 def _bounds(drift: Mapping[str, Any]) -> DriftBounds:

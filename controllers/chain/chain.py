@@ -44,7 +44,7 @@ class Prefix(NamedTuple):
         if self.logprobs is None and self.num_tokens:
             raise ConfigError(
                 "the chain has no log-probabilities: add num_logprobs to its sampling_params, such as "
-                "{'num_logprobs': 5}; where it is set, the worker brings none",
+                "{'num_logprobs': 5}. If it is set already, take a worker that reports them",
                 "num_logprobs",
             )
         return self.logprobs or []

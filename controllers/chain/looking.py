@@ -48,8 +48,8 @@ class Needs(NamedTuple):
         """
         if self.entropy and other.entropy and self.suffix != other.suffix:
             raise ConfigError(
-                f"is {self.suffix!r} for one rule and {other.suffix!r} for another: one token is read, behind one of "
-                "them; give both the same",
+                f"is {self.suffix!r} for one rule and {other.suffix!r} for another, and a look reads one token, after "
+                "one suffix: give both rules the same",
                 "suffix",
             )
         return Needs(

@@ -96,8 +96,8 @@ def load_chain_policy(path: str | os.PathLike[str]) -> ChainPolicy:
         figures = policy.reported_on
         warnings.warn(
             f"{os.fspath(path)} was written with --force: the policy lost {figures['loss']:.1%} of "
-            f"{figures['num_questions']:.0f} questions that it was not chosen on, and {policy.max_loss:.1%} was "
-            "allowed",
+            f"{figures['num_questions']:.0f} held-out questions, and its limit was {policy.max_loss:.1%}: calibrate a "
+            "policy that keeps its limit",
             CalibrationWarning,
             stacklevel=2,
         )

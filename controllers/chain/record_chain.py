@@ -58,7 +58,8 @@ class RecordChainController(BaseController):
         super().__init__()
         if not isinstance(generation_controller, DynasorCoTController):
             raise ConfigError(
-                f"is a {type(generation_controller).__name__}; a DynasorCoTController alone stops chains",
+                f"is a {type(generation_controller).__name__}; give a DynasorCoTController, the only one that stops "
+                "chains",
                 "generation_controller",
             )
         self.generation_controller = generation_controller

@@ -67,7 +67,10 @@ class CalibrateDraftTargetController(BaseController):
     ) -> None:
         super().__init__()
         if not isinstance(controller.rule, ConformalRule):
-            raise ConfigError(f"is a {type(controller.rule).__name__}; a ConformalRule alone is calibrated", "rule")
+            raise ConfigError(
+                f"is a {type(controller.rule).__name__}; only a ConformalRule can be calibrated: set rule to conformal",
+                "rule",
+            )
         self.rule = CalibratingRule(controller.rule.alpha, "conditional", ties=controller.rule.ties)
         self.controller = copy.copy(controller)
         self.controller.rule = self.rule

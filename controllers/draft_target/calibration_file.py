@@ -144,8 +144,8 @@ class ConformalCalibration(_Frozen):
                 return level
         known = ", ".join(str(level.alpha) for level in self.levels)
         raise ConfigError(
-            f"is {alpha}, but the calibration holds {known}: chains of one level say nothing of another's later turns; "
-            "calibrate at this one",
+            f"is {alpha}, but the calibration holds {known}: scores of one level do not hold for the later turns of "
+            "another: calibrate at this level",
             "alpha",
         )
 

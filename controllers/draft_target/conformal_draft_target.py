@@ -164,8 +164,8 @@ class ConformalDraftTargetController(BaseController):
         templates = [getattr(worker, "chat_template", None) for worker in (draft, target)]
         if not self.shares_prompt and None not in templates and templates[0] != templates[1]:
             raise ConfigError(
-                "the models of draft and target have different chat templates, and both read the prompt as one of them "
-                "is rendered: take models of one family, or set shares_prompt where that does no harm",
+                "the models of draft and target have different chat templates, and both models read the prompt that "
+                "one of them renders: take models of one family, or set shares_prompt if this does no harm",
                 "workers.draft",
             )
         tokenizers = [getattr(worker, "tokenizer_fingerprint", None) for worker in (draft, target)]

@@ -129,7 +129,7 @@ def filtered_weights(classes: Sequence[int], confidences: Sequence[float], keep_
     """
     require.share("keep_share", keep_share)
     if len(confidences) != len(classes):
-        raise ValueError(f"{len(confidences)} confidences for {len(classes)} traces; give one a trace")
+        raise ValueError(f"{len(confidences)} confidences for {len(classes)} traces: give one for each trace")
     answered = [index for index, number in enumerate(classes) if number != -1]
     ranked = sorted(answered, key=lambda index: -confidences[index])
     kept = set(ranked[: math.ceil(keep_share * len(answered) - 1e-9)])

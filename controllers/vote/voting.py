@@ -23,7 +23,7 @@ def vote(classes: Sequence[int], weights: Sequence[float] | None = None) -> int:
         ValueError: There are not as many weights as samples, or a weight is negative or not a number.
     """
     if weights is not None and len(weights) != len(classes):
-        raise ValueError(f"{len(weights)} weights for {len(classes)} samples; give one a sample")
+        raise ValueError(f"{len(weights)} weights for {len(classes)} samples: give one for each sample")
     totals: dict[int, float] = {}
     for index, number in enumerate(classes):
         weight = 1.0 if weights is None else weights[index]

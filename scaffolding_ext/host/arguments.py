@@ -92,7 +92,7 @@ def checked_prompt(prompt: Any) -> str:
     """
     if isinstance(prompt, str):
         if not prompt.strip():
-            raise ConfigError("is empty; ask something", "prompt")
+            raise ConfigError("is empty: give a text", "prompt")
         if has_surrogate(prompt):
             raise ConfigError(f"is {ascii(prompt)[:80]}; it holds bytes that are no text: write it in UTF-8", "prompt")
         return prompt

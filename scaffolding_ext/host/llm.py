@@ -244,7 +244,7 @@ class ScaffoldingLlm:
             with self._close_lock:  # already so after a shutdown; not where something broke the loop
                 self._closed = True
             for request in (*self._inbox, *self._waiting, *self._running):
-                request.fail(ShutdownError("the host's event loop has stopped"))
+                request.fail(ShutdownError("the host's event loop has stopped: make a new ScaffoldingLlm"))
             self.loop.close()
         if self._finishes_workers:
             self._worker_shutdown.finish(with_workers=True)

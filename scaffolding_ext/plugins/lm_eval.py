@@ -100,7 +100,7 @@ class ScaffoldingExtLM(LM):  # type: ignore[misc]
         asked = sorted(name for name in _OF_THE_STACK if name in arguments)
         if asked and not self._has_warned:
             self._has_warned = True
-            _log.warning("the stack says how to sample; the task's %s are left aside", ", ".join(asked))
+            _log.warning("the stack file decides how to sample, so the task's %s are ignored", ", ".join(asked))
         until = arguments.get("until") or []
         return StopStrings(tuple(filter(None, [until] if isinstance(until, str) else until)))
 

@@ -29,7 +29,7 @@ def how_to_load(folder: str, model: str, trust_remote_code: bool = False) -> dic
         raise ConfigError(f"is {model!r}; {_REMEDY}", "model")
     if os.path.isdir(folder):
         if not os.path.isfile(os.path.join(folder, "config.json")):
-            raise ConfigError(f"is {model!r}, a folder that is no model: it has no config.json; {_REMEDY}", "model")
+            raise ConfigError(f"is {model!r}, a folder without a model: it has no config.json; {_REMEDY}", "model")
         return options
     if os.path.lexists(folder) or folder.count("/") > 1 or folder.startswith((".", "/", "~")):
         raise ConfigError(f"is {_shown(model)}, {_NEITHER}: there is no such folder; {_REMEDY}", "model")
@@ -52,8 +52,8 @@ def refuse_own_tokenizer(folder: str, model: str) -> None:
     name = str(config.get("tokenizer_class")) if isinstance(config, dict) else ""
     if name and config.get("auto_map") and not hasattr(transformers, name):
         raise ConfigError(
-            f"is {model!r}, whose tokenizer {name!r} is Python code of its own: read it, and set trust_remote_code to "
-            "true if it may run",
+            f"is {model!r}, whose tokenizer {name!r} is Python code from the model's repository: read the code, and "
+            "set trust_remote_code to true if it may run",
             "model",
         )
 

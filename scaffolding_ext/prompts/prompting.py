@@ -174,7 +174,10 @@ def load_tokenizer(model: str, trust_remote_code: bool = False) -> PreTrainedTok
         refuse_own_tokenizer(folder, model)
     tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     if not tokenizer.is_fast:
-        raise ConfigError(f"the tokenizer of {model!r} has no fast (Rust) version, which this package needs")
+        raise ConfigError(
+            f"the tokenizer of {model!r} has no fast (Rust) version, and this package needs one: convert it to a "
+            "tokenizer.json"
+        )
     return tokenizer
 
 
@@ -366,10 +369,10 @@ class Prompting:
         text = task.input_str or ""
         if history and not templated:
             raise ConfigError(
-                "holds turns before the user's last, and this model has no chat template for them", "history"
+                "holds earlier turns, and this model has no chat template that renders them: send one turn", "history"
             )
         if tools and not (templated and self.takes_tools):
-            raise ConfigError("are given, and this model has no chat template that tells it of tools", "tools")
+            raise ConfigError("are given, and this model's chat template does not show tools: leave them out", "tools")
         if not raw and last_turn is None:
             text += self.prompt_suffix
         if templated:
@@ -471,6 +474,6 @@ def _check_variables(variables: Mapping[str, Any], template: Any) -> None:
         asked = {node.name for node in tests if isinstance(node, nodes.Name)}
         known = ", ".join(sorted((read - its_own | read & asked) - _OF_TRANSFORMERS)) or "none"
         raise ConfigError(
-            f"the chat template reads no {unread[0]!r}; beside the conversation it reads: {known}",
+            f"{unread[0]!r} is no variable of the chat template; beside the conversation it reads: {known}",
             f"chat_template_kwargs.{unread[0]}",
         )

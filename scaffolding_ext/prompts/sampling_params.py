@@ -88,10 +88,10 @@ def checked_sampling_params(
         )
     for name, value in sampling_params.items():
         if name in reserved:
-            raise ConfigError(f"{name!r} is set by the controller; use its own arguments for it", key)
+            raise ConfigError(f"has {name!r}, which the controller sets: use the controller's own arguments", key)
         if name not in SAMPLING_FIELDS:
             allowed = ", ".join(sorted(SAMPLING_FIELDS.difference(reserved)))
-            raise ConfigError(f"{name!r} is no sampling field; allowed: {allowed}", key)
+            raise ConfigError(f"has {name!r}, which is no sampling field; allowed: {allowed}", key)
         _check_value(name, value, f"{key}.{name}")
     return dict(sampling_params)
 
@@ -176,8 +176,8 @@ def refuse_greedy(key: str) -> NoReturn:
         ConfigError: Always.
     """
     raise ConfigError(
-        "is 0, at which all samples of a prompt are alike; leave it out (0.7 is taken), set one above 0, or draw one "
-        "sample",
+        "is 0, with which all samples of a prompt are equal: leave it out (then 0.7 is used), set one above 0, or "
+        "draw one sample",
         key,
     )
 

@@ -41,7 +41,8 @@ _upstream, WHY_STANDINS = (None, "") if TYPE_CHECKING else _import_upstream()
 UPSTREAM: bool = _upstream is not None
 if WHY_STANDINS:
     warnings.warn(
-        f"tensorrt_llm is installed, but its Scaffolding cannot be used ({WHY_STANDINS}); its protocol's stand-ins are",
+        f"tensorrt_llm is installed, but its Scaffolding cannot be used ({WHY_STANDINS}); the package uses stand-ins "
+        "for its protocol",
         RuntimeWarning,
         stacklevel=2,
     )

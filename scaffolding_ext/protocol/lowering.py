@@ -47,7 +47,7 @@ def lower_branch(task: BranchTask, on_prefix: Sequence[bool] | None = None) -> l
     """
     if on_prefix is None and task.least_similarity is not None:
         raise InvalidTaskError(
-            f"least_similarity is {task.least_similarity}, but hidden states are not to be had here: leave it out, and "
+            f"least_similarity is {task.least_similarity}, but this worker gives no hidden states: leave it out. Then "
             "each branch is computed on its own phrasing"
         )
     seeds: list[int | None] = list(task.seeds) if task.seeds else [None] * len(task.suffixes)

@@ -126,7 +126,11 @@ def _checked_controller(config: StackConfig, builder: _Builder) -> Any:
         rule = ComponentConfig(type="loop") if config.loops is True else config.loops
         loops = getattr(builder.component(rule, registry.stopping_rules, "loops"), "loops", None)
         if not isinstance(loops, Loops):
-            raise ConfigError(f"is {rule.type!r}; name the rule 'loop', or one with such an attribute", "loops.type")
+            raise ConfigError(
+                f"is {rule.type!r}, which has no attribute `loops`: name the rule 'loop', or a rule with this "
+                "attribute",
+                "loops.type",
+            )
         if not isinstance(controller, BaseController):
             raise ConfigError(
                 f"{type(controller).__name__} is no BaseController, so nothing watches its chains", "loops"
@@ -216,7 +220,7 @@ class _Builder:
             return self.component(validated(ComponentConfig, value, path), known, path)
         name = value["$ref"]
         if len(value) > 1:
-            raise ConfigError(f"has keys beside $ref ({', '.join(map(str, value))}); a reference stands alone", path)
+            raise ConfigError(f"has other keys beside $ref ({', '.join(map(str, value))}): give $ref alone", path)
         if name not in self._references:
             message = unknown_name("reference", str(name), tuple(self._references))
             raise UnknownNameError(f"{message}; pass it in load_stack(..., references={{...}})", path)
@@ -257,6 +261,8 @@ def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackCon
             served = served_model(workers)
         model = None if served is None else served.model
     if model is None:
-        raise ConfigError("no worker names a model; say here whose tokenizer the prompt is for", "prompt.model")
+        raise ConfigError(
+            "is missing, and no worker names a model: name the model whose tokenizer reads the prompt", "prompt.model"
+        )
     with require.under("prompt"):
         controller.prompting = Prompting.for_model(model, **config.prompt.model_dump(exclude={"model"}))

@@ -181,15 +181,23 @@ class EvaluationConfig(_Section):
     @model_validator(mode="after")
     def _check_actors(self) -> EvaluationConfig:
         if (self.engine == "ray") != (self.num_actors is not None):
-            raise PydanticCustomError("actors", "engine ray takes num_actors, and no other engine does")
+            raise PydanticCustomError(
+                "actors", "engine ray needs num_actors, and no other engine takes it: give both, or neither"
+            )
         return self
 
     @model_validator(mode="after")
     def _check_budget(self) -> EvaluationConfig:
         if self.total_tokens is not None and self.epochs > 1:
-            raise PydanticCustomError("budget", "total_tokens says how often each question is run: leave epochs out")
+            raise PydanticCustomError(
+                "budget",
+                "epochs and total_tokens are both given, and total_tokens decides how often each question is run: "
+                "leave epochs out",
+            )
         if self.total_tokens is None and self.spending != "certaindex":
-            raise PydanticCustomError("budget", "spending says how total_tokens are spent, and there are none")
+            raise PydanticCustomError(
+                "budget", "spending is given without total_tokens: set total_tokens, or leave spending out"
+            )
         return self
 
 

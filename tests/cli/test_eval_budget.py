@@ -158,7 +158,7 @@ def test_a_budget_may_become_more_and_not_less() -> None:
     done = call(*RUN, "run", "--total_tokens", "2000", "--resume")
     assert done.stderr == ""  # nothing was left to run
     less = call(*RUN, "run", "--total_tokens", "1500", "--resume", code=2)
-    assert less.stderr.startswith("Error: evaluation.total_tokens: is 1,500, which buys other samples than the run")
+    assert less.stderr.startswith("Error: evaluation.total_tokens: is 1,500, which gives other samples than the run")
     assert Path("run/samples.jsonl").read_bytes() == before
     call(*RUN, "run", *SPEND, "--resume")
     assert Path("run/samples.jsonl").read_bytes().startswith(before)
@@ -183,14 +183,17 @@ def test_an_ordinary_run_and_one_with_a_budget_do_not_mix() -> None:
             ("--total_tokens", "300"),
             "evaluation.total_tokens: is 300; one sample for each of 20 questions takes about ",
         ),
-        ((*SPEND, "--set", "controller={type: NativeGenerationController}"), "evaluation.total_tokens: buys further"),
-        ((*SPEND, "--epochs", "2"), "evaluation: total_tokens says how often each question is run: leave epochs out"),
+        ((*SPEND, "--set", "controller={type: NativeGenerationController}"), "evaluation.total_tokens: needs a vote"),
+        ((*SPEND, "--epochs", "2"), "evaluation: epochs and total_tokens are both given"),
         (
             (*SPEND, "--against", "."),
             "--against cannot be given with --total_tokens",
         ),
-        (("--spending", "even"), "evaluation: spending says how total_tokens are spent, and there are none"),
-        ((*SPEND, "--set", "controller.args.default_sample_num=1"), "controller.args.default_sample_num: is 1; a vote"),
+        (("--spending", "even"), "evaluation: spending is given without total_tokens"),
+        (
+            (*SPEND, "--set", "controller.args.default_sample_num=1"),
+            "controller.args.default_sample_num: is 1; with evaluation",
+        ),
         ((*SPEND, "--set", "controller.args.weight=confidence"), "controller.args.weight: must be uniform with"),
     ],
 )

@@ -365,7 +365,7 @@ def test_best_of_n_takes_one_score(arguments, message):
     ("arguments", "message"),
     [
         ({"reward": "perplexity"}, "reward: is 'perplexity'; choose one of verdict, mean_logprob"),
-        ({"checks": True}, "checks: is for whole solutions"),
+        ({"checks": True}, "checks: judges whole solutions"),
         ({"max_check_tokens": 0}, "max_check_tokens: is 0"),
         ({"worker_tag": "judge"}, "worker_tag: is 'judge'; choose one of generation"),
         ({"yes": "OK", "no": "OK"}, "give two different words"),

@@ -63,7 +63,7 @@ def test_the_number_of_parallel_requests_is_checked(number, error, message):
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ("", {}, "prompt: is empty; ask something"),
+        ("", {}, "prompt: is empty: give a text"),
         (" \n", {}, "prompt: is empty"),
         ("half of \ud83d", {}, "prompt: is 'half of \\ud83d'; it holds bytes that are no text"),
         ("x", {"seed": "x"}, "seed: is 'x'; it must be a whole number"),

@@ -109,7 +109,7 @@ def test_a_controller_asks_again_on_the_embedded_model() -> None:
 def test_without_prompting_nothing_says_how_a_turn_looks() -> None:
     with (
         ScaffoldingLlm(AskTwice(), {"generation": ScriptedWorker("2")}) as llm,
-        pytest.raises(ConfigError, match=r"prompting: there is none.*set controller.prompting"),
+        pytest.raises(ConfigError, match=r"prompting: is not set.*set controller.prompting"),
     ):
         llm.generate("1+1?")
 

@@ -75,7 +75,7 @@ def test_branches_with_phrasings_of_their_own_are_requests_on_these():
 
 def test_a_gate_decides_what_is_read_and_nobody_else_may():
     task = BranchTask(prefix_tokens=[1, 2], phrasings=[[3], [4]], suffixes=[[6], [7]], least_similarity=0.9)
-    with pytest.raises(InvalidTaskError, match=r"least_similarity is 0\.9, but hidden states are not to be had here"):
+    with pytest.raises(InvalidTaskError, match=r"least_similarity is 0\.9, but this worker gives no hidden states"):
         lower_branch(task)
     lowered = lower_branch(task, on_prefix=[False, True])
     assert [generation.input_tokens for generation in lowered] == [[3, 6], [1, 2, 7]]

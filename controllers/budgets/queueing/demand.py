@@ -67,7 +67,7 @@ class Demand:
         scaled = tuple(replace(each, probability=float(share)) for each, share in zip(self.types, shares, strict=True))
         object.__setattr__(self, "types", scaled)
         if len({type(each) for each in self.types}) > 1:
-            raise ConfigError("are fitted and measured ones; give one sort", "types")
+            raise ConfigError("mix fitted and measured types: give one kind", "types")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ def solve_on_grid(
     require.number("arrival_rate", arrival_rate, above=0)
     require.number("alpha", alpha, least=0)
     if not types:
-        raise ConfigError("are none; give at least one", "types")
+        raise ConfigError("is empty: give at least one type", "types")
     queue = queue or Queue()
     shortest = math.fsum(each.probability * min(each.seconds) for each in types)
     check_served(arrival_rate, shortest, queue.capacity, "even at the quickest budgets")

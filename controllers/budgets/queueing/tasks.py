@@ -104,7 +104,9 @@ class TaskType:
         require.number("t0", self.t0, least=0)
         require.number("c", self.c, above=0)
         if self.A + self.D > 1 + 1e-9:
-            raise ConfigError(f"is {self.A} and D {self.D}; no accuracy is above 1: A + D is at most 1", "A")
+            raise ConfigError(
+                f"is {self.A} and D is {self.D}; A + D must be at most 1, since no accuracy is above 1", "A"
+            )
 
     def given(self, budgets: npt.ArrayLike) -> Given:
         """What budgets give, by eq. 1 and 2."""

@@ -143,7 +143,7 @@ def calibrate(
         ConfigError: There is no problem.
     """
     if not problems:
-        raise ConfigError("is empty; a calibration needs problems", "dataset")
+        raise ConfigError("is empty: give a data set with problems", "dataset")
     gate = fit_gate([problem.confidences for problem in problems])
     leaders = [gate.leader(problem.confidences) for problem in problems]
     skipped = [(each, leader) for each, leader in zip(problems, leaders, strict=True) if leader is not None]
@@ -188,7 +188,7 @@ def _checked(config: StackConfig) -> StackConfig:
     """The stack with all that spares work switched off."""
     worker = config.workers.get(WorkerTag.GENERATION.value)
     if worker is None or worker.type != "HuggingFaceWorker":
-        raise ConfigError("must be a HuggingFaceWorker: layers are looked at one by one", "workers.generation")
+        raise ConfigError("must be a HuggingFaceWorker, the only worker that reads single layers", "workers.generation")
     controller = check_stack(config)
     if not isinstance(controller, KVShareBranchingController):
         raise ConfigError(

@@ -43,7 +43,9 @@ def read_votes(path: str | os.PathLike[str]) -> list[LabelledVote]:
     kinds = {"turns": _chain_votes, "samples": _sample_votes, "ledger": _record_votes}
     kind = next((key for key in kinds if key in rows[0]), None)
     if kind is None:
-        raise DatasetError(f"{name}, line 1: no evaluation record, no samples, no turns: {sorted(rows[0])}")
+        raise DatasetError(
+            f"{name}, line 1: has the fields {sorted(rows[0])}; give evaluation records, samples or turns"
+        )
     for number, row in enumerate(rows, 1):
         if kind not in row:
             raise DatasetError(f"{name}, line {number}: has no {kind!r} as line 1 has; a file holds rows of one kind")

@@ -89,7 +89,9 @@ def kept_samples(runs: Sequence[Run], num_samples: int) -> list[KeptSample]:
     found = []
     for run in runs:
         if run.path is None:
-            raise ValueError(f"{run.name} was not read from a file, so that there is none to read its samples from")
+            raise ValueError(
+                f"{run.name} was not read from a file, so it has no file of samples: read the run from its folder"
+            )
         records = {}
         for record in each_record(run.path):
             key = Key(record.id, record.epoch)

@@ -97,14 +97,14 @@ def taken_up(
         if sample is None or record.epoch >= epochs:
             key = "evaluation.limit" if sample is None else "evaluation.epochs"
             raise ConfigError(
-                f"leaves out {record.id!r} in epoch {record.epoch}, which the run in {path.parent} has: going on, "
-                "samples and epochs may become more, not fewer",
+                f"leaves out {record.id!r} in epoch {record.epoch}, which the run in {path.parent} has: a run that is "
+                "continued may get more samples and epochs, not fewer",
                 key,
             )
         if record.prompt_hash != prompt_hash(sample.prompt) or record.target != sample.target:
             raise DatasetError(
-                f"the sample {record.id!r} is another than it was when the run in {path.parent} began: its question "
-                "or answer has changed; name another --output_path"
+                f"the sample {record.id!r} has changed since the run in {path.parent} began (its question or answer): "
+                "name another --output_path"
             )
         if (record.id, record.epoch) in done:
             raise DatasetError(f"{path} holds {record.id!r} in epoch {record.epoch} twice; delete one of the lines")

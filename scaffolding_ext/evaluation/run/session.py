@@ -251,7 +251,7 @@ class Session:
 
 def _dataset_of(config: StackConfig) -> dict[str, Any]:
     if config.dataset is None:
-        raise ConfigError("there is none; name a JSONL file or tinylm:held_out", "dataset")
+        raise ConfigError("is missing: name a JSONL file or tinylm:held_out", "dataset")
     return config.dataset.model_dump()
 
 

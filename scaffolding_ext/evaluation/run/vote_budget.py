@@ -84,8 +84,9 @@ class VoteBudget:
             num_bought = sum(len(each.classes) for each in votes) + len(jobs) - len(missing)
             if (missing or is_last) and num_bought < sum(map(len, self._drawn.values())):
                 raise ConfigError(
-                    f"is {self._total_tokens:,}, which buys other samples than the run in the folder has: going on, it "
-                    "may become more, not less, and questions and spending must stay; or name another --output_path",
+                    f"is {self._total_tokens:,}, which gives other samples than the run in the folder has. A run that "
+                    "is continued may get more tokens, not fewer, and the same questions and spending: or name "
+                    "another --output_path",
                     _KEY,
                 )
             if missing:
@@ -135,17 +136,22 @@ class VoteBudget:
 def _checked(controller: Controller) -> MajorityVoteController:
     if not isinstance(controller, MajorityVoteController):
         raise ConfigError(
-            f"buys further samples of votes, and the controller is a {type(controller).__name__}; take a stack with a "
-            "MajorityVoteController outermost, such as configs:majority_vote",
+            f"needs a vote, to which it gives samples, and the controller is a {type(controller).__name__}: take a "
+            "stack whose outermost controller is a MajorityVoteController, such as configs:majority_vote",
             _KEY,
         )
     if controller.default_sample_num < 2:
-        raise ConfigError("is 1; a vote that gets further samples has 2 or more", "controller.args.default_sample_num")
+        raise ConfigError(
+            "is 1; with evaluation.total_tokens it must be at least 2", "controller.args.default_sample_num"
+        )
     if not isinstance(controller.weight, UniformWeight):
-        raise ConfigError("must be uniform with evaluation.total_tokens, which reads answers", "controller.args.weight")
+        raise ConfigError(
+            "must be uniform with evaluation.total_tokens, which compares only answers", "controller.args.weight"
+        )
     if controller.allocation is not None and controller.allocation.reads_rewards:
         raise ConfigError(
-            "reads rewards; with evaluation.total_tokens, which has none, give another", "controller.args.allocation"
+            "reads rewards, and evaluation.total_tokens has none: give a rule that reads none",
+            "controller.args.allocation",
         )
     return controller
 

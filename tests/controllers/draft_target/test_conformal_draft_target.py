@@ -557,7 +557,7 @@ def test_what_is_no_take_over_rule_is_refused(rule, message) -> None:
 
 
 def test_a_rule_that_is_not_conformal_has_nothing_to_calibrate() -> None:
-    with pytest.raises(ConfigError, match="is a Coin; a ConformalRule alone is calibrated"):
+    with pytest.raises(ConfigError, match="is a Coin; only a ConformalRule can be calibrated"):
         CalibrateDraftTargetController(ConformalDraftTargetController(rule="coin"), ["question"])
 
 

@@ -98,7 +98,7 @@ def test_chains_of_drafts(tmp_path: Path) -> None:
     [
         ([], "is empty"),
         ([[1]], "line 1: a list; the file must be JSONL"),
-        ([{"prompt": "x"}], "line 1: no evaluation record, no samples, no turns"),
+        ([{"prompt": "x"}], r"line 1: has the fields \['prompt'\]; give evaluation records"),
         ([{"turns": []}, {"samples": []}], "line 2: has no 'turns'"),
         ([{"samples": [{"text": "x"}], "id": "q", "answer": "1"}], "lacks a field"),
     ],

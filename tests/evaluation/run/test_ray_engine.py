@@ -96,11 +96,11 @@ def test_ray_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("settings", [{"engine": "ray"}, {"num_actors": 2}])
 def test_actors_and_ray_go_together(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="engine ray takes num_actors, and no other engine does"):
+    with pytest.raises(ConfigError, match="engine ray needs num_actors, and no other engine takes it"):
         validated(EvaluationConfig, settings, "evaluation")
 
 
 def test_the_options_reach_the_stack() -> None:
     result = CliRunner().invoke(main, ["eval", "--config", "configs:native", "--engine", "ray", "--dry_run"])
     assert result.exit_code == 2
-    assert "engine ray takes num_actors" in result.stderr
+    assert "engine ray needs num_actors" in result.stderr

@@ -56,7 +56,7 @@ def test_a_model_folder_that_is_missing(tmp_path):
 def test_a_folder_that_is_no_model(tmp_path):
     error = refusal(str(tmp_path))
     assert error.key == "model"
-    assert error.message.startswith(f"is {str(tmp_path)!r}, a folder that is no model: ")
+    assert error.message.startswith(f"is {str(tmp_path)!r}, a folder without a model: ")
 
 
 def test_a_folder_without_weights(tmp_path):

@@ -66,7 +66,10 @@ def play(chains: Sequence[RecordedChain], rule: Rule, schedule: ProbeSchedule) -
     needs = needs_of(rule)
     missing = lacking(chains, needs)
     if missing is not None:
-        raise ConfigError(f"needs {missing}, which was not recorded", "rule")
+        raise ConfigError(
+            f"needs {missing}, and the recorded chains hold none: record the chains again, or leave the rule out",
+            "rule",
+        )
     ends = []
     for chain in chains:
         asks: list[Ask] = []

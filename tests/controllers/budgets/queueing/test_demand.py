@@ -112,7 +112,7 @@ def test_another_rate_and_mix() -> None:
 
 
 def test_what_cannot_be_asked() -> None:
-    with pytest.raises(ConfigError, match="one sort"):
+    with pytest.raises(ConfigError, match="mix fitted and measured types"):
         Demand((replace(FITTED[0]), replace(MEASURED[1], probability=0.3)), 0.1, 1, 10)  # type: ignore[arg-type]
     with pytest.raises(UnstableLoadError) as caught:
         Demand(MEASURED, 8.0, 10, 200, Queue(4)).best()

@@ -210,7 +210,7 @@ def test_a_policy_that_breaks_its_limit_is_not_written(hard, folder):
 def test_by_force_it_is_written_and_marked_and_loading_it_warns(hard, policy):
     said = hard("--max_loss", "0.05", "--force")
     assert said.exit_code == 0, said.output
-    with pytest.warns(CalibrationWarning, match=r"--force: the policy lost 100.0% of 12 .* and 5.0% was allowed"):
+    with pytest.warns(CalibrationWarning, match=r"--force: the policy lost 100.0% of 12 .*, and its limit was 5.0%"):
         assert Calibrated("hard.yaml").policy.forced
     rule = "controller.args.rule={type: calibrated, args: {path: hard.yaml}}"
     free = ("--set", "controller.args.chunk_size=null", "--set", "controller.args.certainty_threshold=null")

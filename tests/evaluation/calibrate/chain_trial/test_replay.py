@@ -193,7 +193,9 @@ def test_looks_that_were_not_recorded_are_refused(chains):
 
 
 def test_what_a_rule_needs_must_have_been_recorded(chains):
-    with pytest.raises(ConfigError, match="needs the entropy behind closed thinking, which was not recorded"):
+    with pytest.raises(
+        ConfigError, match="needs the entropy behind closed thinking, and the recorded chains hold none"
+    ):
         play(chains, Unsure("newest"), ProbeSchedule(10))
     assert lacking(chains, Needs(answer_logprobs=True)) == "log-probabilities of answers"
     assert lacking(chains, Needs(chain_logprobs=True)) == "log-probabilities of the chain"
