@@ -44,8 +44,8 @@ NEWEST = {
 }
 CONTROLLERS: dict[str, Callable[[], BaseController]] = {
     "native": lambda: NativeGenerationController({"max_tokens": 90}),
-    "dynasor_stream": lambda: DynasorCoTController(chunk_size=24),
-    "dynasor_chunk": lambda: DynasorCoTController(chunk_size=24, mode="chunk"),
+    "dynasor_stream": lambda: DynasorCoTController(chunk_size=24, rule="consecutive"),
+    "dynasor_chunk": lambda: DynasorCoTController(chunk_size=24, rule="consecutive", mode="chunk"),
     "budget_short": lambda: BudgetForcingController(40),
     "budget_long": lambda: BudgetForcingController(4000),
     "vote": lambda: MajorityVoteController(NativeGenerationController(), 5),
@@ -142,7 +142,7 @@ def test_a_controller_gives_the_same_under_the_real_host_and_ours(name: str, ups
 
 def test_a_vote_over_streams_gives_the_same_answer(upstream_host: Any) -> None:
     def make() -> BaseController:
-        return MajorityVoteController(DynasorCoTController(chunk_size=24), 5)
+        return MajorityVoteController(DynasorCoTController(chunk_size=24, rule="consecutive"), 5)
 
     output = completion_of(upstream_host(make(), RememberingWorker()).generate("Question 17"))
     with ScaffoldingLlm(make(), {"generation": RememberingWorker()}) as llm:

@@ -46,10 +46,12 @@ from scaffolding_ext.workers.budgeted import BudgetedWorker
 CONTROLLERS = {
     "native": lambda: NativeGenerationController({"max_tokens": 90}),
     "native_streaming": lambda: NativeGenerationController(streaming=True),
-    "dynasor_stream": lambda: DynasorCoTController(chunk_size=24),
+    "dynasor_stream": lambda: DynasorCoTController(chunk_size=24, rule="consecutive"),
     "dynasor_stream_budget": lambda: DynasorCoTController(max_tokens=60, certainty_threshold=9, chunk_size=24),
-    "dynasor_chunk": lambda: DynasorCoTController(chunk_size=24, mode="chunk"),
-    "dynasor_chunk_in_turn": lambda: DynasorCoTController(chunk_size=24, mode="chunk", overlap=False),
+    "dynasor_chunk": lambda: DynasorCoTController(chunk_size=24, rule="consecutive", mode="chunk"),
+    "dynasor_chunk_in_turn": lambda: DynasorCoTController(
+        chunk_size=24, rule="consecutive", mode="chunk", overlap=False
+    ),
     "budget_short": lambda: BudgetForcingController(40),
     "budget_long": lambda: BudgetForcingController(4000),
 }
@@ -110,8 +112,10 @@ def scripted(host):
 
 VOTES = {
     "rounds": lambda: MajorityVoteController(NativeGenerationController(), 5),
-    "of_streams": lambda: MajorityVoteController(DynasorCoTController(chunk_size=24), 5),
-    "all": lambda: MajorityVoteController(DynasorCoTController(chunk_size=24, mode="chunk"), 3, allocation=None),
+    "of_streams": lambda: MajorityVoteController(DynasorCoTController(chunk_size=24, rule="consecutive"), 5),
+    "all": lambda: MajorityVoteController(
+        DynasorCoTController(chunk_size=24, rule="consecutive", mode="chunk"), 3, allocation=None
+    ),
     "of_votes": lambda: MajorityVoteController(MajorityVoteController(NativeGenerationController(), 3), 3),
 }
 
@@ -192,7 +196,7 @@ def unbound(host):
 
     programs = Programs()
     worker = ScriptedWorker(programs)
-    with ScaffoldingLlm(DynasorCoTController(chunk_size=24), {"generation": worker}) as llm:
+    with ScaffoldingLlm(DynasorCoTController(chunk_size=24, rule="consecutive"), {"generation": worker}) as llm:
         result = llm.generate("Question 17")
     program = programs.by_number["17"]
     return document(result, program) | {"task_types": sorted({type(task).__name__ for task in worker.tasks})}
@@ -439,7 +443,7 @@ def replayed(host):
     from tensorrt_llm.scaffolding.trace_replay.execution_trace import ExecutionTrace
     from tensorrt_llm.scaffolding.trace_replay.replay import ReplayEngine
 
-    vote = MajorityVoteController(MajorityVoteController(DynasorCoTController(chunk_size=24), 3), 3)
+    vote = MajorityVoteController(MajorityVoteController(DynasorCoTController(chunk_size=24, rule="consecutive"), 3), 3)
     with open_host(host, vote, ScriptedWorker(Programs()), record_execution=True) as llm:
         result = llm.generate("Question 17")
     program = result.program
