@@ -154,7 +154,7 @@ def test_a_server_that_refuses_the_field_is_asked_without_it(serve: Serve, promp
 def test_a_server_without_a_budget_is_not_asked(serve: Serve) -> None:
     server, worker = serve(f"{THINKING}</think>\nThe answer is \\boxed{{5}}.", "llama_cpp_python")
     result = ask(worker, thinking_budget=20)
-    assert "have none" in said(result)[0]["reason"]
+    assert "take no thinking budget" in said(result)[0]["reason"]
     assert server.requests[0].body["max_tokens"] == 20
 
 

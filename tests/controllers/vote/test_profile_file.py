@@ -164,5 +164,5 @@ def test_unusable_samples_end_in_one_line(tmp_path: Path) -> None:
     command = ["calibrate", "certaindex", str(path), "--model", "m", "--output_path", str(tmp_path / "policy.yaml")]
     run = CliRunner().invoke(main, command)
     assert run.exit_code == 2
-    assert "no evaluation record" in run.output
+    assert "give evaluation records" in run.output
     assert not (tmp_path / "policy.yaml").exists()

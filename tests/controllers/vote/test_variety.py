@@ -74,7 +74,7 @@ def test_a_model_that_says_how_it_is_sampled_is_sampled_so(wrapped, events):
         result = llm.generate("Q?")
         assert temperatures(worker) == {None}
         assert not events(result, "sampling")
-        with pytest.raises(ConfigError, match=r"temperature.*all samples of a prompt are alike"):
+        with pytest.raises(ConfigError, match=r"temperature.*all samples of a prompt are equal"):
             llm.generate("Q?", temperature=0.0)
 
 
@@ -87,7 +87,7 @@ def test_one_sample_is_drawn_as_the_worker_draws():
 def test_several_greedy_samples_are_refused(request_sets):
     """Either the request brings the temperature, or the number of samples."""
     samples, params = (4, PLAIN) if "temperature" in request_sets else (1, PLAIN | {"temperature": 0.0})
-    with pytest.raises(ConfigError, match=r"temperature.*all samples of a prompt are alike"):
+    with pytest.raises(ConfigError, match=r"temperature.*all samples of a prompt are equal"):
         run(MajorityVoteController(NativeGenerationController(params), samples), **request_sets)
 
 
@@ -104,7 +104,7 @@ def test_several_greedy_samples_are_refused(request_sets):
     ],
 )
 def test_several_greedy_samples_are_refused_when_the_stack_is_built(build, key):
-    with pytest.raises(ConfigError, match="all samples of a prompt are alike") as caught:
+    with pytest.raises(ConfigError, match="all samples of a prompt are equal") as caught:
         build()
     assert caught.value.key.startswith(key)
 
@@ -118,7 +118,7 @@ def test_chains_of_draft_and_target_differ_whoever_drafts(num_chains, drawn_at, 
     with ScaffoldingLlm(made, workers, seed=0) as llm:
         result = llm.generate("p")
         if num_chains > 1:
-            with pytest.raises(ConfigError, match="all samples of a prompt are alike"):
+            with pytest.raises(ConfigError, match="all samples of a prompt are equal"):
                 llm.generate("p", temperature=0.0)
     for worker in workers.values():
         assert {task.temperature for task in worker.tasks if "boxed" not in task.input_str} == {drawn_at}

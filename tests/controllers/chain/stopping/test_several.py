@@ -79,7 +79,7 @@ def test_rules_need_together_what_each_needs():
 
 
 def test_two_suffixes_are_refused():
-    with pytest.raises(ConfigError, match="one token is read") as caught:
+    with pytest.raises(ConfigError, match="a look reads one token") as caught:
         AnyOf([EntropyAfterThinking(), EntropyAfterThinking(suffix="</think>")])
     assert caught.value.key == "rules.suffix"
 
