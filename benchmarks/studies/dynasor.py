@@ -187,11 +187,9 @@ def plot(figures: Figures, curves: dict[str, list[Outcome]], path: Path) -> None
         tokens = [each.value for each, _ in cuts]
         replayed.plot(tokens, [each.value for _, each in cuts], color="0.4", label="fixed cuts")
         replayed.fill_between(tokens, *zip(*((each.low, each.high) for _, each in cuts), strict=True), color="0.85")
-        for name, settings in ((AGREEING, THRESHOLDS), (CONFIDENT, CONFIDENCES)):
+        for name in (AGREEING, CONFIDENT):
             places = [_place(outcome) for outcome in curves[name]]
             points(replayed, [each.value for each, _ in places], [each for _, each in places], name)
-            for setting, (where, accuracy) in zip(settings, places, strict=True):
-                replayed.annotate(str(setting), (where.value, accuracy.value), (5, -12), textcoords="offset points")
         for name in ("random exit at the same rate", "oracle"):
             point(replayed, *_place(curves[name][0]), name)
         ring(replayed, *(each.value for each in _place(curves["as configured"][0])))
