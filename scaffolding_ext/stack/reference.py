@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import BaseModel
 
@@ -55,13 +55,14 @@ class _Row(NamedTuple):
 
 
 def _keys(section: type[BaseModel], path: str = "") -> Iterator[_Row]:
+    plain = get_type_hints(section)  # without the bounds of values, which stand in the descriptions
     for name, field in section.model_fields.items():
         parts = [field.annotation, *getattr(field.annotation, "__args__", ())]
         inner = next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
         is_table = getattr(field.annotation, "__origin__", None) is dict and inner is not None
         own = f"{path}{name}.TAG" if is_table else f"{path}{name}"
         default = "needed" if field.is_required() else _shown(field.get_default(call_default_factory=True))
-        yield _Row(own, _type_name(field.annotation) if inner is None else "section", default, field.description or "")
+        yield _Row(own, _type_name(plain[name]) if inner is None else "section", default, field.description or "")
         if inner is not None:
             yield from _keys(inner, f"{own}.")
 

@@ -55,7 +55,7 @@ for module in pkgutil.walk_packages(scaffolding_ext.__path__, "scaffolding_ext."
         lacking.add(error.name.partition(".")[0])
     except MissingDependencyError as error:
         lacking.add(error.package)
-others = {"torch", "transformers", "tokenizers", "opentelemetry", "lm-evaluation-harness", "inspect_ai"}
+others = {"torch", "transformers", "tokenizers", "opentelemetry", "lm-evaluation-harness", "inspect_ai", "ray[serve]"}
 assert lacking <= others, lacking
 print(*sorted(name for name in packaged_stacks() if load_config(f"configs:{name}")))
 """
