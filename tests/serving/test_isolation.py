@@ -121,7 +121,7 @@ def test_a_request_that_asks_for_the_impossible_is_logged_without_a_traceback(
 ) -> None:
     vote = MajorityVoteController(NativeGenerationController(), default_sample_num=2)
     served = serve(controller=vote, keys=Keys(KEYS))
-    with served.client(api_key="secret-1") as client, pytest.raises(openai.BadRequestError, match="alike"):
+    with served.client(api_key="secret-1") as client, pytest.raises(openai.BadRequestError, match="are equal"):
         client.chat.completions.create(**ASK, temperature=0)
     served.thread.__exit__(None, None, None)
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]

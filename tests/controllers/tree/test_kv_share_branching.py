@@ -419,7 +419,7 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
         ({"max_depth": 2, "expander": Longest()}, "max_depth", "writes to their end at once"),
         ({"gates": {"decode_exit": True}, "expander": Longest()}, "gates.decode_exit", "writes to their end at once"),
         ({"sampling_params": {"top_p": 0.9}, "expander": Longest()}, "sampling_params", "set them there"),
-        ({"sampling_params": {"temperature": 0}}, "sampling_params.temperature", "alike"),
+        ({"sampling_params": {"temperature": 0}}, "sampling_params.temperature", "are equal"),
         ({"max_depth": 2, "beam_width": 9}, "beam_width", "at most 8"),
     ],
 )

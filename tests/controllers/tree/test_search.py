@@ -497,7 +497,7 @@ def test_a_stack_file_says_it_as_python_does():
         ({"budget": {"token": 3}}, "budget.*give a mapping of nodes"),
         ({"budget": 0}, "budget: is 0; it must be at least 1"),
         ({"stop": {"type": "certaindex", "args": {"thresholds": "gsm8k"}}}, "thresholds"),
-        ({"sampling_params": {"temperature": 0}}, "alike"),
+        ({"sampling_params": {"temperature": 0}}, "are equal"),
         ({"look_ahead": -1}, "look_ahead"),
         ({"scorer": "mean_logprob", "gates": {"skip": True}}, r"^gates\.skip: spares judgements"),
         ({"gates": {"decode_exit": {"after": 0}}}, r"^gates\.decode_exit\.after: "),
