@@ -14,18 +14,11 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.registry import unknown_name
 
 S = TypeVar("S", bound=BaseModel)
-_MISSING = {  # what the error says of a key that a stack file lacks
+_MISSING = {  # of a key that a stack file lacks; right on one line as well, as commands print errors
     "controller": """is missing; a stack file needs a controller beside its workers, such as:
-
-controller:
-  type: NativeGenerationController
-  args: {}""",
+controller: {type: NativeGenerationController}""",
     "workers": """is missing, as in upstream's own files; add the workers that the controllers ask for:
-
-workers:
-  generation:
-    type: HuggingFaceWorker
-    args: {model: tinylm/target}""",
+workers: {generation: {type: HuggingFaceWorker, args: {model: tinylm/target}}}""",
 }
 
 
