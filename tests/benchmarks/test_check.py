@@ -17,7 +17,6 @@ STALE = (  # files that are older than what names their commit: they go from her
     "conformal",
     "conformal_coin",
     "conformal_timing",
-    "voting",
 )
 SAID = "Saves 24.5 % (10.5 to 38.3)<!--mine: saved @ x100 .1--> of commit 0123456789, not run since<!--mine-->."
 
