@@ -65,7 +65,7 @@ def faults(figure: Any) -> list[str]:
 
 
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
-    "branching_fourth": lambda figures, path: branching.plot(figures, [(0.0, 0.0), (1.0, 0.3)], path),
+    "branching": lambda figures, path: branching.plot(figures, [(0.0, 0.0), (1.0, 0.3)], path),
     "branching_third": lambda figures, path: branching.plot(figures, [], path),
     "stopping": stopping.plot,
     "scheduling_live": scheduling.plot,
