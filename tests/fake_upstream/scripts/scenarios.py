@@ -397,7 +397,7 @@ def migrating(host):
     class Serving(ScriptedWorker):
         model = "tinylm/target"
 
-    worker = Serving(contract_reply)
+    worker = Serving(contract_reply, logprobs=lambda task, index: {task.output_tokens[index]: -0.01})
     printed = io.StringIO()
     names = {"worker": worker}
     with contextlib.redirect_stdout(printed):

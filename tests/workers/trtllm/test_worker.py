@@ -424,7 +424,7 @@ def test_branches_with_phrasings_of_their_own_are_requests_on_these_and_a_gate_i
         run(worker, task)
         ranges = [each["retention"].token_range_retention_configs[0] for each in llm_of(worker).requests]
         assert "hidden states" in worker.refused[SIMILARITY_GATE]
-        with pytest.raises(InvalidTaskError, match=r"least_similarity is 0\.9, but hidden states"):
+        with pytest.raises(InvalidTaskError, match=r"least_similarity is 0\.9, but this worker gives no hidden states"):
             run(worker, dataclasses.replace(task, least_similarity=0.9))
     assert task.on_prefix == [True, False]
     assert [each.token_end for each in ranges] == [2, 3]
