@@ -7,8 +7,9 @@ policy is simulated on the same programs and arrivals, at any rate. Then they ar
 late where it takes longer than `--slack` times what its kind takes alone. Beside the policies stand a random order, and
 in the simulation the shortest remaining by the true lengths, which no one knows: the best that an estimate could do.
 
-The live rounds take turns: a round serves every policy at every load, on programs and arrivals of its own that all
-policies share, at a pace by what the engine decodes right before it. So what else the machine does slows all alike.
+The live rounds take turns: a round serves every policy at every load, in an order by chance, on programs and arrivals
+of its own that all policies share, at a pace by what the engine decodes right before it. So what else the machine does
+slows all alike.
 
 `--samples` simulates on samples of a real model instead (a file that `scaffolding-ext calibrate certaindex` reads), on
 an engine that is made up: its places, and `SECONDS` a token of a chain alone.
@@ -129,8 +130,8 @@ def study_live(
             num_programs = max(2 * LIVE_BLOCKS, int(load.rate_at(at) * seconds / slower))
             chosen, arrivals = load.drawn(num_programs, at, np.random.default_rng(seed))
             problems, within = [load.problems[number] for number in chosen], slower * load.deadlines(chosen)
-            for name, policy in POLICIES.items():
-                times = served(lab, problems, slower * arrivals, within, policy(), max_tokens)
+            for name in np.random.default_rng([seed, num_programs]).permutation(list(POLICIES)).tolist():
+                times = served(lab, problems, slower * arrivals, within, POLICIES[name](), max_tokens)
                 until_last = float((slower * arrivals + times).max())
                 found[f"load {at:g}, {name}"] = {
                     "times": times.tolist(),
