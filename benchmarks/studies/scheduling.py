@@ -236,6 +236,8 @@ def main(
     plot_path: Path | None,
 ) -> None:
     """Times and deadlines of single chains and votes under each policy, against first come, first served."""
+    if num_rounds == 1:
+        raise click.BadParameter("1 round has no interval: take 0 for none, or at least 2.", param_hint="--num_rounds")
     if samples is not None:
         problems, programs = replayed(samples, report.rng)
         load = Workload(problems, programs, Queue(max_batch_size, SLOWDOWN), SECONDS)
