@@ -9,10 +9,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks._lib.report import Report
 from scaffolding_ext import BudgetForcingController, HuggingFaceWorker, Prompting, ScaffoldingLlm
 from scaffolding_ext.cli.main import main as scaffolding_ext
 from scaffolding_ext.controllers.base import BaseController
@@ -26,7 +26,6 @@ PLANNED = BUDGETS[:-1]  # chains seldom end before these, so that seconds are a 
 AT_ONCE = 32  # where nothing is timed
 ANSWER_TOKENS = 32
 DRAWN = {"temperature": 0.7}
-TIMED_SEED = 4000  # of questions, beside those of the sweep
 
 
 def questions(number: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Sample]:
@@ -59,35 +58,48 @@ def sweep(store: Path, model: str, samples: Sequence[Sample]) -> list[Path]:
     return folders
 
 
-def timed(
-    report: Report, name: str, worker: HuggingFaceWorker, prompting: Prompting, swept: Swept, rounds: int
-) -> tuple[MeasuredType, ...]:
-    """The types, with accuracies that were swept and seconds by a line: those of their tokens, whatever the type."""
-    num_before = len(report.figures)  # questions are new ones at each call
-    samples = iter(questions(rounds * len(PLANNED), report.seed + TIMED_SEED + num_before))
+class Seconds(NamedTuple):
+    """How long a question takes that is alone with the engine: a line in its budget, whatever its type.
+
+    Attributes:
+        at_once: Seconds without thinking.
+        a_token: Seconds a token of thinking.
+        variation: Coefficient of variation of the seconds at a budget.
+    """
+
+    at_once: float
+    a_token: float
+    variation: float
+
+    def of(self, swept: Swept) -> tuple[MeasuredType, ...]:
+        """The types, with accuracies that were swept and these seconds."""
+        mean = tuple(self.at_once + self.a_token * budget for budget in PLANNED)
+        spread = tuple(self.variation * each for each in mean)
+        return tuple(
+            MeasuredType(kind.kind, kind.share, PLANNED, kind.measured().accuracies[: len(PLANNED)], mean, spread)
+            for kind in swept.kinds
+        )
+
+
+def timed(worker: HuggingFaceWorker, prompting: Prompting, rounds: int, seed: int) -> Seconds:
+    """Time questions that are no others', one after the other, the budgets of a round in an order by chance."""
+    samples = iter(questions(rounds * len(PLANNED), seed))
     tokens: list[int] = []
     seconds: list[float] = []
     for turn in range(rounds):
-        for budget in np.random.default_rng([report.seed, turn]).permutation(PLANNED):
+        for budget in np.random.default_rng([seed, turn]).permutation(PLANNED):
             forcing = BudgetForcingController(int(budget), max_answer_tokens=ANSWER_TOKENS, sampling_params=DRAWN)
-            with hosted(forcing, worker, prompting, 1, report.seed) as llm:
+            with hosted(forcing, worker, prompting, 1, seed) as llm:
                 for sample in itertools.islice(samples, len(KINDS)):
                     started = time.perf_counter()
                     llm.generate(sample.prompt, sample_id=sample.id)
                     seconds.append(time.perf_counter() - started)
                     tokens.append(int(budget))
     thought, took = np.array(tokens), np.array(seconds)
-    at_once = report.difference(f"{name}: seconds without thinking", took[thought == 0]).value
-    beyond, length = (took - at_once)[thought > 0], thought[thought > 0]
-    a_token = report.ratio(f"{name}: seconds a token", beyond, length).value
-    variation = float(np.sqrt(np.mean((took / (at_once + a_token * thought) - 1) ** 2)))
-    report.figure(f"{name}: coefficient of variation of the seconds at a budget", variation)
-    mean = tuple(at_once + a_token * budget for budget in PLANNED)
-    spread = tuple(variation * each for each in mean)
-    return tuple(
-        MeasuredType(kind.kind, kind.share, PLANNED, kind.measured().accuracies[: len(PLANNED)], mean, spread)
-        for kind in swept.kinds
-    )
+    at_once = float(took[thought == 0].mean())
+    beyond = (took - at_once)[thought > 0].sum()
+    a_token = float(beyond / thought.sum())
+    return Seconds(at_once, a_token, float(np.sqrt(np.mean((took / (at_once + a_token * thought) - 1) ** 2))))
 
 
 @contextlib.contextmanager

@@ -25,10 +25,6 @@ class Served(NamedTuple):
     correct: Floats
     seconds: Floats
 
-    def joined(self, other: Served) -> Served:
-        """These, then others."""
-        return Served(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
-
 
 def poisson(arrival_rate: float, seconds: float, rng: np.random.Generator) -> Floats:
     """Times of arrivals within so many seconds, two at least."""

@@ -2,240 +2,269 @@
 
     python -m benchmarks.studies.budgets --store runs/budgets --json > budgets.json
 
-Runs of `scaffolding-ext eval` at several budgets tell what each type gains. Seconds are those of other questions, one
-at a time, the budgets in turns of random order: a machine that gets slower slows all of them. The plan for an arrival
-rate and the best single budget for all types then serve the same arrivals, in turn (plan, uniform, uniform, plan), one
-request at a time and in a batch. All questions but those of the two arms are different ones.
+Each seed does all of it on questions of its own. Runs of `scaffolding-ext eval` at several budgets tell what each type
+gains, and other questions, alone with the engine, tell the seconds. The plan for an arrival rate then serves beside
+every single budget for all types, and beside itself with the types of the questions dealt out by chance: as many
+questions get each budget, but not the ones that need it. All of these meet the same questions and arrivals.
+
+The best single budget is the one that did best of all when it was served, on all seeds together: it is picked on the
+questions that it is compared on, which favours it. What a mistake costs depends on the user, so that the objective is
+told in points of accuracy: 100 times a right answer, less the seconds over those that a right answer is worth.
+Intervals resample blocks of arrivals, since neighbours in a queue are alike.
 """
 
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
+import numpy.typing as npt
 
-from benchmarks._lib.budget_types import ANSWER_TOKENS, DRAWN, PLANNED, hosted, questions, sweep, timed
-from benchmarks._lib.command import benchmark, plotted, size, stored
-from benchmarks._lib.drawing import Figures, beside, drawing, of, point, points
+from benchmarks._lib.budget_arms import ARMS, BY_CHANCE, PLAN, SINGLE, Load, Server, single
+from benchmarks._lib.budget_types import BUDGETS, questions, sweep, timed
+from benchmarks._lib.command import benchmark, plotted, progress, size, stored
+from benchmarks._lib.drawing import Figures, below, drawing, of, point, points
 from benchmarks._lib.report import Report
-from benchmarks._lib.served_queue import Served, poisson, serve
-from scaffolding_ext import (
-    BudgetForcingController,
-    HuggingFaceWorker,
-    Prompting,
-    QueueAwareBudgetController,
-)
-from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
-from scaffolding_ext.controllers.budgets.queueing.demand import Demand
-from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_batch, summarized
+from benchmarks._lib.store import kept
+from scaffolding_ext import HuggingFaceWorker, Prompting
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
 from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept, read_sweep
-from scaffolding_ext.evaluation.run.datasets import Sample
-from scaffolding_ext.stats.intervals import Estimate, wilson_interval
+from scaffolding_ext.stats.power import required_num_questions
 from scaffolding_ext.tinylm.grammar import KINDS
 
-BLOCK = 20  # arrivals that are drawn together, since neighbours in a queue are alike
-TURNS = (("plan", 0), ("uniform", 0), ("uniform", 1), ("plan", 1))  # and the stretch of arrivals that both meet
-SERVED_SEED, FULL_SEED = 1000, 2000  # of questions, beside those of the sweep
-Budgets = Sequence[int]
+BLOCK = 20  # arrivals that are drawn together
+TIMED_SEED = 4000  # of questions, beside those of the sweep
+RESAMPLES = 1000
+P95 = 95
+Blocks = npt.NDArray[np.int64]
 
 
-class Server:
-    """The engine under a load, with budgets by type.
+class Arm(NamedTuple):
+    """What one arm came to at a load, over all seeds.
 
-    Args:
-        worker: The engine.
-        prompting: Of its model.
-        at_once: Requests at once.
-        seed: Of what is answered.
+    Attributes:
+        correct: 1 where the answer was right, else 0, shape [num_questions].
+        seconds: From arrival to answer, likewise.
+        objective: In points of accuracy, likewise.
+        beyond: Forecast accuracy less that of the question, likewise.
+        forecast_seconds: Forecast system time, likewise.
     """
 
-    def __init__(self, worker: HuggingFaceWorker, prompting: Prompting, at_once: int, seed: int) -> None:
-        self._worker, self._prompting, self._at_once, self._seed = worker, prompting, at_once, seed
+    correct: Floats
+    seconds: Floats
+    objective: Floats
+    beyond: Floats
+    forecast_seconds: Floats
 
-    def serve(self, demand: Demand, budgets: Budgets, samples: Sequence[Sample], arrivals: Floats) -> Served:
-        """Serve arrivals, a budget for each of the demand's types."""
-        plan = PlannedBudgets(demand, dict(zip(demand.names, budgets, strict=True)), 0, "")
-        forcing = BudgetForcingController(max(budgets), max_answer_tokens=ANSWER_TOKENS, sampling_params=DRAWN)
-        controller = QueueAwareBudgetController(plan, generation_controller=forcing)
-        with hosted(controller, self._worker, self._prompting, self._at_once, self._seed) as llm:
-            return serve(llm, samples, arrivals)
-
-    def queue(self, demand: Demand, budget: int, number: int) -> Queue:
-        """The batching queue whose full engine is as fast as this one: everything arrives at once."""
-        samples = questions(number, self._seed + FULL_SEED)
-        budgets = [budget] * len(demand.types)
-        started = time.perf_counter()
-        self.serve(demand, budgets, samples, np.zeros(len(samples)))
-        seconds = time.perf_counter() - started
-        alone = demand.forecast(budgets)  # of one server, whose load tells its mean service
-        return Queue.of_capacity(self._at_once, len(samples) * float(alone.load) / demand.arrival_rate / seconds)
-
-
-def simulated(demand: Demand, budgets: Budgets, num_queries: int, seed: int) -> tuple[float, float]:
-    """Mean seconds in the simulated queue, with services as they scattered, and the standard error."""
-    rng = np.random.default_rng(seed)
-    arrivals = np.cumsum(rng.standard_exponential(num_queries)) / demand.arrival_rate
-    kinds = rng.choice(len(demand.types), num_queries, p=[each.probability for each in demand.types])
-    given = [each.given(tokens) for each, tokens in zip(demand.types, budgets, strict=True)]
-    means = np.array([float(each.seconds) for each in given])
-    spreads = np.sqrt([max(float(each.square - each.seconds**2), 0.0) for each in given])
-    services = np.maximum(means[kinds] + spreads[kinds] * rng.standard_normal(num_queries), 1e-3)
-    departures = serve_in_batch(arrivals, services, demand.queue.places, demand.queue.speed)
-    found = summarized(arrivals, services, departures).system_time
-    return found.value, (found.high - found.low) / 3.92
-
-
-def study_simulated(
-    report: Report, name: str, demand: Demand, swept: Swept, arms: dict[str, Budgets], num_queries: int
-) -> None:
-    """What the plan gains in the simulated queue; intervals are of the answers that were measured and of the queue."""
-    times = {arm: simulated(demand, budgets, num_queries, report.seed) for arm, budgets in arms.items()}
-    rights = {}
-    for arm, budgets in arms.items():
-        report.figure(f"{name}, simulated, {arm}: system time", times[arm][0])
-        formula = float(demand.forecast(budgets).system_time)
-        report.figure(f"{name}, {arm}: formula by simulated time", formula / times[arm][0])
-        rights[arm] = np.zeros(2000)
-        for number, (kind, budget) in enumerate(zip(swept.kinds, budgets, strict=True)):
-            at = kind.budgets.index(budget)
-            draws = np.random.default_rng([report.seed, at, number])  # one for arms with the same budget
-            share = kind.num_correct[at] / kind.num_answers[at]
-            rights[arm] += kind.share * draws.binomial(kind.num_answers[at], share, 2000) / kind.num_answers[at]
-    error = np.hypot(times["plan"][1], times["uniform"][1])
-    waits = times["plan"][0] - times["uniform"][0] + error * report.rng.standard_normal(2000)
-    gains = demand.alpha * (rights["plan"] - rights["uniform"]) - waits
-    report.figure(f"{name}, simulated: objective gained", float(gains.mean()), *np.quantile(gains, [0.025, 0.975]))
-
-
-def study_served(
-    report: Report, name: str, demand: Demand, server: Server, arms: dict[str, Budgets], seconds: float
-) -> None:
-    """What the plan gains in the served queue, and how far the forecasts were off."""
-    found: dict[str, Served] = {}
-    for arm, stretch in TURNS:
-        rng = np.random.default_rng([report.seed, stretch])
-        arrivals = poisson(demand.arrival_rate, seconds, rng)
-        drawn = questions(-(-len(arrivals) // len(KINDS)), report.seed + SERVED_SEED + stretch)
-        mixed = [drawn[n] for n in rng.permutation(len(drawn))[: len(arrivals)]]
-        served = server.serve(demand, arms[arm], mixed, arrivals)
-        found[arm] = found[arm].joined(served) if arm in found else served
-    number = len(found["plan"].seconds)
-    blocks = np.arange(number) // max(1, min(BLOCK, number // 4))
-    worth = {}
-    for arm, served in found.items():
-        forecast = demand.forecast(arms[arm])
-        report.figure(f"{name}, served, {arm}: questions", len(served.seconds))
-        right = report.difference(f"{name}, served, {arm}: accuracy", served.correct, questions=blocks)
-        system = report.difference(f"{name}, served, {arm}: system time", served.seconds, questions=blocks)
-        report.figure(f"{name}, {arm}: p95 of system time", float(np.quantile(served.seconds, 0.95)))
-        report.figure(f"{name}, {arm}: forecast accuracy less served, points", 100 * (forecast.accuracy - right.value))
-        report.figure(f"{name}, {arm}: forecast by served system time", float(forecast.system_time) / system.value)
-        worth[arm] = demand.alpha * served.correct - served.seconds
-    gain = report.difference(f"{name}, served: objective gained", worth["plan"], worth["uniform"], blocks)
-    report.bar(f"{name}, served: objective gained", gain.value, ">", 0)
-
-
-def plot(figures: Figures, swept: Swept, queues: Sequence[str], path: Path) -> None:
-    """Draw what thinking is worth to each type, and how right and how fast the plan and the single budget were."""
-    with drawing(path, 1, 1 + len(queues), figsize=(5 * (1 + len(queues)), 4.6)) as (_, (gains, *panels)):
-        for kind in swept.kinds:
-            counts = zip(kind.num_correct.tolist(), kind.num_answers.tolist(), strict=True)
-            shares = [Estimate(num / total, *wilson_interval(num, total)) for num, total in counts]
-            points(gains, kind.budgets, [Estimate(*(100 * end for end in share)) for share in shares], kind.kind)
-        gains.set(xlabel="budget of thinking, tokens", ylabel="accuracy, % (95 %)")
-        gains.set_title("What more thinking is worth\nto each type of question")
-        beside(gains)
-        for panel, queue in zip(panels, queues, strict=True):
-            for number, arm in enumerate(("plan", "uniform")):
-                seconds, right = (
-                    of(figures, f"{queue}, served, {arm}: {what}", scale)
-                    for what, scale in (("system time", 1), ("accuracy", 100))
+    @classmethod
+    def of(cls, runs: Sequence[Mapping[str, Any]], arm: str) -> Arm:
+        """Of the runs of all seeds."""
+        columns = []
+        for run in runs:
+            found = run["arms"][arm]
+            correct, seconds = np.array(found["correct"]), np.array(found["seconds"])
+            accuracy, system_time = found["forecast"]
+            columns.append(
+                (
+                    correct,
+                    seconds,
+                    100 * (correct - seconds / run["alpha"]),
+                    accuracy - correct,
+                    np.full(len(correct), system_time),
                 )
-                if seconds is not None and right is not None:
-                    name = f"{arm}, served"
-                    point(panel, seconds, right, name, color=f"C{number}", is_default=arm == "plan")
-                    tail = of(figures, f"{queue}, {arm}: p95 of system time")
-                    if tail is not None:
-                        panel.plot(tail.value, right.value, "|", ms=12, color=f"C{number}", label=f"{arm}, p95 of time")
-                told = [of(figures, f"{queue}, forecast, {arm}: {what}") for what in ("system time", "accuracy")]
-                if told[0] is not None and told[1] is not None:
-                    panel.plot(told[0].value, 100 * told[1].value, "x", color=f"C{number}", label=f"{arm}, forecast")
-            panel.set(xlabel="seconds from arrival to answer", ylabel="accuracy, % (95 %)")
-            panel.set_title(f"{queue}: further left is sooner,\nhigher is right more often")
-        beside(panels[-1])
+            )
+        return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+def blocks_of(sizes: Sequence[int]) -> Blocks:
+    """The block of each arrival; no block lies in two seeds, and each seed has two at least."""
+    parts, first = [], 0
+    for number in sizes:
+        parts.append(first + np.arange(number) // max(1, min(BLOCK, number // 2)))
+        first = int(parts[-1][-1]) + 1
+    return np.concatenate(parts)
+
+
+def study_load(report: Report, name: str, runs: Mapping[int, Mapping[str, Any]]) -> None:
+    """All arms at one load, and the plan against each of them.
+
+    Args:
+        report: Gets the figures.
+        name: Of the queue and the load.
+        runs: By seed.
+    """
+    sizes = [len(run["arms"][PLAN]["correct"]) for run in runs.values()]
+    blocks = blocks_of(sizes)
+    arms = {arm: Arm.of(list(runs.values()), arm) for arm in ARMS}
+    report.figure(f"{name}: questions an arm", len(blocks))
+    tails = p95_of(report, arms, blocks)
+    for arm, found in arms.items():
+        report.difference(f"{name}, {arm}: accuracy", found.correct, questions=blocks)
+        report.difference(f"{name}, {arm}: system time", found.seconds, questions=blocks)
+        report.figure(f"{name}, {arm}: p95 of system time", *ends(tails[arm]))
+        report.difference(f"{name}, {arm}: objective, points", found.objective, questions=blocks)
+        report.difference(f"{name}, {arm}: forecast less served, points", found.beyond, questions=blocks, scale=100)
+        if np.isfinite(found.forecast_seconds).all():
+            report.ratio(f"{name}, {arm}: forecast by served time", found.forecast_seconds, found.seconds, blocks)
+    best = max(map(single, SINGLE), key=lambda arm: float(arms[arm].objective.mean()))
+    report.figure(f"{name}: best single budget", SINGLE[[*map(single, SINGLE)].index(best)])
+    for label, other in (("the best single budget", best), ("types by chance", BY_CHANCE)):
+        ours, theirs = arms[PLAN], arms[other]
+        gain = report.difference(f"{name}: over {label}, points", ours.objective, theirs.objective, blocks)
+        report.difference(f"{name}: over {label}, points of accuracy", ours.correct, theirs.correct, blocks, scale=100)
+        report.ratio(f"{name}: system time, times {label}", ours.seconds, theirs.seconds, blocks)
+        report.figure(f"{name}: p95, times {label}", *ends(tails[PLAN] / tails[other]))
+        report.bar(f"{name}: over {label}, lower end", gain.low, ">", 0)
+        gains = ours.objective - theirs.objective
+        needed = required_num_questions(gains, blocks, bar=0, max_num_questions=100_000, rng=report.rng)
+        if needed is not None:
+            report.figure(f"{name}: blocks of {BLOCK} for power 0.9 over {label}", needed)
+        for seed, values in zip(runs, np.split(np.stack([gains, blocks]), np.cumsum(sizes)[:-1], axis=1), strict=True):
+            report.difference(f"{name}, seed {seed}: over {label}, points", values[0], questions=values[1].astype(int))
+    for seed, run in runs.items():
+        report.figure(f"{name}, seed {seed}: arrivals a second", run["arrival_rate"])
+        report.figure(f"{name}, seed {seed}: capacity", run["capacity"])
+        report.figure(f"{name}, seed {seed}: seconds that a right answer is worth", run["alpha"])
+        for kind, budget in run["plan"].items():
+            report.figure(f"{name}, seed {seed}, plan: tokens of {kind}", budget)
+
+
+def p95_of(report: Report, arms: Mapping[str, Arm], blocks: Blocks) -> dict[str, Floats]:
+    """The 95th percentile of each arm's seconds: measured, then of resamples that all arms share."""
+    places = [np.flatnonzero(blocks == block) for block in np.unique(blocks)]
+    drawn = report.rng.integers(len(places), size=(RESAMPLES, len(places)))
+    picks = [np.arange(len(blocks)), *(np.concatenate([places[at] for at in row]) for row in drawn)]
+    return {arm: np.array([np.percentile(found.seconds[pick], P95) for pick in picks]) for arm, found in arms.items()}
+
+
+def ends(values: Floats) -> tuple[float, float, float]:
+    """A figure and its interval: what was measured, then its resamples."""
+    low, high = np.percentile(values[1:], (2.5, 97.5)).tolist()
+    return float(values[0]), low, high
+
+
+def study_swept(report: Report, swept: Sequence[Swept]) -> None:
+    """What budgets are worth to each type, over all seeds."""
+    for kinds in zip(*(each.kinds for each in swept), strict=True):
+        for at, budget in enumerate(kinds[0].budgets):
+            num, total = (int(sum(counts[at] for counts in columns)) for columns in counts_of(kinds))
+            report.share(f"swept, {kinds[0].kind}, {budget} tokens: accuracy", num, total)
+        misses = [100 * kind.accuracy.largest_miss for kind in kinds]
+        report.figure(f"swept, {kinds[0].kind}: largest miss of the saturating curve, points", max(misses))
+
+
+def counts_of(kinds: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Right answers and all answers of one kind, an entry a seed."""
+    return [kind.num_correct for kind in kinds], [kind.num_answers for kind in kinds]
+
+
+def plot(figures: Figures, path: Path) -> None:
+    """Draw what thinking is worth to each type; then how right and how fast each arm was, a row a queue."""
+    found = [name.removesuffix(": best single budget") for name in figures if name.endswith(": best single budget")]
+    queues = list(dict.fromkeys(name.split(", ")[0] for name in found))
+    loads = list(dict.fromkeys(name.split(", ")[1] for name in found))
+    shape = len(queues), 1 + len(loads)
+    with drawing(path, *shape, squeeze=False, figsize=(4 * shape[1], 0.8 + 3.6 * shape[0])) as (figure, axes):
+        figure.suptitle("Further left is sooner, higher is right more often; the line joins the single budgets")
+        gains(axes[0, 0], figures)
+        for row, queue in enumerate(queues):
+            axes[row, 0].set_visible(row == 0)
+            for column, load in enumerate(loads, 1):
+                frontier(axes[row, column], figures, f"{queue}, {load}")
+        below(figure, axes[0, 1], 4)
+
+
+def gains(axes: Any, figures: Figures) -> None:
+    """What budgets are worth to each type."""
+    for number, kind in enumerate(KINDS):
+        found = {budget: of(figures, f"swept, {kind}, {budget} tokens: accuracy", 100) for budget in BUDGETS}
+        measured = {budget: value for budget, value in found.items() if value is not None}
+        points(axes, list(measured), list(measured.values()), color=f"C{number}")
+        if measured:
+            axes.annotate(kind, (BUDGETS[-1], measured[BUDGETS[-1]].value), (6, 0), textcoords="offset points")
+    axes.set(xlabel="budget of thinking, tokens", ylabel="accuracy, %")
+    axes.set_title("What thinking is worth, by type")
+
+
+def frontier(axes: Any, figures: Figures, name: str) -> None:
+    """Each arm's point at one load; single budgets are joined by a line."""
+    line = []
+    for number, arm in enumerate(ARMS):
+        x, y = of(figures, f"{name}, {arm}: system time"), of(figures, f"{name}, {arm}: accuracy", 100)
+        if x is not None and y is not None:
+            point(axes, x, y, arm, is_default=arm == PLAN, color=f"C{number}", ms=5)
+            if arm not in (PLAN, BY_CHANCE):
+                line.append((x.value, y.value))
+    axes.plot(*zip(*line, strict=True), "-", color="C7", lw=1)
+    axes.set(xlabel="mean seconds to the answer", ylabel="accuracy, %", title=name)
 
 
 @benchmark("studies.budgets --store runs/budgets")
 @click.option("--model", default="tinylm/target", show_default=True, help="Embedded model, or a folder.")
 @click.option("--worth", default=20.0, show_default=True, help="A right answer, in services of --middle tokens.")
-@click.option("--load", default=0.6, show_default=True, help="Share of the capacity that --middle for all would use.")
+@click.option(
+    "--load",
+    "loads",
+    multiple=True,
+    type=float,
+    default=(0.4, 0.6, 0.8),
+    show_default=True,
+    help="Share of the capacity that --middle for all would use.",
+)
 @click.option("--middle", default=96, show_default=True, help="Tokens.")
+@click.option("--places", "queues", multiple=True, type=int, default=(16, 1), show_default=True, help="At once.")
+@size("--num_seeds", 5, quick=2, help="From --seed on.", least=2)
 @size("--num_swept", 80, quick=2, help="Questions a type that are swept.")
-@size("--num_timed", 6, quick=1, help="Questions a type and budget that are timed alone.")
-@size("--seconds", 150, quick=4, help="Of each of the four stretches of arrivals of a queue.")
-@size("--num_queries", 50_000, quick=2_000, help="Queries simulated.", least=1000)
-@click.option("--places", "queues", multiple=True, type=int, default=(1, 16), show_default=True, help="At once.")
+@size("--num_timed", 3, quick=1, help="Questions a type and budget that are timed alone.")
+@size("--seconds", 30, quick=2, help="Of arrivals, for each arm of a queue at a load.")
 @stored
 @plotted
 def main(
     report: Report,
     model: str,
     worth: float,
-    load: float,
+    loads: tuple[float, ...],
     middle: int,
+    queues: tuple[int, ...],
+    num_seeds: int,
     num_swept: int,
     num_timed: int,
     seconds: int,
-    num_queries: int,
-    queues: tuple[int, ...],
     store: Path | None,
     plot_path: Path | None,
 ) -> None:
-    """A plan of budgets against the best single budget, in simulated and in served queues."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = store or Path(folder)
-        swept = read_sweep(sweep(place, model, questions(num_swept, report.seed)), seed=report.seed)
-    for kind in swept.kinds:
-        report.figure(f"{kind.kind}: largest miss of the saturating curve, points", 100 * kind.accuracy.largest_miss)
+    """A plan of budgets by type against every single budget, and against types by chance, in served queues."""
     prompting = Prompting.for_model(model)
-    with HuggingFaceWorker(model) as worker:
-        for places in queues:
-            types = timed(report, f"{places} at once", worker, prompting, swept, num_timed)
-            alone = Demand(types, 1.0, 1.0, max(PLANNED))
-            service = float(alone.forecast([middle] * len(types)).load)
-            server = Server(worker, prompting, places, report.seed)
-            queue = Queue() if places == 1 else server.queue(alone, middle, 3 * places)
-            rate = load * queue.capacity / service
-            demand = replace(alone, arrival_rate=rate, alpha=worth * service, queue=queue)
-            study_queue(report, server, f"{places} at once", demand, swept, seconds, num_queries)
+    seeds = range(report.seed, report.seed + num_seeds)
+    asked = [Load(share, middle, worth, seconds) for share in loads]
+    swept: list[Swept] = []
+    runs: dict[int, dict[int, list[dict[str, Any]]]] = {places: {} for places in queues}
+    with tempfile.TemporaryDirectory() as folder, HuggingFaceWorker(model) as worker, progress() as bars:
+        bar = bars.add_task("seeds", total=num_seeds * len(queues))
+        for seed in seeds:
+            place = (store or Path(folder)) / f"seed_{seed}"
+            swept.append(read_sweep(sweep(place, model, questions(num_swept, seed)), seed=seed))
+            for places in queues:
+                server = Server(worker, prompting, places, seed)
+
+                def served(seed: int = seed, server: Server = server) -> list[dict[str, Any]]:
+                    took = timed(worker, prompting, num_timed, seed + TIMED_SEED)
+                    demands = [server.demand(swept[-1], took, load) for load in asked]
+                    return [server.arms(demand, seconds) for demand in demands]
+
+                runs[places][seed] = kept(place, f"served_{places}", served)
+                bars.advance(bar)
+    study_swept(report, swept)
+    for places in queues:
+        for at, load in enumerate(asked):
+            name = f"{places} at once, load {load.share:g}"
+            study_load(report, name, {seed: found[at] for seed, found in runs[places].items()})
     if plot_path is not None:
-        plot(report.figures, swept, [f"{places} at once" for places in queues], plot_path)
-
-
-def study_queue(
-    report: Report, server: Server, name: str, demand: Demand, swept: Swept, seconds: int, num_queries: int
-) -> None:
-    """One queue: planned, simulated and served."""
-    arms: dict[str, Budgets] = {"plan": demand.best(), "uniform": [demand.best_uniform()] * len(demand.types)}
-    report.figure(f"{name}: capacity", demand.queue.capacity)
-    report.figure(f"{name}: arrivals a second", demand.arrival_rate)
-    report.figure(f"{name}: seconds that a right answer is worth", demand.alpha)
-    for arm, budgets in arms.items():
-        for kind, budget in zip(demand.names, budgets, strict=True):
-            report.figure(f"{name}, {arm}: tokens of {kind}", budget)
-        forecast = demand.forecast(budgets)
-        report.figure(f"{name}, forecast, {arm}: accuracy", float(forecast.accuracy))
-        report.figure(f"{name}, forecast, {arm}: system time", float(forecast.system_time))
-        report.figure(f"{name}, forecast, {arm}: objective", float(forecast.objective))
-    study_simulated(report, name, demand, swept, arms, num_queries)
-    study_served(report, name, demand, server, arms, seconds)
+        plot(report.figures, plot_path)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ PLOTTED = tuple(
 )
 EXTRA = {
     "studies.branching": ("--target", "tinylm/draft"),
-    "studies.budgets": ("--model", "tinylm/draft"),
+    "studies.budgets": ("--model", "tinylm/draft", "--load", "0.6", "--places", "16"),
     "studies.kept_budgets": ("--model", "tinylm/draft"),
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
     "studies.dynasor": ("--num_problems", "12", "--model", "tinylm/draft"),

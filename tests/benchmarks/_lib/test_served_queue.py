@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks._lib.served_queue import Served, poisson, serve
+from benchmarks._lib.served_queue import poisson, serve
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
@@ -41,8 +41,3 @@ def test_arrivals_are_poisson() -> None:
     times = poisson(2.0, 50, rng)
     assert (np.diff(times) >= 0).all()
     assert times[-1] <= 50
-
-
-def test_stretches_are_joined_in_order() -> None:
-    joined = Served(np.array([1.0]), np.array([2.0])).joined(Served(np.array([0.0]), np.array([3.0])))
-    assert (joined.correct.tolist(), joined.seconds.tolist()) == ([1, 0], [2, 3])
