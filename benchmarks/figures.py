@@ -70,7 +70,13 @@ STUDIES: Mapping[str, Study] = {
     ),
     "branching": Study("studies.branching --num_problems 400 --num_fit 130", 45, stores=True, draws=True),
     "phrasings": Study("studies.phrasings", 15, stores=True),
-    "conformal": Study("studies.conformal --num_problems 100 --num_blocks 4", 120, stores=True, draws=True),
+    "conformal": Study(
+        "studies.conformal --alpha 0.4 --alpha 0.25 --num_problems 100 --num_blocks 4 --num_chains 8 --ranked 0"
+        " --part greedy --part alone",
+        50,
+        stores=True,
+        draws=True,
+    ),
     "conformal_timing": Study("studies.conformal_timing", 60, stores=True, draws=True),
     "conformal_validity": Study("studies.conformal_validity", 1),
     "conformal_replay": Study("studies.conformal_replay", 5, ("--runs", RUNS), draws=True),
@@ -111,6 +117,7 @@ STUDIES: Mapping[str, Study] = {
     "loop_held": Study("engines.loop_held --num_requests 8", 3),
     "serve_parity": Study("engines.serve_parity", 5),
     "evaluation": Study("engines.evaluation", 10),
+    "data_set_budget": Study("studies.data_set_budget --model tinylm/target", 20, stores=True, draws=True),
     **dict(recorded("vote_replay", 10, (*SAMPLES, RUNS), draws=False)),
     **dict(recorded("signal_study", 10, (*SAMPLES, RUNS))),
     **dict(recorded("data_set_budget", 5, (*SAMPLES, RUNS))),

@@ -8,13 +8,17 @@ evenly; and by an oracle that knows them all (the skyline). Controls say what ea
 rule, even spending with it, and shortest samples first, which looks at no answer. Votes that stop by themselves under
 that rule, each without a look at the others, are a point beside the lines.
 
-Files are those that `vote_replay` reads; without one the votes are simulated. `--live` takes folders of runs of the
-command and pairs them by question with the first.
+Files are those that `vote_replay` reads; without one the votes are simulated. With `--model` the samples of an embedded
+model are recorded by `scaffolding-ext eval`, with one greedy chain of each question beside them, and a fifth of their
+tokens is spent live, too, by `--total_tokens`: evenly, and by certaindex.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,11 +27,12 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks._lib.command import benchmark, plotted, progress, size
-from benchmarks._lib.drawing import below, drawing, points
+from benchmarks._lib.command import benchmark, plotted, progress, size, stored
+from benchmarks._lib.drawing import Figures, below, drawing, of, point, points
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks.studies.vote_replay import simulated
+from scaffolding_ext.cli.main import main as scaffolding_ext
 from scaffolding_ext.controllers.vote.allocation.base import Votes
 from scaffolding_ext.controllers.vote.allocation.data_set import evenness, mean_length, skyline, spend, unsettledness
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
@@ -35,12 +40,14 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChan
 from scaffolding_ext.controllers.vote.allocation.replay import play, shuffled
 from scaffolding_ext.evaluation.calibrate.samples import read_votes
 from scaffolding_ext.evaluation.run.records import read_records
-from scaffolding_ext.evaluation.run.run_folder import SUMMARY, VOTES
+from scaffolding_ext.evaluation.run.run_folder import SAMPLES, SUMMARY, VOTES
 from scaffolding_ext.stats.intervals import Estimate
 
 SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7)  # of the tokens of all samples
 OURS, EVEN, EVEN_WITH_RULE, SKYLINE = "certaindex", "even", "even, settled votes closed", "skyline"
-BY_ITSELF = "each vote by itself"
+BY_ITSELF, GREEDY = "each vote by itself", "one chain, greedy"
+LIVE_SHARE = 0.2
+NUM_SAMPLES = 16
 RULE = LeaderChange()
 Buyer = Callable[[Sequence[LabelledVote], float], list[int]]
 
@@ -93,6 +100,62 @@ def report_budget(report: Report, share: float, bought: dict[str, Bought]) -> No
     report.difference(f"{OURS} against {EVEN_WITH_RULE} {at}: points", *both, scale=100)
 
 
+class Recorder:
+    """Runs `scaffolding-ext eval` on an embedded model, into a folder a run; what is there stays.
+
+    Args:
+        store: Folder of the runs.
+        model: Its name.
+        num_problems: Held-out problems.
+        seed: Of problems and answers.
+    """
+
+    def __init__(self, store: Path, model: str, num_problems: int, seed: int) -> None:
+        self._store = store
+        sets = (f"workers.generation.args.model={model}", f"dataset.num_samples={num_problems}")
+        self._shared = [part for each in sets for part in ("--set", each)] + ["--seed", str(seed)]
+
+    def run(self, name: str, *options: str) -> Path:
+        """The folder of a run of these options."""
+        folder = self._store / name
+        if not (folder / SUMMARY).exists():
+            with contextlib.redirect_stdout(sys.stderr):
+                command = ["eval", *options, *self._shared, "--output_path", str(folder), "--resume"]
+                scaffolding_ext(command, standalone_mode=False)
+        return folder
+
+    def drawn(self, num_samples: int) -> list[LabelledVote]:
+        """So many samples of each problem."""
+        folder = self.run("drawn", "--config", "configs:native", "--epochs", str(num_samples))
+        return read_votes(folder / SAMPLES)
+
+    def greedy(self) -> list[LabelledVote]:
+        """One greedy chain of each problem."""
+        temperature = "controller.args.sampling_params.temperature=0"
+        return read_votes(self.run("greedy", "--config", "configs:native", "--set", temperature) / SAMPLES)
+
+    def live(self, total_tokens: int) -> list[Path]:
+        """Votes of one budget: spent evenly, then by certaindex."""
+        budget = ("--config", "configs:majority_vote", "--total_tokens", str(total_tokens))
+        return [self.run(name, *budget, "--spending", name) for name in (EVEN, OURS)]
+
+
+def report_greedy(
+    report: Report,
+    greedy: Sequence[LabelledVote],
+    votes: Sequence[LabelledVote],
+    bought: Mapping[float, dict[str, Bought]],
+) -> None:
+    """One greedy chain of each question, and what certaindex and even spending have over it."""
+    by_question = {vote.id: vote.is_right(1) for vote in greedy}
+    right = np.array([by_question[vote.id] for vote in votes], dtype=float)
+    report.figure(f"{GREEDY}: tokens", sum(vote.lengths[0] for vote in greedy))
+    report.difference(f"{GREEDY}: right, %", right, scale=100)
+    for share, found in bought.items():
+        for name in (OURS, EVEN):
+            report.difference(f"{name} against {GREEDY} at {share:.0%}: points", found[name].correct, right, scale=100)
+
+
 def report_live(report: Report, folders: Sequence[Path]) -> None:
     """Runs of the command, and what each has over the first, by question."""
     runs = {folder.name: {vote.id: vote for vote in read_records(folder / VOTES)} for folder in folders}
@@ -101,14 +164,14 @@ def report_live(report: Report, folders: Sequence[Path]) -> None:
         budget: dict[str, Any] = json.loads((folder / SUMMARY).read_text())["budget"]
         for key in ("spent_tokens", "num_samples", "num_right_of_first_samples", "num_right_of_oracle"):
             report.figure(f"live, {name}: {key}", budget[key])
-        report.share(f"live, {name}: right", sum(vote.correct for vote in votes.values()), len(votes))
+        report.difference(f"live, {name}: right, %", [float(votes[key].correct) for key in base], scale=100)
         if name != first:
             own = [float(votes[key].correct) for key in base]
             theirs = [float(vote.correct) for vote in base.values()]
             report.difference(f"live, {name} against {first}: points", own, theirs, scale=100)
 
 
-def plot(figures: Mapping[str, Mapping[str, float | None]], path: Path) -> None:
+def plot(figures: Figures, path: Path) -> None:
     """Accuracy against total tokens, a line a buyer, and beside it what each has over even spending."""
 
     def points_of(figure: str) -> list[Estimate]:
@@ -127,6 +190,9 @@ def plot(figures: Mapping[str, Mapping[str, float | None]], path: Path) -> None:
         alone = (figures[f"{BY_ITSELF}: {figure}"]["value"] for figure in ("tokens", "right, %"))
         tokens_alone, right_alone = (float(value or 0.0) for value in alone)
         right.plot(tokens_alone / 1000, right_alone, "k*", label=BY_ITSELF)
+        tokens, greedy = of(figures, f"{GREEDY}: tokens", 1e-3), of(figures, f"{GREEDY}: right, %")
+        if tokens is not None and greedy is not None:
+            point(right, tokens, greedy, GREEDY, color="k")
         right.set(xlabel="decoded tokens of all questions, thousands", ylabel="right votes, %")
         gained.axhline(0.0, color="k", linewidth=0.8)
         gained.set(xlabel="budget, % of the tokens of all samples", ylabel="points over even spending (95 %, paired)")
@@ -139,28 +205,44 @@ def plot(figures: Mapping[str, Mapping[str, float | None]], path: Path) -> None:
 @click.option("--samples", type=DATA, help="Labelled samples.")
 @size("--num_simulated", 200, quick=24, help="Questions that are simulated where there is no file.", least=2)
 @size("--num_orders", 20, quick=2, help="Orders of each question.")
-@click.option(
-    "--live",
-    "folders",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of a run with --total_tokens; may be repeated, the first is the one to beat.",
-)
+@click.option("--model", help="Embedded model whose samples are recorded, instead of --samples.")
+@size("--num_problems", 200, quick=4, help="Held-out problems of --model.", least=2)
+@stored
 @plotted
 def main(
     report: Report,
     samples: Path | None,
     num_simulated: int,
     num_orders: int,
-    folders: tuple[Path, ...],
+    model: str | None,
+    num_problems: int,
+    store: Path | None,
     plot_path: Path | None,
 ) -> None:
     """One budget of tokens for the votes of a whole data set: who should get the next sample?"""
-    votes = simulated(num_simulated, report.rng) if samples is None else read_votes(samples)
+    if model is None:
+        votes = simulated(num_simulated, report.rng) if samples is None else read_votes(samples)
+        replay(report, votes, num_orders)
+    elif samples is not None:
+        raise click.UsageError("--model and --samples both say whose samples are bought: give one of them.")
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            recorder = Recorder(store or Path(folder), model, num_problems, report.seed)
+            votes = recorder.drawn(NUM_SAMPLES)
+            bought = replay(report, votes, num_orders)
+            report_greedy(report, recorder.greedy(), votes, bought)
+            full = sum(sum(each.lengths) for each in votes)
+            report_live(report, recorder.live(round(LIVE_SHARE * full)))
+    if plot_path is not None:
+        plot(report.figures, plot_path)
+
+
+def replay(report: Report, votes: Sequence[LabelledVote], num_orders: int) -> dict[float, dict[str, Bought]]:
+    """Every buyer at every budget that pays for a sample a question; returns what each bought."""
     report.setting |= {"questions": len(votes), "samples_a_question": len(votes[0].classes)}
-    report.setting["folders"] = [folder.name for folder in folders]
     orders = shuffled(votes, num_orders, report.rng)
     full = sum(sum(each.lengths) for each in votes)
+    affordable = {}
     report.figure("all samples: tokens", full)
     report.difference("all samples: right, %", [each.is_right(len(each.classes)) for each in votes], scale=100)
     with progress() as bars:
@@ -169,6 +251,7 @@ def main(
             bought = {name: each for name, each in found.items() if each is not None}
             if len(bought) < len(BUYERS):  # it does not pay for one sample a question
                 continue
+            affordable[share] = bought
             report_budget(report, share, bought)
             gain = report.figures[f"{OURS} against {EVEN} at {share:.0%}: points"]["low"] or 0.0
             if share in (0.2, 0.3):
@@ -182,10 +265,7 @@ def main(
             report.difference(
                 f"{name} at the tokens of {BY_ITSELF}, against it: points", each.correct, alone.correct, scale=100
             )
-    if folders:
-        report_live(report, folders)
-    if plot_path is not None:
-        plot(report.figures, plot_path)
+    return affordable
 
 
 if __name__ == "__main__":
