@@ -86,9 +86,9 @@ STUDIES: Mapping[str, Study] = {
     "kept_budgets": Study("studies.kept_budgets --seed 911", 2),
     "queueing": Study("studies.queueing", 2, draws=True),
     "scheduling_live": Study(
-        "studies.scheduling --model tinylm/target --num_problems 60 --max_steps 5 --num_rounds 3 --seconds 70"
+        "studies.scheduling --model tinylm/target --num_problems 60 --max_steps 5 --num_rounds 3 --seconds 60"
         " --slack 3 --num_programs 12000 --num_rate_programs 6000",
-        80,
+        60,
         stores=True,
         draws=True,
     ),

@@ -17,10 +17,11 @@ from scaffolding_ext.controllers.native_generation import NativeGenerationContro
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.scheduling import Policy
+from scaffolding_ext.scheduling import Fifo, Policy
 
 Floats = npt.NDArray[np.float64]
 CHAIN, VOTE = 1, 16  # samples of a program of each kind
+NO_DEADLINE = 1e6  # seconds
 
 
 class Problem(NamedTuple):
@@ -43,8 +44,8 @@ class Recording(NamedTuple):
         programs: In the order of the problems.
         alone: Seconds a token of a chain that runs alone.
         full: Seconds a token of each chain in a full batch.
-        overhead: What a program costs the full engine, times the seconds of its tokens: prompts are read, too, and
-            places are empty while a round waits for its last sample.
+        overhead: What a program costs the engine that never runs out of them, times the seconds of its tokens: prompts
+            are read, too, and places are empty while a round waits for its last sample.
     """
 
     programs: list[RecordedProgram]
@@ -61,18 +62,25 @@ def recorded(lab: Lab, problems: Sequence[Problem], max_tokens: int, places: int
         made.prompting = lab.prompting
         alone, before = seconds_a_token(lab, 1), seconds_a_token(lab, places)
         with ScaffoldingLlm(made, dict(lab.workers), seed=lab.seed) as llm:
-            started = time.perf_counter()
             results = [llm.generate_async(each.prompt, sample_num=each.num_samples) for each in problems]
             traces = [result.result().program.trace for result in results]
-            seconds = time.perf_counter() - started
         kept = [[event for event in trace if event["event"] in ("allocate", "vote")] for trace in traces]
+        rate = programs_a_second(lab, problems, max_tokens)
         full = (before + seconds_a_token(lab, places)) / 2
-        return {"traces": kept, "seconds": seconds, "alone": alone, "full": full}
+        return {"traces": kept, "programs_a_second": rate, "alone": alone, "full": full}
 
     found = lab.stored("programs", run)
     programs = [recorded_vote(trace, each.num_samples) for trace, each in zip(found["traces"], problems, strict=True)]
-    ideal = sum(program.num_tokens for program in programs) * found["full"] / places
-    return Recording(programs, found["alone"], found["full"], found["seconds"] / ideal)
+    ideal = float(np.mean([program.num_tokens for program in programs])) * found["full"] / places
+    return Recording(programs, found["alone"], found["full"], 1 / found["programs_a_second"] / ideal)
+
+
+def programs_a_second(lab: Lab, problems: Sequence[Problem], max_tokens: int) -> float:
+    """Programs that the engine ends in a second while it never runs out of them: the middle half of a crowd."""
+    crowd = np.zeros(len(problems))
+    ended = np.sort(served(lab, problems, crowd, crowd + NO_DEADLINE, Fifo(), max_tokens))
+    first, last = len(ended) // 4, 3 * len(ended) // 4
+    return float((last - first) / (ended[last] - ended[first]))
 
 
 def seconds_a_token(lab: Lab, num_chains: int, num_tokens: int = 256) -> float:

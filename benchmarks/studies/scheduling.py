@@ -8,8 +8,8 @@ late where it takes longer than `--slack` times what its kind takes alone. Besid
 in the simulation the shortest remaining by the true lengths, which no one knows: the best that an estimate could do.
 
 The live rounds take turns: a round serves every policy at every load, in an order by chance, on programs and arrivals
-of its own that all policies share, at a pace by what the engine decodes right before it. So what else the machine does
-slows all alike.
+of its own that all policies share. Right before it a crowd of programs tells how many the engine ends in a second while
+it never runs out of them; the load is a share of that. So what else the machine does slows all alike.
 
 `--samples` simulates on samples of a real model instead (a file that `scaffolding-ext calibrate certaindex` reads), on
 an engine that is made up: its places, and `SECONDS` a token of a chain alone.
@@ -30,7 +30,7 @@ from benchmarks._lib.command import benchmark, plotted, progress, size, stored
 from benchmarks._lib.drawing import Figures, below, drawing, of, points
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.orders import BASE, KNOWN, POLICIES, policy_of
-from benchmarks._lib.programs import CHAIN, VOTE, Floats, Problem, recorded, seconds_a_token, served
+from benchmarks._lib.programs import CHAIN, VOTE, Floats, Problem, programs_a_second, recorded, served
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.recorded_programs import RecordedProgram, replayed_vote
 from benchmarks._lib.report import Report
@@ -44,6 +44,8 @@ from scaffolding_ext.scheduling import ShortestRemaining
 SECONDS, SLOWDOWN = 0.02, 0.02  # of an engine that is made up: a token alone, and what each further chain adds
 ORDERS = 10  # of each question's samples
 LOADS = (0.5, 0.8, 0.95)
+LIVE_LOADS = (0.8, 0.95)
+CROWD = 80  # programs that come at once, to tell how many the engine ends in a second
 BLOCKS, LIVE_BLOCKS = 40, 5  # the latter a round
 RESAMPLES = 1000
 IN_TIME = 0.95  # share of programs
@@ -118,38 +120,41 @@ def study_rates(report: Report, load: Workload, num_programs: int) -> None:
             report.ratio(f"largest arrival rate with 95 % in time, {name}, times first come", found, base)
 
 
-def study_live(
-    report: Report, load: Workload, lab: Lab, full: float, num_rounds: int, seconds: float, max_tokens: int
-) -> None:
+def study_live(report: Report, load: Workload, lab: Lab, num_rounds: int, seconds: float, max_tokens: int) -> None:
     """Every policy at every load, on the engine, in rounds."""
 
     def times_of(seed: int) -> dict[str, Run]:
-        slower = seconds_a_token(lab, load.queue.places) / full
         found = {}
-        for at in LOADS:
+        for at in LIVE_LOADS:
+            rng = np.random.default_rng([seed, round(100 * at)])
+            crowd = [load.problems[number] for number in rng.integers(len(load.problems), size=CROWD)]
+            slower = load.rate_at(1.0) / programs_a_second(lab, crowd, max_tokens)
             num_programs = max(2 * LIVE_BLOCKS, int(load.rate_at(at) * seconds / slower))
-            chosen, arrivals = load.drawn(num_programs, at, np.random.default_rng(seed))
+            chosen, arrivals = load.drawn(num_programs, at, rng)
             problems, within = [load.problems[number] for number in chosen], slower * load.deadlines(chosen)
-            for name in np.random.default_rng([seed, num_programs]).permutation(list(POLICIES)).tolist():
+            for name in rng.permutation(list(POLICIES)).tolist():
                 times = served(lab, problems, slower * arrivals, within, POLICIES[name](), max_tokens)
                 until_last = float((slower * arrivals + times).max())
                 found[f"load {at:g}, {name}"] = {
                     "times": times.tolist(),
                     "within": within.tolist(),
                     "until last": [until_last],
+                    "slower": [slower],
                 }
                 bars.advance(bar)
         return found
 
     with progress() as bars:
-        bar = bars.add_task("live", total=num_rounds * len(LOADS) * len(POLICIES))
+        bar = bars.add_task("live", total=num_rounds * len(LIVE_LOADS) * len(POLICIES))
         seeds = range(report.seed, report.seed + num_rounds)
         rounds = [lab.stored(f"round_{seed}", lambda seed=seed: times_of(seed)) for seed in seeds]
-    for at in LOADS:
+    for at in LIVE_LOADS:
         for name in POLICIES:
             runs, bases = ([found[f"load {at:g}, {each}"] for found in rounds] for each in (name, BASE))
             add_live(report, f"live, load {at:g}, {name}", runs, bases)
         report.figure(f"live, load {at:g}: programs", sum(len(run["times"]) for run in runs))
+        pace = [run["slower"][0] for run in runs]
+        report.figure(f"live, load {at:g}: seconds by those when recorded", float(np.mean(pace)), min(pace), max(pace))
 
 
 def add_live(report: Report, name: str, runs: list[Run], bases: list[Run]) -> None:
@@ -186,16 +191,16 @@ def plot(figures: Figures, path: Path) -> None:
         for axis, (name, (label, scale, title)) in zip(axes, panels.items(), strict=True):
             for place, policy in enumerate((*POLICIES, KNOWN)):
                 for source in ("simulated", "live"):
-                    found = [of(figures, f"{source}, load {at:g}, {policy}: {name}", scale) for at in LOADS]
-                    values = [each for each in found if each is not None]
-                    if len(values) != len(LOADS):
+                    found = {at: of(figures, f"{source}, load {at:g}, {policy}: {name}", scale) for at in LOADS}
+                    values = {at: each for at, each in found.items() if each is not None}
+                    if not values:
                         continue
                     named = f"{policy} (the default), {source}" if policy == BASE else f"{policy}, {source}"
                     if source == "simulated":
-                        points(axis, LOADS, values, named, fmt="-", color=f"C{place}", lw=1)
+                        points(axis, [*values], [*values.values()], named, fmt="-", color=f"C{place}", lw=1)
                     else:
-                        apart = [at + 0.006 * (place - len(POLICIES) / 2) for at in LOADS]  # side by side
-                        points(axis, apart, values, named, fmt="o", color=f"C{place}")
+                        apart = [at + 0.006 * (place - len(POLICIES) / 2) for at in values]  # side by side
+                        points(axis, apart, [*values.values()], named, fmt="o", color=f"C{place}")
             axis.set(xlabel="load: share of what the engine can bear", ylabel=label, title=title)
             axis.set_xticks(LOADS, [f"{at:g}" for at in LOADS])
         below(figure, axes[1], 4)
@@ -256,7 +261,7 @@ def main(
             load = Workload(problems, recording.programs, queue, recording.alone * recording.overhead)
             load = with_deadlines(load, slack)
             if num_rounds:
-                study_live(report, load, lab, recording.full, num_rounds, seconds, max_tokens)
+                study_live(report, load, lab, num_rounds, seconds, max_tokens)
         simulate(report, load, num_programs, num_rate_programs, num_timed)
     if plot_path is not None:
         plot(report.figures, plot_path)
