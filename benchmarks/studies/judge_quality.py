@@ -36,6 +36,7 @@ from benchmarks._lib.searching import (
     search_all,
     shift_of,
 )
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
@@ -48,6 +49,7 @@ from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.particle_filter import ParticleFilter
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 from scaffolding_ext.stats.intervals import Estimate
+from scaffolding_ext.tinylm.grammar import Problem
 
 AUCS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 STEP_LEN = 48  # tokens
@@ -56,6 +58,7 @@ SOLUTION_LEN = 500  # tokens of a solution, about: the searches that have no end
 DIFFICULTIES = (("10 to 13 operations", 10, 13), ("14 to 24 operations", 14, 24))
 OF_DIFFICULTY = ("beam", "REBASE", "particle filter")
 CHOICES = {"best": "the best leaf", "elected": "a vote weighed by scores"}
+GREEDY_CHAIN = "one chain, greedy"
 BASES = {"decoded": "decoded tokens", "all_tokens": "tokens of policy and judge"}
 
 
@@ -147,6 +150,29 @@ def add_samples(report: Report, samples: Sequence[Searched], aucs: Sequence[floa
                     scale=100,
                 )
     return curve
+
+
+def greedy_chains(lab: Lab, problems: Sequence[Problem]) -> list[tuple[str | None, int]]:
+    """Answer and tokens of one greedy chain of each question."""
+    params = {"temperature": 0.0, "max_tokens": MAX_TOKENS}
+
+    def answered() -> list[tuple[str | None, int]]:
+        results = lab.answers(NativeGenerationController(params), [problem.question for problem in problems])
+        return [(result.answer, result.program.ledger.total.decoded) for result in results]
+
+    return [(answer, tokens) for answer, tokens in lab.stored(f"greedy_{len(problems)}_{lab.seed}", answered)]
+
+
+def add_greedy(
+    report: Report, problems: Sequence[Problem], chains: Sequence[tuple[str | None, int]], curve: Curve
+) -> None:
+    """Figures of one greedy chain, and what votes have over it."""
+    right = np.array([answer == problem.answer for problem, (answer, _) in zip(problems, chains, strict=True)], float)
+    report.difference(f"{GREEDY_CHAIN}: accuracy, %", right, scale=100)
+    report.difference(f"{GREEDY_CHAIN}: decoded tokens", [tokens for _, tokens in chains])
+    for number in sorted({1, 4, 8, 16} & set(range(1, curve.right.shape[1] + 1))):
+        name = f"vote of {number}: points above {GREEDY_CHAIN}"
+        report.difference(name, curve.right[:, number - 1], right, scale=100)
 
 
 def add_cells(report: Report, found: Mapping[Cell, Sequence[Searched]], curve: Curve) -> dict[str, list[Point]]:
@@ -252,6 +278,9 @@ def plot(figures: Figures, path: Path) -> None:
                 line = [(each.value, right) for each, right in base if each is not None and right is not None]
                 xs, ys = [x for x, _ in line], [y for _, y in line]
                 points(axis, xs, ys, name.removesuffix(" of"), **thin | {"fmt": style, "lw": 1})
+            spent, right = of(figures, f"{GREEDY_CHAIN}: decoded tokens"), of(figures, f"{GREEDY_CHAIN}: accuracy, %")
+            if spent is not None and right is not None:
+                point(axis, spent, right, GREEDY_CHAIN, color="black")
             for number, name in enumerate(names):
                 for width in widths:
                     cell = Cell(name, width, auc).label
@@ -304,8 +333,10 @@ def main(
     cells = [Cell(name, own, each) for each in aucs for own in widths for name in names]
     with Lab({"generation": model}, seed=report.seed, store=store, worker=RememberingWorker, max_batch_size=64) as lab:
         found = run_cells(lab, problems, cells, num_votes, block)
+        chains = greedy_chains(lab, problems)
     samples = found[Cell("vote", num_votes, 0.0)]
     curve = add_samples(report, samples, aucs)
+    add_greedy(report, problems, chains, curve)
     drawn = add_cells(report, found, curve)
     add_least(report, drawn["elected"])
     add_difficulty(report, found, curve)
