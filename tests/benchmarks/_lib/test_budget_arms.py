@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks._lib.budget_arms import ARMS, BY_CHANCE, PLAN, SINGLE, Server, single
+from benchmarks._lib.budget_gains import Arm, best_of_each_seed, blocks_of
 from benchmarks._lib.budget_types import PLANNED
 from benchmarks._lib.served_queue import Served
-from benchmarks.studies.budgets import Arm, blocks_of
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
@@ -74,6 +74,16 @@ def test_an_arm_of_two_seeds_takes_the_worth_and_the_forecast_of_each() -> None:
     assert arm.objective.tolist() == pytest.approx([90, -20, 90])
     assert arm.beyond.tolist() == pytest.approx([-0.4, 0.6, -0.1])
     assert arm.forecast_seconds.tolist() == [3, 3, 4]
+
+
+def test_each_seed_has_the_single_budget_that_did_best_there() -> None:
+    def run(best: int) -> dict[str, object]:
+        done = {"seconds": [1.0, 1.0], "forecast": [0.5, 1.0]}
+        arms = {single(n): {"correct": [1.0, float(n == best)], **done} for n in SINGLE}
+        return {"alpha": 10.0, "arms": {**arms, PLAN: {"correct": [1.0, 1.0], **done}}}
+
+    assert best_of_each_seed([run(64), run(128)]).correct.tolist() == [1, 1, 1, 1]
+    assert Arm.of([run(64), run(128)], single(64)).correct.tolist() == [1, 1, 1, 0]
 
 
 def test_no_block_of_arrivals_lies_in_two_seeds() -> None:
