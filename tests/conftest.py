@@ -105,6 +105,45 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are drawn, instead of their files."""
+    figures: list[Any] = []
+    module = pytest.importorskip("matplotlib.figure")
+    monkeypatch.setattr(module.Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    return figures
+
+
+@pytest.fixture
+def style_faults() -> Callable[[Any], list[str]]:
+    """Says what a picture lacks of the style of `scaffolding_ext.evaluation.drawing`."""
+    ticker = pytest.importorskip("matplotlib.ticker")
+
+    def faults(figure: Any) -> list[str]:
+        figure.draw_without_rendering()
+        seen = [axes for axes in figure.axes if axes.get_visible()]
+        found = []
+        for axes in seen:
+            if not axes.get_title(loc="left"):
+                found.append("no title")
+            broken = {str(line.get_gid()) for line in axes.lines}
+            for axis, end in ((axes.xaxis, "x"), (axes.yaxis, "y")):
+                is_numbers = axis.get_scale() == "linear" and not isinstance(
+                    axis.get_major_locator(), ticker.FixedLocator
+                )
+                low, high = sorted(axis.get_view_interval())
+                if is_numbers and not low <= 0 <= high and f"break {end}" not in broken:
+                    found.append(f"{end} begins at {low:g}")
+        legends = [legend for axes in seen if (legend := axes.get_legend()) is not None]
+        for legend in (*figure.legends, *legends):
+            place = legend.get_window_extent()
+            if any(place.overlaps(axes.patch.get_window_extent()) for axes in seen):
+                found.append("legend on the data")
+        return found
+
+    return faults
+
+
 # Templates written for these tests, which behave as those of the models for conversations of texts; they were held
 # against the models' own where these could be had (docs/models.md says which).
 TEMPLATES = Path(__file__).parent / "prompts" / "chat_templates"

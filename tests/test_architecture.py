@@ -52,7 +52,7 @@ INNER_LAYERS = {
         ("native_generation",),
         ("draft_target", "tree"),
     ),
-    "evaluation": (("tables",), ("run",), ("compare", "calibrate"), ("report",)),
+    "evaluation": (("drawing", "tables"), ("run",), ("compare", "calibrate"), ("report",)),
 }
 MOST_LOOSE_MODULES = 12
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

@@ -1,9 +1,6 @@
-"""Pictures of results, all in one style.
+"""Pictures of studies, in the style of the package (`scaffolding_ext.evaluation.drawing`).
 
-An axis begins at zero, or it is broken, and two strokes at its begin show that. A point has its interval where there is
-one. Methods that decode greedily are open squares, and a ring is around the default. Legends stand beside the axes or
-below them, never on the data. A title says what to look for, never what was found: a picture is drawn again when the
-figures change.
+Studies take their pictures from the figures of a report, so that they are drawn again from a kept result.
 """
 
 from __future__ import annotations
@@ -14,57 +11,51 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from scaffolding_ext.evaluation.drawing import (
+    GREEDY,
+    RING,
+    bars_of,
+    below,
+    beside,
+    coloured,
+    marked,
+    point,
+    points,
+    ring,
+    rows,
+)
+from scaffolding_ext.evaluation.drawing import drawing as styled
 from scaffolding_ext.stats.intervals import Estimate
+
+__all__ = [
+    "GREEDY",
+    "RING",
+    "Figures",
+    "bars_of",
+    "below",
+    "beside",
+    "coloured",
+    "drawing",
+    "frontier",
+    "marked",
+    "of",
+    "point",
+    "points",
+    "ring",
+    "rows",
+]
 
 Figures = Mapping[str, Mapping[str, Any]]
 """The figures of a report, or of a kept result."""
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8B6508", "#555555")  # Okabe and Ito's
-STYLE: dict[str, Any] = {
-    "axes.prop_cycle": f"cycler('color', {list(COLOURS)})",
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": "medium",
-    "errorbar.capsize": 3,
-    "figure.titlesize": "large",
-    "font.size": 9,
-    "grid.alpha": 0.3,
-    "legend.fontsize": "small",
-    "legend.frameon": False,
-    "savefig.dpi": 100,
-}
 CUT = "cut"
-RING = "ring: the default"
-GREEDY = "greedy"  # how the names of greedy methods end
-NEAR_ZERO = 0.5  # an axis begins at zero where its smallest value is below this share of the largest
 
 
 @contextmanager
 def drawing(path: Path, *shape: int, **options: Any) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes, as `pyplot.subplots` makes them; the picture is written when the block ends.
-
-    Args:
-        path: Where to; folders are made.
-        shape: Rows and columns of axes.
-        options: Of `pyplot.subplots`.
-    """
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    with matplotlib.rc_context(STYLE):
-        figure, axes = pyplot.subplots(*shape, layout="constrained", **options)
-        yield figure, axes
-        for each in figure.axes:
-            if each.get_visible():
-                _begin(each)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
-        pyplot.close(figure)
+    """As the package's; and it says on stderr where the picture is."""
+    with styled(path, *shape, **options) as made:
+        yield made
     print(f"picture: {path}", file=sys.stderr)
 
 
@@ -75,54 +66,6 @@ def of(figures: Figures, name: str, scale: float = 1.0) -> Estimate | None:
         return None
     ends = (figure["value"] if figure[end] is None else figure[end] for end in Estimate._fields)
     return Estimate(*(scale * end for end in ends))
-
-
-def bars_of(estimates: Sequence[Estimate], scale: float = 1.0) -> list[list[float]]:
-    """Error bars as matplotlib takes them: distances to the lower ends, and to the upper ones."""
-    return [[scale * (e.value - e.low) for e in estimates], [scale * (e.high - e.value) for e in estimates]]
-
-
-def marked(name: str) -> dict[str, Any]:
-    """How the points of a method are drawn, by its name."""
-    return {"fmt": "s", "mfc": "white"} if name.endswith(GREEDY) else {"fmt": "o"}
-
-
-def coloured(number: int) -> dict[str, Any]:
-    """Colour of a method by its number; beyond the colours at hand by its shape, too."""
-    return {"color": f"C{number % len(COLOURS)}"} | ({"fmt": "^"} if number >= len(COLOURS) else {})
-
-
-def point(axes: Any, x: Estimate, y: Estimate, name: str, *, is_default: bool = False, **options: Any) -> None:
-    """A method's point with both intervals."""
-    options = {**marked(name), "label": name, "elinewidth": 1.2} | options
-    axes.errorbar(x.value, y.value, xerr=bars_of([x]), yerr=bars_of([y]), **options)
-    if is_default:
-        ring(axes, x.value, y.value)
-
-
-def points(axes: Any, xs: Sequence[float], ys: Sequence[Estimate], name: str | None = None, **options: Any) -> Any:
-    """A line of points with their intervals; returns its colour."""
-    options = {"fmt": "o-", "ms": 4, "elinewidth": 1.0} | options
-    bars = axes.errorbar(xs, [y.value for y in ys], yerr=bars_of(ys), label=name, **options)
-    return bars.lines[0].get_color()
-
-
-def ring(axes: Any, x: float, y: float) -> None:
-    """Mark the default."""
-    axes.plot(x, y, "o", ms=13, mfc="none", mec="black", mew=1.2, label=RING, zorder=5)
-
-
-def rows(axes: Any, named: Mapping[str, Estimate], *, default: str | None = None) -> None:
-    """A row a method, from the top: its value and its interval; the default has a ring and a bold name."""
-    for place, (name, estimate) in enumerate(named.items()):
-        shape = marked(name)
-        axes.errorbar(estimate.value, place, xerr=bars_of([estimate]), color="C0", **shape)
-        if name == default:
-            ring(axes, estimate.value, place)
-    axes.set_yticks(range(len(named)), list(named))
-    for label, name in zip(axes.get_yticklabels(), named, strict=True):
-        label.set_fontweight("bold" if name == default else "normal")
-    axes.set_ylim(len(named) - 0.5, -0.5)
 
 
 def frontier(axes: Any, figures: Figures, names: Sequence[str], *, default: str | None = None) -> None:
@@ -138,47 +81,3 @@ def frontier(axes: Any, figures: Figures, names: Sequence[str], *, default: str 
             point(axes, tokens, accuracy, name, is_default=name == default, **shape)
     axes.set(xlabel="decoded tokens a problem (all that was generated)", ylabel="accuracy, %")
     axes.set_xlim(0, None)
-
-
-def beside(axes: Any) -> None:
-    """The legend, right of the axes."""
-    handles = _handles(axes)
-    axes.legend(handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
-
-
-def below(figure: Any, axes: Any, num_columns: int) -> None:
-    """The legend of one of the axes, below all of them."""
-    handles = _handles(axes)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=num_columns)
-
-
-def _handles(axes: Any) -> dict[str, Any]:
-    """What is named, each name once, the ring last."""
-    handles, names = axes.get_legend_handles_labels()
-    found = dict(zip(names, handles, strict=True))
-    return dict(sorted(found.items(), key=lambda pair: pair[0] == RING))
-
-
-def _begin(axes: Any) -> None:
-    """Have each axis of numbers begin at zero where that leaves room for the points; break it where it does not."""
-    from matplotlib.ticker import FixedLocator
-
-    for axis, end in ((axes.xaxis, "x"), (axes.yaxis, "y")):
-        is_numbers = axis.get_scale() == "linear" and not isinstance(axis.get_major_locator(), FixedLocator)
-        least, most = sorted(axis.get_data_interval())
-        if not is_numbers or not least >= 0 or axis.get_inverted():  # also where nothing is drawn: NaN or infinite
-            continue
-        if least <= NEAR_ZERO * most:
-            getattr(axes, f"set_{end}lim")(0, None)
-        elif min(axis.get_view_interval()) > 0:
-            _break(axes, end)
-
-
-def _break(axes: Any, end: str) -> None:
-    """Two strokes across the begin of an axis."""
-    along, across = ((0.03, 0.05), (0.0, 0.0)), [(-0.6, -1.0), (0.6, 1.0)]
-    places = along if end == "x" else along[::-1]
-    shape = across if end == "x" else [pair[::-1] for pair in across]
-    shared: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, "zorder": 6}
-    axes.plot(*places, color="white", linewidth=3, gid=f"break {end}", **shared)
-    axes.plot(*places, marker=shape, ms=8, mec="black", mew=1.0, linestyle="none", **shared)

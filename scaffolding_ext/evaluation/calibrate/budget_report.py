@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand, Forecast
-from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept
+from scaffolding_ext.evaluation.calibrate.budget_sweep import KindSweep, Swept
+from scaffolding_ext.evaluation.drawing import beside, coloured, drawing, points
 from scaffolding_ext.evaluation.tables import Table
-from scaffolding_ext.stats.intervals import Estimate
+from scaffolding_ext.stats.intervals import Estimate, wilson_interval
+from scaffolding_ext.stats.resampling import critical_value
 
 _NUM_ALPHAS = 30
 _NUM_BUDGETS = 200
@@ -82,73 +83,97 @@ def plot_demand(demand: Demand, path: Path) -> None:
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    figure = _figure((11, 4.5))
-    frontier, slices = figure.subplots(1, 2)
     alphas = max(demand.alpha, 1e-3) * np.geomspace(0.01, 100, _NUM_ALPHAS)
     demands = [replace(demand, alpha=float(alpha)) for alpha in alphas]
     kinds = len(demand.types)
-    for label, found in (
-        ("a budget a type", [each.forecast(each.best()) for each in demands]),
-        ("one budget for all", [each.forecast([each.best_uniform()] * kinds) for each in demands]),
-    ):
-        frontier.plot([each.system_time for each in found], [100 * each.accuracy for each in found], ".-", label=label)
     best = np.asarray(demand.best(), dtype=np.float64)
-    plan, nothing = demand.forecast(best), demand.forecast(np.zeros(kinds))
-    star = f"alpha = {demand.alpha:g}"
-    frontier.plot(plan.system_time, 100 * plan.accuracy, "k*", markersize=12, label=star)
-    frontier.set(xlabel="mean seconds in the system", ylabel="correct in %", title="accuracy against time, over alpha")
-    frontier.set_xscale("log")
-    frontier.legend()
-    top = min(float(demand.max_tokens), max(2 * float(best.max()), 10.0))
-    for k, name in enumerate(demand.names):
-        tried = np.tile(best, (_NUM_BUDGETS, 1))
-        tried[:, k] = np.linspace(0, top, _NUM_BUDGETS)
-        values = demand.forecast(tried).objective
-        values[~np.isfinite(values)] = np.nan
-        slices.plot(tried[:, k], values, label=name)
-    slices.set(xlabel="tokens of one type, the others at the optimum", ylabel="objective", title="the objective")
-    high, low = float(plan.objective), float(nothing.objective if np.isfinite(nothing.objective) else plan.objective)
-    slices.set_ylim(low - 0.5 * abs(high - low) - 0.1, high + 0.1 * abs(high - low) + 0.1)
-    slices.legend(fontsize="x-small")
-    _save(figure, (frontier, slices), path)
+    plan = demand.forecast(best)
+    with drawing(path, 1, 2, figsize=(14, 4.5)) as (_, (frontier, slices)):
+        for label, found in (
+            ("a budget a type", [each.forecast(each.best()) for each in demands]),
+            ("one budget for all", [each.forecast([each.best_uniform()] * kinds) for each in demands]),
+        ):
+            frontier.plot([each.system_time for each in found], [100 * each.accuracy for each in found], label=label)
+        frontier.plot(plan.system_time, 100 * plan.accuracy, "k*", ms=11, label=f"the plan, alpha = {demand.alpha:g}")
+        frontier.set(xlabel="mean seconds in the system", ylabel="correct in %", xscale="log")
+        frontier.set_title(
+            "A budget a type pays where its line lies above\none budget for all (by formula: no intervals)"
+        )
+        beside(frontier)
+        top = min(float(demand.max_tokens), max(2 * float(best.max()), 10.0))
+        for k, name in enumerate(demand.names):
+            tried = np.tile(best, (_NUM_BUDGETS, 1))
+            tried[:, k] = np.linspace(0, top, _NUM_BUDGETS)
+            shape = coloured(k)
+            slices.plot(tried[:, k], _near(demand.forecast(tried).objective, demand, plan), label=name, **_line(k))
+            slices.plot(best[k], plan.objective, shape.get("fmt", "o"), color=shape["color"], ms=5, clip_on=False)
+        slices.set(xlabel="tokens of one type, the others at the optimum", ylabel="objective")
+        slices.set_title("Each line must be highest at its point, the plan's budget\n(by formula: no intervals)")
+        beside(slices)
+
+
+def _near(values: Any, demand: Demand, plan: Forecast) -> Any:
+    """Values of the objective; NaN where they are so far below the plan's that they would flatten the picture."""
+    high, nothing = float(plan.objective), float(demand.forecast(np.zeros(len(demand.types))).objective)
+    low = nothing if np.isfinite(nothing) else high
+    least = low - 0.5 * abs(high - low) - 0.1 * abs(high)
+    return np.where(np.isfinite(values) & (values >= least), values, np.nan)
 
 
 def plot_fits(swept: Swept, path: Path) -> None:
-    """Draw measured points and fits: accuracy and seconds against the budget.
+    """Draw measured points with 95 % intervals, and fits: accuracy and seconds against the budget.
+
+    Answers count as independent of each other; intervals of shares are Wilson's, those of seconds the normal
+    distribution's.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    figure = _figure((11, 4.5))
-    right, times = figure.subplots(1, 2)
-    for index, kind in enumerate(swept.kinds):
-        budgets, colour = np.asarray(kind.budgets, dtype=np.float64), f"C{index % 10}"
-        grid = np.linspace(0, budgets.max(), _NUM_BUDGETS)
-        shares = 100 * np.asarray(kind.num_correct) / np.asarray(kind.num_answers)
-        right.plot(budgets, shares, "o", color=colour, label=kind.kind)
-        right.plot(grid, 100 * kind.accuracy.at(grid), "-", color=colour)
-        right.plot(budgets, 100 * np.asarray(kind.measured().accuracies), ":", color=colour)
-        times.errorbar(budgets, kind.mean_seconds, kind.spread_seconds, fmt="o", color=colour, label=kind.kind)
-        times.plot(grid, kind.service.t0.value + kind.service.c.value * grid, "-", color=colour)
-    right.set(xlabel="tokens", ylabel="correct in %", title="measured, fitted (line), only rising (dots)")
-    times.set(xlabel="tokens", ylabel="seconds", title="measured with standard deviations, and fitted")
-    right.legend(fontsize="x-small")
-    _save(figure, (right, times), path)
+    with drawing(path, 1, 2, figsize=(14, 4.5)) as (_, (right, times)):
+        for index, kind in enumerate(swept.kinds):
+            budgets, shape = (
+                np.asarray(kind.budgets, dtype=np.float64),
+                {"fmt": "o", "clip_on": False, **coloured(index)},
+            )
+            grid = np.linspace(0, budgets.max(), _NUM_BUDGETS)
+            line = _line(index)
+            points(right, kind.budgets, _shares(kind), kind.kind, **shape)
+            right.plot(grid, 100 * kind.accuracy.at(grid), **line)
+            right.plot(budgets, 100 * np.asarray(kind.measured().accuracies), color=line["color"], linestyle=":", lw=1)
+            timed = _seconds(kind)
+            points(times, list(timed), list(timed.values()), kind.kind, **shape)
+            times.plot(grid, kind.service.t0.value + kind.service.c.value * grid, **line)
+        right.set(xlabel="tokens", ylabel="correct in %")
+        right.set_title(
+            "A fit holds where its line passes through the intervals;\ndots: the measured accuracy, if it may only rise"
+        )
+        times.set(xlabel="tokens", ylabel="mean seconds of an answer")
+        times.set_title("Seconds grow as the plan takes for granted\nwhere the line passes through the intervals")
+        beside(times)
+
+
+def _line(index: int) -> dict[str, Any]:
+    """Colour and dashes of a line by its number."""
+    shape = coloured(index)
+    return {"color": shape["color"], "linestyle": "--" if "fmt" in shape else "-", "lw": 1.2}
+
+
+def _shares(kind: KindSweep) -> list[Estimate]:
+    """Right answers at each budget in percent."""
+    counts = zip(kind.num_correct, kind.num_answers, strict=True)
+    return [Estimate(100 * k / n, *(100 * end for end in wilson_interval(k, n))) for k, n in counts]
+
+
+def _seconds(kind: KindSweep) -> dict[int, Estimate]:
+    """Mean seconds at each budget that was timed; the mean of one answer has no interval."""
+    found = {}
+    columns = zip(kind.budgets, kind.mean_seconds, kind.spread_seconds, kind.num_timed, strict=True)
+    for budget, mean, spread, number in columns:
+        half = critical_value(0.95) * spread / (number - 1) ** 0.5 if number > 1 else 0.0
+        if number:
+            found[budget] = Estimate(mean, mean - half, mean + half)
+    return found
 
 
 def _ends(estimate: Estimate) -> dict[str, float]:
     return estimate._asdict()
-
-
-def _figure(size: tuple[float, float]) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError("matplotlib", "plots") from error
-    return Figure(figsize=size, layout="constrained")
-
-
-def _save(figure: Any, axes: Sequence[Any], path: Path) -> None:
-    for each in axes:
-        each.grid(alpha=0.3)
-    figure.savefig(path, dpi=100)

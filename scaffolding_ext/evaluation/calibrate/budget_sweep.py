@@ -63,6 +63,7 @@ class KindSweep:
         num_answers: Answers.
         mean_seconds: Mean wall-clock of an answer.
         spread_seconds: Standard deviation of it.
+        num_timed: Answers that the seconds are of; 0 where they are those of the fitted line.
         accuracy: The fitted curve.
         service: The fitted line.
     """
@@ -74,6 +75,7 @@ class KindSweep:
     num_answers: tuple[int, ...]
     mean_seconds: tuple[float, ...]
     spread_seconds: tuple[float, ...]
+    num_timed: tuple[int, ...]
     accuracy: AccuracyFit
     service: ServiceFit
 
@@ -182,6 +184,7 @@ def _fitted(kind: str, rows: Sequence[_Row], total: int, rng: np.random.Generato
         service = fit_service([row.budget for row in timed], [row.seconds for row in timed])
     line = {n: _Mean(service.t0.value + service.c.value * n, service.spread) for n in budgets}
     seconds = line | {n: _mean([row.seconds for row in timed if row.budget == n]) for n in {r.budget for r in timed}}
+    num_timed = Counter(row.budget for row in timed)
     return KindSweep(
         kind,
         answers.total() / total,
@@ -190,6 +193,7 @@ def _fitted(kind: str, rows: Sequence[_Row], total: int, rng: np.random.Generato
         tuple(answers[n] for n in budgets),
         tuple(seconds[n].value for n in budgets),
         tuple(seconds[n].spread for n in budgets),
+        tuple(num_timed[n] for n in budgets),
         accuracy,
         service,
     )

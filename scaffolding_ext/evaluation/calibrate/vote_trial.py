@@ -13,10 +13,14 @@ import numpy.typing as npt
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.replay import Outcome, cheapest, play, shuffled
-from scaffolding_ext.errors import DatasetError, MissingDependencyError
+from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.calibrate.trial_drawing import Played, cost_label, draw_families, mark
+from scaffolding_ext.evaluation.drawing import beside, drawing
 from scaffolding_ext.registry import allocation_rules
 
+DEFAULT_RULE = LeaderChange()  # of MajorityVoteController
 NUM_FOLDS = 5  # of the questions, for settings that are fitted to the others
 
 
@@ -129,36 +133,27 @@ def _cross_fitted(
 
 
 def plot_trial(trial: Trial, chosen: AllocationRule, title: str, path: str | os.PathLike[str]) -> None:
-    """Draw accuracy against tokens: every setting a point, each family's best a line, the full vote, and the choice.
+    """Draw points over the full vote against tokens: each family's best settings, the default, and the choice.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError("matplotlib", "plots") from error
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    for index, (name, outcomes) in enumerate(trial.families.items()):
-        points = sorted((float(o.tokens.mean()), 100 * float(o.correct.mean())) for o in outcomes.values())
-        colour = f"C{index % 10}"
-        axes.plot(*zip(*points, strict=True), ".", color=colour, alpha=0.3)
-        axes.plot(*zip(*_frontier(points), strict=True), "-" if index < 10 else "--", color=colour, label=name)
-    axes.plot(trial.full.tokens.mean(), 100 * trial.full.correct.mean(), "k*", markersize=12, label="full vote")
-    best = trial.figures(chosen)
-    axes.plot(best["tokens"], 100 * best["accuracy"], "ro", fillstyle="none", markersize=11, label="chosen")
-    axes.set(xlabel="tokens a question", ylabel="right votes in %", title=title)
-    axes.legend(fontsize="x-small")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=100)
+    full = _played(trial.full)
+    outcomes = trial.outcomes
+    with drawing(path, figsize=(11, 5.5)) as (figure, axes):
+        draw_families(axes, {name: list(map(_played, own.values())) for name, own in trial.families.items()}, full)
+        tokens, right = float(trial.full.tokens.mean()), 100 * float(trial.full.correct.mean())
+        axes.plot(100, 0, "k*", ms=11, label=f"full vote: {right:.1f} % right, {tokens:,.0f} tokens", zorder=4)
+        mark(axes, _played(outcomes[chosen]), full, "chosen")
+        if DEFAULT_RULE in outcomes:
+            mark(axes, _played(outcomes[DEFAULT_RULE]), full, "default", is_default=True)
+        axes.set(xlabel=cost_label("tokens a question", full, "the full vote's"), ylabel="points over the full vote")
+        axes.set_title(
+            "A rule saves tokens where it lies left of the star;\nit loses accuracy where its interval lies below 0"
+        )
+        beside(axes)
+        figure.suptitle(title)
 
 
-def _frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that are more accurate than every cheaper one, in the order of their cost."""
-    kept: list[tuple[float, float]] = []
-    for point in points:
-        if not kept or point[1] > kept[-1][1]:
-            kept.append(point)
-    return kept
+def _played(outcome: Outcome) -> Played:
+    return Played(outcome.correct, outcome.tokens)

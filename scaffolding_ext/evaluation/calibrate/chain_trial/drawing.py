@@ -1,20 +1,32 @@
-"""Draws the frontier of a trial: accuracy against each cost, a line a rule, beside fixed cuts and whole chains."""
+"""Draws a trial: points over whole chains against each cost, a line a rule, beside fixed cuts."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
-import numpy as np
-
-from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import COSTS, Outcome
-from scaffolding_ext.evaluation.calibrate.chain_trial.trial import Rows, Trial
-from scaffolding_ext.stats.learn_then_test import pareto_sequence
+from scaffolding_ext.evaluation.calibrate.chain_trial.trial import Rows, Setting, Trial
+from scaffolding_ext.evaluation.calibrate.trial_drawing import Played, cost_label, draw_families, mark
+from scaffolding_ext.evaluation.drawing import drawing, in_place_of_the_last
+
+FIXED_CUT = "fixed cut"
+TITLES = {"probes": "Further left: as many right answers for fewer requests"}
+DEFAULT = Setting(  # of DynasorCoTController
+    {
+        "type": "all",
+        "args": {
+            "rules": [
+                {"type": "consecutive", "args": {"threshold": 2}},
+                {"type": "confidence", "args": {"threshold": 0.9}},
+            ]
+        },
+    },
+    {"type": "ProbeSchedule", "args": {"chunk_size": 64}},
+)
 
 
 def plot_trial(trial: Trial, chosen: int | None, rows: Rows, title: str, path: str | os.PathLike[str]) -> None:
-    """Draw accuracy against every cost on some of the chains.
+    """Draw points over whole chains against every cost on some of the chains.
 
     Args:
         trial: The settings.
@@ -26,42 +38,25 @@ def plot_trial(trial: Trial, chosen: int | None, rows: Rows, title: str, path: s
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError("matplotlib", "plots") from error
-
-    figure = Figure(figsize=(13, 7.5), layout="constrained")
-    panels = figure.subplots(2, 3).ravel()
-    rules = list(dict.fromkeys(setting.rule["type"] for setting in trial.settings))
-    for axes, (cost, label) in zip(panels, COSTS.items(), strict=False):
-        for number, rule in enumerate(rules):
-            own = [
-                outcome
-                for setting, outcome in zip(trial.settings, trial.outcomes, strict=True)
-                if setting.rule["type"] == rule
-            ]
-            points = _points(own, cost, rows)
-            axes.plot(*points.T, ".", color=f"C{number}", alpha=0.2, markersize=3)
-            axes.plot(*_frontier(points).T, "-" if number < 10 else "--", color=f"C{number}", label=rule)
-        axes.plot(*_points(trial.cuts, cost, rows).T, "k:", label="fixed cut")
-        axes.plot(*_points([trial.full], cost, rows).T, "k*", markersize=11, label="whole chain")
-        if chosen is not None:
-            point = _points([trial.outcomes[chosen]], cost, rows)
-            axes.plot(*point.T, "ro", fillstyle="none", markersize=10, label="chosen")
-        axes.set(xlabel=label, ylabel="right answers in %")
-        axes.grid(alpha=0.3)
-    panels[-1].axis("off")
-    panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center")
-    figure.suptitle(title)
-    figure.savefig(path, dpi=100)
+    families: dict[str, list[Outcome]] = {FIXED_CUT: trial.cuts}
+    for setting, outcome in zip(trial.settings, trial.outcomes, strict=True):
+        families.setdefault(setting.rule["type"], []).append(outcome)
+    default = trial.settings.index(DEFAULT) if DEFAULT in trial.settings else None
+    with drawing(path, 2, 3, figsize=(16, 9)) as (figure, panels):
+        for axes, (cost, label) in zip(panels.flat, COSTS.items(), strict=False):
+            full = _played(trial.full, cost, rows)
+            drawn = {name: [_played(each, cost, rows) for each in own] for name, own in families.items()}
+            draw_families(axes, drawn, full)
+            axes.plot(100 if full.cost.sum() > 0 else 0, 0, "k*", ms=11, label="whole chains", zorder=4)
+            if chosen is not None:
+                mark(axes, _played(trial.outcomes[chosen], cost, rows), full, "chosen")
+            if default is not None:
+                mark(axes, _played(trial.outcomes[default], cost, rows), full, "default", is_default=True)
+            axes.set(xlabel=cost_label(label, full, "whole chains'"), ylabel="points over whole chains")
+            axes.set_title(TITLES.get(cost, "A rule pays where it lies above the fixed cut"))
+        in_place_of_the_last(figure, panels)
+        figure.suptitle(title)
 
 
-def _points(outcomes: list[Outcome], cost: str, rows: Rows) -> Any:
-    """Mean cost and accuracy of each outcome, shape [num_outcomes, 2]."""
-    return np.array([(each.costs[cost][rows].mean(), 100 * each.right[rows].mean()) for each in outcomes])
-
-
-def _frontier(points: Any) -> Any:
-    """The points that none is both cheaper and better than, in the order of their cost."""
-    return points[pareto_sequence(-points[:, 1], points[:, 0])[::-1]]
+def _played(outcome: Outcome, cost: str, rows: Rows) -> Played:
+    return Played(outcome.right[rows], outcome.costs[cost][rows])

@@ -1,0 +1,173 @@
+"""Pictures keep to one style: axes from zero or visibly broken, legends off the data, a title on each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+from scaffolding_ext.controllers.budgets.types_file import read_tasks
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.errors import MissingDependencyError
+from scaffolding_ext.evaluation.calibrate import vote_trial
+from scaffolding_ext.evaluation.calibrate.budget_report import plot_demand, plot_fits
+from scaffolding_ext.evaluation.calibrate.budget_sweep import read_sweep
+from scaffolding_ext.evaluation.calibrate.chain_trial import drawing as chain_drawing
+from scaffolding_ext.evaluation.calibrate.chain_trial.replay import COSTS, Outcome
+from scaffolding_ext.evaluation.calibrate.chain_trial.trial import Setting, Trial
+from scaffolding_ext.evaluation.calibrate.trial_drawing import Played, places
+from scaffolding_ext.evaluation.drawing import RING, drawing, points, rows
+from scaffolding_ext.stats.intervals import Estimate
+
+Faults = Callable[[Any], list[str]]
+NUM = 30  # questions
+
+
+def is_broken(axes: Any, end: str) -> bool:
+    return any(line.get_gid() == f"break {end}" for line in axes.lines)
+
+
+@pytest.mark.parametrize(("values", "begins", "broken"), [((2, 9), 0, False), ((80, 90), None, True)])
+def test_an_axis_begins_at_zero_or_is_broken(
+    values: tuple[float, ...], begins: float | None, broken: bool, drawn: list[Any], tmp_path: Path
+) -> None:
+    with drawing(tmp_path / "plot.png") as (_, axes):
+        points(axes, [0, 1], [Estimate(value, value - 1, value + 1) for value in values])
+    assert is_broken(axes, "y") is broken
+    assert not is_broken(axes, "x")
+    assert axes.get_ylim()[0] == begins or broken
+
+
+def test_what_falls_below_zero_needs_no_break(drawn: list[Any], tmp_path: Path) -> None:
+    with drawing(tmp_path / "plot.png") as (_, axes):
+        points(axes, [0, 1], [Estimate(1, -2, 3), Estimate(4, 2, 5)])
+    assert not is_broken(axes, "y")
+    assert axes.get_ylim()[0] < -2
+
+
+def test_a_legend_on_the_data_and_a_missing_title_are_found(
+    drawn: list[Any], style_faults: Faults, tmp_path: Path
+) -> None:
+    with drawing(tmp_path / "plot.png") as (_, axes):
+        axes.plot([0, 1], [0, 1], label="line")
+        axes.legend(loc="center")
+    assert sorted(style_faults(drawn[0])) == ["legend on the data", "no title"]
+
+
+def test_an_end_that_a_rounding_puts_past_the_value_leaves_no_negative_bar(drawn: list[Any], tmp_path: Path) -> None:
+    with drawing(tmp_path / "plot.png") as (_, axes):
+        points(axes, [1], [Estimate(0.3, 0.3000000000000001, 0.2999999999999999)])
+    assert len(drawn) == 1
+
+
+def test_rows_stand_from_the_top_and_the_default_is_bold(drawn: list[Any], tmp_path: Path) -> None:
+    named = {"first": Estimate(1, 0, 2), "second": Estimate(3, 2, 4)}
+    with drawing(tmp_path / "plot.png") as (_, axes):
+        rows(axes, named, default="second")
+    assert [label.get_fontweight() for label in axes.get_yticklabels()] == ["normal", "bold"]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingDependencyError, match="plots"), drawing(tmp_path / "plot.png"):
+        pass
+
+
+def legend_of(figure: Any) -> list[str]:
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+    return [text.get_text() for legend in legends for text in legend.get_texts()]
+
+
+def test_a_plan_is_drawn_in_the_style(drawn: list[Any], style_faults: Faults, tmp_path: Path) -> None:
+    plot_demand(Demand(tuple(read_tasks("configs:queueing_table_1.json")), 0.1, 30, 32768), tmp_path / "plan.png")
+    (figure,) = drawn
+    assert style_faults(figure) == []
+    assert legend_of(figure)[:3] == ["a budget a type", "one budget for all", "the plan, alpha = 30"]
+
+
+def test_fits_are_drawn_in_the_style_with_an_interval_on_what_was_measured(
+    drawn: list[Any], style_faults: Faults, write_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The run at 40 tokens serves several requests at once, so its seconds are not those of an answer alone."""
+    rng = np.random.default_rng(0)
+    folders = []
+    for tokens in (0, 20, 40, 80):
+        found = [
+            (f"q{n}", n < 5 + tokens // 4, tokens, {"seconds": {"total": 0.1 + tokens / 100 + 0.01 * rng.random()}})
+            for n in range(NUM)
+        ]
+        alone = 8 if tokens == 40 else 1
+        config = f"controller: {{args: {{thinking_tokens: {tokens}}}}}\nmax_parallel_requests: {alone}\n"
+        folders.append(write_run(f"budget_{tokens}", found, config))
+    swept = read_sweep(folders)
+    assert swept.kinds[0].num_timed == (NUM, NUM, 0, NUM)
+    plot_fits(swept, tmp_path / "fit.png")
+    (figure,) = drawn
+    assert style_faults(figure) == []
+    right, times = (list(axes.containers) for axes in figure.axes)
+    assert [list(bars[0].get_xdata()) for bars in (*right, *times)] == [[0, 20, 40, 80], [0, 20, 80]]
+    assert all(bars.has_yerr for bars in (*right, *times))
+
+
+def test_a_trial_of_votes_is_drawn_in_the_style(drawn: list[Any], style_faults: Faults, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    votes = []
+    for number in range(NUM):
+        right = rng.random(6) < 0.3 + 0.02 * number
+        classes = np.where(right, 0, rng.integers(1, 4, 6))
+        votes.append(LabelledVote(f"q{number}", classes.tolist(), right.tolist(), rng.integers(50, 90, 6).tolist()))
+    trial = vote_trial.try_rules(votes, 2, rng)
+    vote_trial.plot_trial(trial, trial.chosen(0.0), "a trial", tmp_path / "trial.png")
+    (figure,) = drawn
+    assert style_faults(figure) == []
+    assert {"chosen", "leader change", RING} <= set(legend_of(figure))
+    assert all(bars.has_xerr and bars.has_yerr for axes in figure.axes for bars in axes.containers)
+
+
+def played(rng: np.random.Generator, share: float, num_probes: int) -> Outcome:
+    right = (rng.random(NUM) < share).astype(float)
+    costs = {cost: share * rng.uniform(100, 200, NUM) for cost in COSTS} | {"probes": np.full(NUM, float(num_probes))}
+    return Outcome(np.zeros(NUM, dtype=int), costs["decoded"], right, 1 - right, 1 - right, costs)
+
+
+def test_a_trial_of_chains_is_drawn_in_the_style(drawn: list[Any], style_faults: Faults, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    window = Setting({"type": "window", "args": {}}, chain_drawing.DEFAULT.schedule)
+    settings = [chain_drawing.DEFAULT, window, window]
+    outcomes = [played(rng, share, 4) for share in (0.7, 0.5, 0.6)]
+    trial = Trial(settings, outcomes, played(rng, 0.9, 0), [played(rng, share, 1) for share in (0.2, 0.4, 0.8)])
+    chain_drawing.plot_trial(trial, 1, np.arange(NUM), "a trial", tmp_path / "trial.png")
+    (figure,) = drawn
+    assert style_faults(figure) == []
+    assert {chain_drawing.FIXED_CUT, "whole chains", "window", "all", "chosen", RING} == set(legend_of(figure)[1:])
+
+
+def test_the_default_that_is_marked_is_the_controllers() -> None:
+    assert MajorityVoteController(NativeGenerationController()).allocation == vote_trial.DEFAULT_RULE
+    rule, schedule = chain_drawing.DEFAULT.build()
+    controller: Any = DynasorCoTController()
+    assert [(type(each), vars(each)) for each in controller.rule.rules] == [
+        (type(each), vars(each)) for each in getattr(rule, "rules", ())
+    ]
+    assert vars(controller.schedule) == vars(schedule)
+
+
+def test_places_are_shares_of_the_reference_s_cost_and_points_over_it() -> None:
+    reference = Played(np.array([1.0, 0.5]), np.array([100.0, 300.0]))
+    (place,) = places([Played(np.array([1.0, 0.0]), np.array([50.0, 50.0]))], reference)
+    assert (place.cost.value, place.points.value) == (25.0, -25.0)
+    assert (place.points.low, place.points.high) == (-50.0, 0.0)
+    free = reference._replace(cost=np.zeros(2))
+    (place,) = places([Played(np.array([1.0, 0.0]), np.array([3.0, 1.0]))], free)
+    assert place.cost.value == 2.0
+    one = Played(np.array([1.0]), np.array([10.0]))
+    assert places([one], one) == [(Estimate(100, 100, 100), Estimate(0, 0, 0))]
