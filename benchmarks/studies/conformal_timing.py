@@ -49,7 +49,7 @@ from benchmarks._lib.latency import Latency, SetLatency, scheduled_ends
 from benchmarks._lib.report import Report
 from benchmarks._lib.roofline import BATCH_SIZES, Roofline, measured
 from benchmarks._lib.timing import InStep, ScoredCoin, System, Timed, Timer
-from benchmarks._lib.timing_figures import Figures, Point, plot
+from benchmarks._lib.timing_figures import plot
 from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.protocol import Worker
@@ -79,7 +79,6 @@ class Study:
 
     def __init__(self, timer: Timer, setting: Setting, turns: list[list[float]], report: Report) -> None:
         self.timer, self.setting, self.turns, self.report, self.rng = timer, setting, turns, report, report.rng
-        self.figures = Figures()
 
     def systems(self, draft: Worker, target: Worker) -> dict[str, System]:
         """All systems on two workers."""
@@ -110,8 +109,7 @@ class Study:
                 self.report.figure(f"{part}: {name}, rate", float(np.mean([bool(c.target_tokens) for c in chunks])))
             for what, take in COMPLETIONS.items():
                 values = [float(take(one.ends)) for one in timed]
-                seconds = self.report.difference(f"{part}: {name}, {what} completion (s)", values)
-                self.figures.completions.setdefault(part, {}).setdefault(name, {})[what] = seconds
+                self.report.difference(f"{part}: {name}, {what} completion (s)", values)
         for name in found:
             if name != "ranking":
                 self._compare(part, found, name, "ranking")
@@ -128,7 +126,6 @@ class Study:
             name = f"{part}: {ours} over {theirs}, {what} completion"
             ratio = self.report.ratio(name, a, b)
             if (ours, theirs) == ("conformal", "ranking"):
-                self.figures.ratios.setdefault(part, {})[what] = ratio
                 self.report.bar(name, ratio.value, "<=", BAR)
                 needed = required_num_questions(BAR * b - a, bar=0.0, rng=self.rng, num_simulations=1_000)
                 if needed is not None:
@@ -151,8 +148,7 @@ class Study:
                         )
                     )
                     name = f"schedule: conformal over {theirs}, target {speed} times slower, {what} completion"
-                    ratio = self.report.ratio(name, a, b)
-                    self.figures.scheduled.setdefault((theirs, what), []).append(Point(speed, ratio))
+                    self.report.ratio(name, a, b)
 
     def by_chains(self, prompts: list[str], chain_counts: tuple[int, ...], lines: Mapping[str, Roofline]) -> None:
         """Asynchronous arithmetic intensity and the target's memory against the number of chains."""
@@ -167,10 +163,10 @@ class Study:
             }
             found = self._measured(f"chains_{chains}", systems, prompts)
             for name, timed in found.items():
-                self._intensity(f"{name}, {chains} chains", name, chains, timed, lines)
-                self._memory(f"{name}, {chains} chains", name, chains, timed)
+                self._intensity(f"{name}, {chains} chains", timed, lines)
+                self._memory(f"{name}, {chains} chains", timed)
 
-    def _intensity(self, title: str, name: str, chains: int, timed: list[Timed], lines: Mapping[str, Roofline]) -> None:
+    def _intensity(self, title: str, timed: list[Timed], lines: Mapping[str, Roofline]) -> None:
         compute, other = np.zeros(len(timed)), np.zeros(len(timed))
         waiting = np.array([sum(c.seconds_waited for c in one.chunks) + sum(one.waited) for one in timed])
         for tag, line in lines.items():
@@ -183,15 +179,13 @@ class Study:
             parts = {"T_c": busy * shares, "T_m": busy * (1 - shares), "idle": idle}
             for what, seconds in parts.items():
                 self.report.figure(f"{title}: {tag}, {what} (s)", float(seconds.mean()))
-                self.figures.shares.setdefault((name, tag, what), []).append(float(seconds.mean()))
             self.report.figure(
                 f"{title}: {tag}, busy over what the roofline expects", float(busy.sum() / expected.sum())
             )
         self.report.figure(f"{title}: T_s (s, summed over chains)", float(waiting.mean()))
-        ratio = self.report.ratio(f"{title}: r", compute, other + waiting)
-        self.figures.intensity.setdefault(name, []).append(Point(chains, ratio))
+        self.report.ratio(f"{title}: r", compute, other + waiting)
 
-    def _memory(self, title: str, name: str, chains: int, timed: list[Timed]) -> None:
+    def _memory(self, title: str, timed: list[Timed]) -> None:
         measured = {
             "most calls": [float(one.most_calls) for one in timed],
             "most tokens": [float(one.most_tokens) for one in timed],
@@ -199,8 +193,7 @@ class Study:
             "last completion (s)": [max(one.ends) for one in timed],
         }
         for what, values in measured.items():
-            mean = self.report.difference(f"{title}: {what}", values)
-            self.figures.memory.setdefault((what, name), []).append(Point(chains, mean))
+            self.report.difference(f"{title}: {what}", values)
 
     def _measured(
         self, name: str, systems: Mapping[str, System], prompts: list[str], at_once: int = 1
@@ -264,7 +257,7 @@ def main(
         if "set" in parts:
             study.completions("set", prompts[:num_set])
     if plot_path is not None:
-        plot(study.figures, plot_path, f"{num_problems} questions, {num_chains} chains, alpha {ALPHA:g}")
+        plot(report.figures, plot_path, f"{num_problems} questions, {num_chains} chains, alpha {ALPHA:g}")
 
 
 if __name__ == "__main__":

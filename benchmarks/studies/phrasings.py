@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
-from benchmarks._lib.drawing import beside, drawing
+from benchmarks._lib.drawing import Figures, bars_of, below, drawing, of, rows
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.phrasings import CHANGES_MEANING, GATE, LEVELS, SIGNALS, TEMPLATES, WORKER, Phraser, Row, shuffled
 from benchmarks._lib.provenance import DATA
@@ -38,6 +38,7 @@ from scaffolding_ext.tinylm.steps import FIRST_PASSES
 BLOCK = 20  # questions that are run and stored together
 LEAST = 0.99  # share of the branches that stay whose answers must agree
 NUM_OPENINGS = 3
+AUCS = {"AUC of agreement": "o", "AUC within a question": "D", "AUC of an unchanged meaning": "^"}  # and their marks
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -211,31 +212,44 @@ def add_prize(report: Report, outcome: Outcome) -> None:
     )
 
 
-def plot(outcome: Outcome, path: Path) -> None:
-    """Draw reuse and agreement against tau by level, and agreement against reuse of every signal."""
-    scores = outcome.scores[SIGNALS.index(GATE)]
-    taus = np.quantile(scores, np.linspace(0, 1, 101))
-    with drawing(path, 1, 3, figsize=(18, 4.4)) as (_, (left, middle, right)):
-        for level, name in enumerate(LEVELS):
-            own = outcome.levels == level
-            stays = [scores[own] >= tau for tau in taus]
-            left.plot(taus, [100 * each.mean() for each in stays], label=f"{level}: {name}")
-            middle.plot(taus, [100 * outcome.agrees[own][each].mean() if each.any() else np.nan for each in stays])
-        left.set(xlabel=f"tau ({GATE})", ylabel="branches that stay, %")
-        left.set_title("How many branches stay\non the prompt's KV")
-        beside(left)
-        middle.set(xlabel=f"tau ({GATE})", ylabel="answers that agree, of branches that stay, %", ylim=(0, 102))
-        middle.set_title("Whether those that stay\nanswer as they would alone")
-        for signal, own in zip(SIGNALS, outcome.scores, strict=True):
-            found = curve(own, outcome.agrees)
-            right.plot(100 * found.reused, 100 * found.agreeing, label=signal)
-        chance = resampled_groups(lambda rows: float(outcome.agrees[rows].mean()), outcome.questions)
-        right.axhline(100 * chance.value, linestyle="--", color="grey", label="random")
-        right.axhspan(100 * chance.low, 100 * chance.high, color="grey", alpha=0.2)
-        right.axhline(100 * LEAST, linewidth=0.8, color="black")
-        right.set(xlabel="branches that stay, %", ylabel="answers that agree, %", ylim=(0, 102))
-        right.set_title("A signal is worth something where it lies\nabove the band of a random choice")
-        beside(right)
+def plot(figures: Figures, path: Path) -> None:
+    """Draw agreement by level, and what each signal is worth: how well it tells agreement, and what it gains."""
+    levels = {
+        name: share
+        for level, name in enumerate(LEVELS)
+        if (share := of(figures, f"level {level}, {name}: answers agree, %")) is not None
+    }
+    with drawing(path, 1, 3, figsize=(16, 4.4)) as (figure, (left, middle, right)):
+        rows(left, levels)
+        left.set_xlim(0, 102)
+        left.set(xlabel="answers that agree, %")
+        left.set_title(f"Reuse is good where answers agree:\nnear {LEAST:.0%}, the dashed line")
+        left.axvline(100 * LEAST, color="0.5", linestyle="--", lw=0.8)
+        for number, (what, shape) in enumerate(AUCS.items()):
+            for place, signal in enumerate(SIGNALS):
+                auc = of(figures, f"{signal}: {what}")
+                if auc is not None:
+                    label = None if place else what
+                    at = place + 0.2 * (number - 1)
+                    middle.errorbar(
+                        auc.value, at, xerr=bars_of([auc]), fmt=shape, color=f"C{number}", label=label, clip_on=False
+                    )
+        middle.set_yticks(range(len(SIGNALS)), map(_shown, SIGNALS))
+        middle.set_ylim(len(SIGNALS) - 0.5, -0.5)
+        middle.axvline(0.5, color="0.5", linestyle="--", lw=0.8)
+        middle.set_xlim(0, 1)
+        middle.set(xlabel="AUC")
+        middle.set_title("A signal tells something where its interval\nlies right of the dashed line, a coin's 0.5")
+        gains = {signal: of(figures, f"{signal}: its upper half over a random one, points") for signal in SIGNALS}
+        rows(right, {_shown(signal): gain for signal, gain in gains.items() if gain is not None})
+        right.axvline(0, color="0.5", linestyle="--", lw=0.8)
+        right.set(xlabel="agreement of its upper half over a random half, points")
+        right.set_title("A signal is worth something where its interval\nlies right of the dashed line")
+        below(figure, middle, len(AUCS))
+
+
+def _shown(signal: str) -> str:
+    return f"the gate:\n{signal}" if signal == GATE else signal
 
 
 def measured(lab: Lab, phraser: Phraser, samples: Sequence[Sample]) -> list[Row]:
@@ -285,7 +299,7 @@ def main(
         add_signal(report, outcome, number)
     add_prize(report, outcome)
     if plot_path is not None:
-        plot(outcome, plot_path)
+        plot(report.figures, plot_path)
 
 
 if __name__ == "__main__":

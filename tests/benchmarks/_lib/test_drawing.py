@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks._lib import timing_figures
 from benchmarks._lib.drawing import RING, beside, drawing, frontier, of
 from benchmarks._lib.pages import result
 from benchmarks.studies import (
@@ -16,6 +17,7 @@ from benchmarks.studies import (
     data_set_budget,
     judge_quality,
     kv_sharing,
+    phrasings,
     scheduling,
     stopping,
     voting,
@@ -33,6 +35,9 @@ DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "data_set_budget": data_set_budget.plot,
     "judge_quality": judge_quality.plot,
     "kv_sharing": kv_sharing.plot,
+    "conformal_timing": lambda figures, path: timing_figures.plot(figures, path, "chains"),
+    "phrasings": phrasings.plot,
+    "phrasings_smollm2": phrasings.plot,
     "conformal_replay": lambda figures, path: conformal_replay.plot(figures, "conservative", path),
     "voting": lambda figures, path: voting.plot(figures, [name for name in voting.methods(0.1) if name], path),
 }
