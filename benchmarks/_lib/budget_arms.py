@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from scaffolding_ext.tinylm.grammar import KINDS
 
 PLAN, BY_CHANCE = "plan", "plan, types by chance"
 SINGLE = (32, 64, 96, 128, 192)  # budgets of all questions, each beside the plan
+CROWD = 12  # questions a place that come at once, to tell how fast the full engine is
 SERVED_SEED, FULL_SEED = 1000, 2000  # of questions, beside those of the sweep
 Budgets = Sequence[int]
 
@@ -107,11 +107,11 @@ class Server:
         return {**told, "plan": dict(zip(demand.names, map(int, plan), strict=True)), "arms": arms}
 
     def _queue(self, demand: Demand, budget: int) -> Queue:
-        """The batching queue whose full engine is as fast as this one: everything arrives at once."""
-        samples = questions(3 * self._places, self._seed + FULL_SEED)
+        """The batching queue whose full engine is as fast as this one: the middle half of a crowd tells."""
+        samples = questions(-(-CROWD * self._places // len(KINDS)), self._seed + FULL_SEED)
         budgets = [budget] * len(demand.types)
-        started = time.perf_counter()
-        self.serve(demand, budgets, samples, np.zeros(len(samples)))
-        seconds = time.perf_counter() - started
+        ended = np.sort(self.serve(demand, budgets, samples, np.zeros(len(samples))).seconds)
+        first, last = len(ended) // 4, 3 * len(ended) // 4
+        rate = (last - first) / (ended[last] - ended[first])
         alone = demand.forecast(budgets)  # of one server, whose load tells its mean service
-        return Queue.of_capacity(self._places, len(samples) * float(alone.load) / demand.arrival_rate / seconds)
+        return Queue.of_capacity(self._places, rate * float(alone.load) / demand.arrival_rate)

@@ -117,7 +117,7 @@ def frontier(axes: Any, figures: Figures, name: str) -> None:
 @size("--num_seeds", 5, quick=2, help="From --seed on.", least=2)
 @size("--num_swept", 80, quick=2, help="Questions a type that are swept.")
 @size("--num_timed", 3, quick=1, help="Questions a type and budget that are timed alone.")
-@size("--seconds", 30, quick=2, help="Of arrivals, for each arm of a queue at a load.")
+@size("--seconds", 20, quick=2, help="Of arrivals, for each arm of a queue at a load.")
 @stored
 @plotted
 def main(
@@ -150,8 +150,7 @@ def main(
 
                 def served(seed: int = seed, server: Server = server) -> list[dict[str, Any]]:
                     took = timed(worker, prompting, num_timed, seed + TIMED_SEED)
-                    demands = [server.demand(swept[-1], took, load) for load in asked]
-                    return [server.arms(demand, seconds) for demand in demands]
+                    return [server.arms(server.demand(swept[-1], took, load), seconds) for load in asked]
 
                 runs[places][seed] = kept(place, f"served_{places}", served)
                 bars.advance(bar)
