@@ -13,9 +13,10 @@ import numpy.typing as npt
 from scaffolding_ext import load_config
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, read_chains, recording_stack
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome
-from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES, claimed
 from scaffolding_ext.evaluation.run.session import Session
+from scaffolding_ext.stack.config import StackConfig
 
 Floats = npt.NDArray[np.float64]
 STACK = "configs:dynasor_cot"
@@ -23,7 +24,7 @@ SPACING = 16  # tokens between recorded looks
 
 
 class Level(NamedTuple):
-    """A fixed cut that decodes as many tokens as a rule: two neighbours, between which one draws by lot."""
+    """A fixed cut that decodes as many tokens as a rule: two neighbours in cost, between which one draws by lot."""
 
     lower: Outcome
     upper: Outcome
@@ -44,7 +45,8 @@ class Level(NamedTuple):
 
 
 def cut_of_as_many(outcome: Outcome, cuts: Sequence[Outcome]) -> Level:
-    """The fixed cut that decodes as many tokens, of cuts of rising position."""
+    """The fixed cut that decodes as many tokens; cuts may stand in any order, and a later one may decode less."""
+    cuts = sorted(cuts, key=lambda cut: float(cut.costs["decoded"].mean()))
     means = np.array([cut.costs["decoded"].mean() for cut in cuts])
     wanted = outcome.costs["decoded"].mean()
     upper = int(np.clip(np.searchsorted(means, wanted), 1, len(cuts) - 1))
@@ -66,6 +68,20 @@ def record_chains(
     ]
     config = recording_stack(load_config(STACK, overrides).for_run(), SPACING)
     samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=seed)
+    return recorded(folder, config, samples)
+
+
+def recorded(folder: Path, config: StackConfig, samples: Sequence[Sample]) -> list[RecordedChain]:
+    """Chains of a stack that records them; from the folder where they were recorded before.
+
+    Args:
+        folder: Where they are recorded; a run that was interrupted there goes on.
+        config: The stack, as `recording_stack` makes it.
+        samples: The questions.
+
+    Raises:
+        click.ClickException: The run is interrupted.
+    """
     with claimed(folder, resume=True) as goes_on:
         run = Session(config, samples, folder)
         if goes_on:

@@ -28,7 +28,7 @@ from benchmarks._lib.drawing import below, beside, coloured, drawing, of, point,
 from benchmarks._lib.easy_questions import ASK, GYM_TASKS, TASKS, draw_exam
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.provenance import described
-from benchmarks._lib.replayed import Floats, cut_of_as_many
+from benchmarks._lib.replayed import Floats, cut_of_as_many, recorded
 from benchmarks._lib.report import Report
 from scaffolding_ext import MajorityVoteController, NativeGenerationController, load_config
 from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
@@ -52,12 +52,10 @@ from scaffolding_ext.controllers.vote.allocation.threshold import ThresholdEvery
 from scaffolding_ext.controllers.vote.trace_confidence import filtered_weights
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.errors import MissingDependencyError
-from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, read_chains, recording_stack
+from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, recording_stack
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome, cut_at, fixed_cuts, play
 from scaffolding_ext.evaluation.run.datasets import Sample
-from scaffolding_ext.evaluation.run.run_folder import SAMPLES, claimed
 from scaffolding_ext.evaluation.run.scoring import score
-from scaffolding_ext.evaluation.run.session import Session
 from scaffolding_ext.prompts.prompting import FAMILIES, PromptFamily, Prompting
 from scaffolding_ext.stats.intervals import Estimate
 from scaffolding_ext.stats.power import required_num_questions
@@ -185,13 +183,7 @@ def record_chains(
         f"max_parallel_requests={AT_ONCE}",
     ]
     config = recording_stack(load_config(STACK, overrides).for_run(), SPACING)
-    with claimed(folder, resume=True) as goes_on:
-        run = Session(config, samples, folder)
-        if goes_on:
-            run.take_up(is_mended=True)
-        if run.go(lambda message: click.echo(message, err=True)) is not None:
-            raise click.ClickException("interrupted; call again to go on")
-    return sorted(read_chains(folder / SAMPLES), key=lambda chain: chain.question)
+    return sorted(recorded(folder, config, samples), key=lambda chain: chain.question)
 
 
 class Judged(NamedTuple):

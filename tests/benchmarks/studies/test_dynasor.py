@@ -64,13 +64,22 @@ def test_the_oracle_leaves_each_chain_at_its_first_right_answer() -> None:
     assert outcome.costs["decoded"].tolist() == [32 + 3, 90]
 
 
-def test_a_cut_is_level_with_itself_and_with_draws_by_lot_between_two() -> None:
-    def outcome(tokens: float, num_right: int) -> Any:
-        right = (np.arange(40) < num_right).astype(float)
-        return Outcome(np.full(40, 0), right, right, right, right, {"decoded": np.full(40, tokens)})
+def outcome(tokens: float, num_right: int) -> Any:
+    right = (np.arange(40) < num_right).astype(float)
+    return Outcome(np.full(40, 0), right, right, right, right, {"decoded": np.full(40, tokens)})
 
+
+def test_a_cut_is_level_with_itself_and_with_draws_by_lot_between_two() -> None:
     cuts = [outcome(100, 10), outcome(200, 30)]
     assert cut_of_as_many(cuts[1], cuts).right == pytest.approx(cuts[1].right)
     assert cut_of_as_many(outcome(150, 20), cuts).right.mean() == pytest.approx(0.5)
     assert cut_of_as_many(outcome(175, 20), cuts).right.mean() == pytest.approx(0.625)
     assert cut_of_as_many(outcome(175, 20), cuts).cost("decoded").mean() == pytest.approx(175)
+
+
+@pytest.mark.parametrize(("tokens", "right"), [(150, 0.5), (250, 0.875), (300, 1.0)])
+def test_neighbours_are_those_in_cost_where_a_later_cut_decodes_fewer_tokens(tokens: float, right: float) -> None:
+    """A chain that ends by itself asks for no answer, so the whole one may decode less than a late cut."""
+    level = cut_of_as_many(outcome(tokens, 20), [outcome(100, 10), outcome(300, 40), outcome(200, 30)])
+    assert level.right.mean() == pytest.approx(right)
+    assert level.cost("decoded").mean() == pytest.approx(tokens)
