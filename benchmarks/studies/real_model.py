@@ -24,7 +24,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size, stored, track
-from benchmarks._lib.drawing import below, beside, coloured, drawing, of, point, points
+from benchmarks._lib.drawing import Figures, below, beside, coloured, drawing, of, point, points
 from benchmarks._lib.easy_questions import ASK, GYM_TASKS, TASKS, draw_exam
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.provenance import described
@@ -57,8 +57,9 @@ from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome, cut
 from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.prompts.prompting import FAMILIES, PromptFamily, Prompting
-from scaffolding_ext.stats.intervals import Estimate
+from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients
 from scaffolding_ext.stats.power import required_num_questions
+from scaffolding_ext.stats.resampling import group_by_question
 
 STACK = "configs:models/smollm2"
 FAMILY = "worked_examples"
@@ -373,8 +374,8 @@ def is_right(vote: LabelledVote, num: int, how: str) -> bool:
     return winner != -1 and bool(vote.correct[first])
 
 
-def add_votes(report: Report, rows: Sequence[Mapping[str, Any]], greedy: Floats) -> dict[str, tuple[float, Estimate]]:
-    """What votes are worth beside one greedy chain, and what stops save; returns tokens and accuracy of each.
+def add_votes(report: Report, rows: Sequence[Mapping[str, Any]], greedy: Floats) -> None:
+    """What votes are worth beside one greedy chain, and what stops save.
 
     Args:
         report: Gets the figures.
@@ -383,7 +384,6 @@ def add_votes(report: Report, rows: Sequence[Mapping[str, Any]], greedy: Floats)
     """
     votes = [labelled(row) for row in rows]
     orders = shuffled(votes, NUM_ORDERS, report.rng)
-    places: dict[str, tuple[float, Estimate]] = {}
 
     def mean_right(num: int, how: str) -> Floats:
         return np.array([np.mean([is_right(each, num, how) for each in question]) for question in orders])
@@ -395,7 +395,7 @@ def add_votes(report: Report, rows: Sequence[Mapping[str, Any]], greedy: Floats)
         for how in ("majority", BY_PROBABILITY, "likeliest half", BEST):
             right = mean_right(num, how)
             name = f"vote of {num}, {how}"
-            places[name] = float(tokens.mean()), report.difference(f"{name}: accuracy", right)
+            report.difference(f"{name}: accuracy", right)
             report.difference(f"{name}: points over one greedy chain", right, greedy, scale=100)
             if how != "majority":
                 report.difference(f"{name}: points over the majority", right, plain, scale=100)
@@ -414,7 +414,6 @@ def add_votes(report: Report, rows: Sequence[Mapping[str, Any]], greedy: Floats)
         report.figure(f"{name}: samples", float(ran.num_samples.mean()))
         report.figure(f"{name}: rounds", float(ran.num_rounds.mean()))
         report.figure(f"{name}: stopped early", float(ran.stopped.mean()))
-    return places
 
 
 def smaller_vote(sizes: Sequence[Any], tokens: float) -> Floats:
@@ -429,36 +428,55 @@ def smaller_vote(sizes: Sequence[Any], tokens: float) -> Floats:
 # ---- picture
 
 
-def plot(
-    report: Report, pools: Mapping[str, Pool], votes: Mapping[str, tuple[float, Estimate]], name: str, path: Path
-) -> None:
-    """Accuracy against decoded tokens: chains that are cut and stopped, and votes."""
-    with drawing(path, 1, 2, figsize=(12, 4.4), sharey=True) as (_, (left, right)):
-        for way in WAYS:
-            cuts = [cuts_of(chains) for chains in pools[way].by_task]
-            curve = [joined([each[min(index, len(each) - 1)] for each in cuts]) for index in range(max(map(len, cuts)))]
-            tokens = [each.costs["decoded"].mean() for each in curve]
-            left.plot(
-                tokens, [100 * each.right.mean() for each in curve], marker=".", label=f"fixed cuts, {way} chains"
-            )
-        for number, rule in enumerate(RULES, len(WAYS)):
+def curve_of(pool: Pool) -> list[tuple[Estimate, Estimate]]:
+    """Decoded tokens, and accuracy in per cent, of chains that are cut ever later; whole questions are resampled."""
+    cuts = [cuts_of(chains) for chains in pool.by_task]
+    curve = [joined([each[min(index, len(each) - 1)] for each in cuts]) for index in range(max(map(len, cuts)))]
+    groups = group_by_question(pool.questions, len(pool.questions))
+    columns = [each.costs["decoded"] for each in curve] + [100 * each.right for each in curve]
+    totals = np.column_stack([groups.totals(column) for column in columns])
+    sizes = groups.totals(np.ones(len(pool.questions)))
+    found = bootstrap_quotients(totals, np.broadcast_to(sizes[:, None], totals.shape), rng=np.random.default_rng(0))
+    return list(zip(found[: len(curve)], found[len(curve) :], strict=True))
+
+
+def plot(figures: Figures, curves: Mapping[str, list[tuple[Estimate, Estimate]]], name: str, path: Path) -> None:
+    """Draw accuracy against decoded tokens: chains that are cut and stopped, and votes.
+
+    Args:
+        figures: Of the report.
+        curves: Fixed cuts by way, as `curve_of` gives them.
+        name: Of the model.
+        path: Where to.
+    """
+    with drawing(path, 1, 2, figsize=(12, 5), sharey=True) as (figure, (left, right)):
+        for number, (way, cuts) in enumerate(curves.items()):
+            tokens, colour = [each.value for each, _ in cuts], coloured(number)["color"]
+            left.plot(tokens, [each.value for _, each in cuts], color=colour, label=f"fixed cuts, {way} chains")
+            ends = zip(*((each.low, each.high) for _, each in cuts), strict=True)
+            left.fill_between(tokens, *ends, color=colour, alpha=0.15, lw=0)
+        for number, rule in enumerate(RULES, len(curves)):
             names = [f"recommended, {rule}, every {MAIN_GAP}: {what}" for what in ("decoded", "accuracy")]
-            tokens, share = of(report.figures, names[0]), of(report.figures, names[1], 100)
-            if tokens is not None and share is not None:
-                point(left, tokens, share, rule, is_default=rule == DEFAULT, **coloured(number))
+            decoded, share = of(figures, names[0]), of(figures, names[1], 100)
+            if decoded is not None and share is not None:
+                point(left, decoded, share, rule, is_default=rule == DEFAULT, **coloured(number))
         left.set(xlabel="decoded tokens a question, probes counted", ylabel="accuracy, %", ylim=(0, 100))
-        left.set_title(f"{name}: recommended sampling, a look every {MAIN_GAP} tokens")
+        left.set_title("A rule is worth its probes where it lies\nabove the band of fixed cuts")
         for how in ("majority", BY_PROBABILITY, BEST):
-            found = [votes[f"vote of {num}, {how}"] for num in VOTES]
-            shares = [Estimate(*(100 * end for end in share)) for _, share in found]
-            points(right, [tokens for tokens, _ in found], shares, how)
-        one = report.figures["greedy, whole chains: decoded"], report.figures["greedy, whole chains: accuracy"]
-        tokens, share = (Estimate(*(figure[end] for end in Estimate._fields)) for figure in one)
-        point(right, tokens, Estimate(*(100 * end for end in share)), "one chain, greedy", color="black")
+            pairs = [
+                (of(figures, f"vote of {num}: decoded"), of(figures, f"vote of {num}, {how}: accuracy", 100))
+                for num in VOTES
+            ]
+            known = [(decoded.value, share) for decoded, share in pairs if decoded is not None and share is not None]
+            points(right, [decoded for decoded, _ in known], [share for _, share in known], how)
+        one = of(figures, "greedy, whole chains: decoded"), of(figures, "greedy, whole chains: accuracy", 100)
+        if one[0] is not None and one[1] is not None:
+            point(right, one[0], one[1], "one chain, greedy", color="black", zorder=4)
         right.set(xlabel="decoded tokens a question")
-        right.set_title(f"votes of {', '.join(map(str, VOTES))} samples at temperature {HOT}")
+        right.set_title("A vote is worth its tokens where it lies\nabove one greedy chain")
         beside(right)
-        below(left.figure, left, 3)
+        below(figure, left, 3)
+        figure.suptitle(f"{name}: a look every {MAIN_GAP} tokens; votes of {', '.join(map(str, VOTES))} at {HOT}")
 
 
 @benchmark("studies.real_model --model FOLDER --store FOLDER --plot_path frontier.png")
@@ -521,11 +539,12 @@ def main(
             ]
             greedy = pools["greedy"]
             right = dict(zip(greedy.questions, greedy.whole().right, strict=True))
-            places = add_votes(report, rows, np.array([right[row["id"]] for row in rows]))
+            add_votes(report, rows, np.array([right[row["id"]] for row in rows]))
             if num_tried:
                 add_tasks(report, lab, plain, tried or EASY, num_tried)
     if plot_path is not None:
-        plot(report, pools, places, report.setting["model"], plot_path)
+        curves = {way: curve_of(pool) for way, pool in pools.items()}
+        plot(report.figures, curves, report.setting["model"], plot_path)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from benchmarks.studies import (
     judge_quality,
     kv_sharing,
     phrasings,
+    real_model,
     scheduling,
     stopping,
     voting,
@@ -27,6 +28,7 @@ from scaffolding_ext.stats.intervals import Estimate
 pytest.importorskip("matplotlib")
 
 
+CUTS = [(Estimate(tokens, tokens - 1, tokens + 1), Estimate(50, 45, 55)) for tokens in (10, 20)]
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "branching": lambda figures, path: branching.plot(figures, [(0.0, 0.0), (1.0, 0.3)], path),
     "branching_third": lambda figures, path: branching.plot(figures, [], path),
@@ -38,6 +40,7 @@ DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "conformal_timing": lambda figures, path: timing_figures.plot(figures, path, "chains"),
     "phrasings": phrasings.plot,
     "phrasings_smollm2": phrasings.plot,
+    "real_model": lambda figures, path: real_model.plot(figures, {"greedy": CUTS}, "a model", path),
     "conformal_replay": lambda figures, path: conformal_replay.plot(figures, "conservative", path),
     "voting": lambda figures, path: voting.plot(figures, [name for name in voting.methods(0.1) if name], path),
 }
