@@ -4,8 +4,9 @@
     python -m benchmarks.check --write    writes the figures of the files onto the pages, and computes a hundredth again
 
 A page quotes a figure with a marker behind it (`benchmarks._lib.pages`). Of each file it is asked: which commit it was
-measured on, that the tree was clean, that it is of at most 300 kB, that its intervals come out of its own columns once
-more, and that a page quotes it. `--stale` lists the files whose code has changed since.
+measured on, that this commit is of this history and the tree was clean, that it is of at most 300 kB, that its
+intervals come out of its own columns once more, and that a page quotes it. `--stale` lists the files whose code has
+changed since.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import click
 
 from benchmarks._lib.columns import mismatches
-from benchmarks._lib.pages import COMMIT, RESULTS, ROOT, Fault, faults_of, pages, result, rewritten
+from benchmarks._lib.pages import COMMIT, RESULTS, ROOT, Fault, commit_of, faults_of, pages, result, rewritten
 
 MOST_BYTES = 300_000
 CODE = ("controllers", "workers", "scaffolding_ext")  # what a study runs; models lie in the last
@@ -37,6 +38,10 @@ def faults_of_result(name: str, quoted: set[str], every: int = 1) -> Iterator[Fa
     commit = str(document.get("setting", {}).get("commit") or "")
     if not commit or commit.endswith("-dirty"):
         yield Fault(place, f"its commit is {commit or 'not said'}: run the study on a clean tree")
+    elif not is_in_history(commit_of(name)):
+        yield Fault(
+            place, f"no one can look up its commit {commit_of(name)}: name one of main by `on_main` in its setting"
+        )
     size = (RESULTS / f"{name}.json").stat().st_size
     if size > MOST_BYTES:
         yield Fault(place, f"it has {size:,} bytes, at most {MOST_BYTES:,} are kept")
@@ -44,6 +49,16 @@ def faults_of_result(name: str, quoted: set[str], every: int = 1) -> Iterator[Fa
         yield Fault(place, f"its columns give another figure for {figure!r}: run the study again")
     if name not in quoted:
         yield Fault(place, "no page quotes it: write what it shows, or delete it")
+
+
+def is_in_history(commit: str) -> bool:
+    """Whether a commit is this one or one before it; also where there is no history to look it up in."""
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+    is_whole = git("rev-parse", "--is-shallow-repository").stdout.strip() == "false"
+    return not is_whole or not git("merge-base", "--is-ancestor", commit, "HEAD").returncode
 
 
 def faults(root: Path = ROOT, every: int = 1) -> list[Fault]:
@@ -56,7 +71,8 @@ def faults(root: Path = ROOT, every: int = 1) -> list[Fault]:
 
 def changed_since(document: dict[str, Any]) -> list[str]:
     """Which folders of code differ from those that a result ran; all where its commit is not at hand."""
-    commit = str(document.get("setting", {}).get("commit") or "").replace("-dirty", "")
+    setting = document.get("setting", {})
+    commit = str(setting.get("on_main") or setting.get("commit") or "").replace("-dirty", "")
 
     def tree(revision: str, folder: str) -> str:
         command = ("git", "rev-parse", "--verify", "--quiet", f"{revision}:{folder}")

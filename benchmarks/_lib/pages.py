@@ -59,8 +59,13 @@ def result(name: str) -> dict[str, Any]:
 
 
 def commit_of(name: str) -> str:
-    """The commit that a result was measured on, in ten digits; `unknown` where it says none."""
-    return str(result(name).get("setting", {}).get("commit") or "unknown").replace("-dirty", "")[:10]
+    """The commit that a result was measured on, in ten digits; `unknown` where it says none.
+
+    Where this commit is not of this history, since its branch was rebased, the setting names by `on_main` the commit
+    that brought the same change, or else the result itself.
+    """
+    setting = result(name).get("setting", {})
+    return str(setting.get("on_main") or setting.get("commit") or "unknown").replace("-dirty", "")[:10]
 
 
 def pages(root: Path = ROOT) -> Iterator[Path]:

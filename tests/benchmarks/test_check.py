@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,9 @@ def test_code_and_the_figures_of_others_need_no_marker() -> None:
     assert words("```\n12 % (10 to 14)\n```\nTheir 12 % (10 to 14)<!--source: the paper's table 2-->") == []
 
 
-def test_a_result_is_asked_for_what_it_must_hold(results: Path) -> None:
+def test_a_result_is_asked_for_what_it_must_hold(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "is_in_history", lambda commit: commit in ("0123456789", "fedcba9876"))
+
     def faults(document: dict[str, Any], quoted: tuple[str, ...] = ("mine",)) -> str:
         (results / "mine.json").write_text(json.dumps(document), encoding="utf-8")
         pages.result.cache_clear()
@@ -100,9 +103,31 @@ def test_a_result_is_asked_for_what_it_must_hold(results: Path) -> None:
     assert "no page quotes it" in faults(document, quoted=())
     assert "run the study on a clean tree" in faults({**document, "setting": {"commit": "0123-dirty", "seed": 1}})
     assert "run the study on a clean tree" in faults({**document, "setting": {"seed": 1}})
+    of_a_branch = {"commit": "89abcdef01234567", "seed": 1}
+    assert "no one can look up its commit 89abcdef01" in faults({**document, "setting": of_a_branch})
+    assert faults({**document, "setting": {**of_a_branch, "on_main": "fedcba98765"}}) == ""
     assert "bytes, at most" in faults({**document, "more": "x" * check.MOST_BYTES})
     document["figures"]["gain"]["value"] += 1
     assert "another figure for 'gain'" in faults(document)
+
+
+def test_a_commit_of_the_history_is_told_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> str:
+        names = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+        run = subprocess.run(["git", *names, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return run.stdout.strip()
+
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    assert check.is_in_history("0123456789")  # no history to look it up in
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "first")
+    first = git("rev-parse", "HEAD")
+    git("commit", "-q", "--allow-empty", "-m", "left")
+    left = git("rev-parse", "HEAD")
+    git("reset", "-q", "--hard", first)
+    assert check.is_in_history(first[:10])
+    assert not check.is_in_history(left[:10])
+    assert not check.is_in_history("0123456789")
 
 
 def test_pages_and_results_have_no_fault() -> None:
