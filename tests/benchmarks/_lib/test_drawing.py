@@ -13,6 +13,7 @@ from benchmarks._lib.drawing import RING, beside, drawing, frontier, of
 from benchmarks._lib.pages import result
 from benchmarks.studies import (
     branching,
+    budgets,
     conformal_replay,
     data_set_budget,
     judge_quality,
@@ -33,6 +34,8 @@ DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "branching": lambda figures, path: branching.plot(figures, [(0.0, 0.0), (1.0, 0.3)], path),
     "branching_third": lambda figures, path: branching.plot(figures, [], path),
     "stopping": stopping.plot,
+    "budgets": budgets.plot,
+    "budgets_one_at_a_time": budgets.plot,
     "scheduling_live": scheduling.plot,
     "data_set_budget": data_set_budget.plot,
     "judge_quality": judge_quality.plot,
