@@ -226,7 +226,7 @@ def add_difficulty(report: Report, found: Mapping[Cell, Sequence[Searched]], cur
     for name, least, most in DIFFICULTIES:
         for cell, rows in found.items():
             own = [at for at, each in enumerate(rows) if least <= each.num_steps <= most]
-            if not own or (cell.auc and not (cell.name in OF_DIFFICULTY and cell.auc in (0.8, 1.0))):
+            if len(own) < 2 or (cell.auc and not (cell.name in OF_DIFFICULTY and cell.auc in (0.8, 1.0))):
                 continue
             kept, questions = [rows[at] for at in own], [rows[at].question for at in own]
             label = f"{name}, {cell.label if cell.auc else f'vote of {curve.right.shape[1]}'}"
