@@ -192,7 +192,8 @@ class Figures:
         self._bar("one chain", self._figure("one chain", self.single), low, high)
         kinds = np.array([problem.kind for problem in self._problems])
         for kind in sorted(set(kinds)):
-            self._figure(f"one chain, {kind}", self.single[kinds == kind])
+            if (kinds == kind).sum() > 1:  # one question has no interval
+                self._figure(f"one chain, {kind}", self.single[kinds == kind])
 
     def votes(self) -> None:
         """What a vote adds to one chain."""
