@@ -93,7 +93,8 @@ def plot_demand(demand: Demand, path: Path) -> None:
             ("a budget a type", [each.forecast(each.best()) for each in demands]),
             ("one budget for all", [each.forecast([each.best_uniform()] * kinds) for each in demands]),
         ):
-            frontier.plot([each.system_time for each in found], [100 * each.accuracy for each in found], label=label)
+            times, rights = [each.system_time for each in found], [100 * each.accuracy for each in found]
+            frontier.plot(times, rights, ".-", label=label)  # dots: of measured budgets there are only a few plans
         frontier.plot(plan.system_time, 100 * plan.accuracy, "k*", ms=11, label=f"the plan, alpha = {demand.alpha:g}")
         frontier.set(xlabel="mean seconds in the system", ylabel="correct in %", xscale="log")
         frontier.set_title(
