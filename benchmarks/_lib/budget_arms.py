@@ -40,13 +40,11 @@ class Load(NamedTuple):
         share: Of the capacity that `middle` tokens for all would use.
         middle: Tokens.
         worth: Of a right answer, in services of `middle` tokens.
-        seconds: For how long questions arrive.
     """
 
     share: float
     middle: int
     worth: float
-    seconds: float
 
 
 class Server:

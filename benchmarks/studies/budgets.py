@@ -137,7 +137,7 @@ def main(
     """A plan of budgets by type against every single budget, and against types by chance, in served queues."""
     prompting = Prompting.for_model(model)
     seeds = range(report.seed, report.seed + num_seeds)
-    asked = [Load(share, middle, worth, seconds) for share in loads]
+    asked = [Load(share, middle, worth) for share in loads]
     swept: list[Swept] = []
     runs: dict[int, dict[int, list[dict[str, Any]]]] = {places: {} for places in queues}
     with tempfile.TemporaryDirectory() as folder, HuggingFaceWorker(model) as worker, progress() as bars:
