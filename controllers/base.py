@@ -36,7 +36,7 @@ from scaffolding_ext.request.program import Program, current_program, record
 from scaffolding_ext.request.question import Question
 
 if TYPE_CHECKING:
-    from scaffolding_ext.controllers.chain.repetition import Loops
+    from scaffolding_ext.controllers.repetition import Loops
 
 # What only a request of one generation can have: a vote's samples share none of it.
 ONE_GENERATION = frozenset({"n", "best_of", "num_logprobs", "stop", "seed", "echo"})

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.controllers.base import BaseController as BaseController
-    from scaffolding_ext.controllers.best_of_n import BestOfNController as BestOfNController
+    from scaffolding_ext.controllers.basic.best_of_n import BestOfNController as BestOfNController
+    from scaffolding_ext.controllers.basic.native_generation import (
+        NativeGenerationController as NativeGenerationController,
+    )
+    from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController as ProcessRewardController
     from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController as BudgetForcingController
     from scaffolding_ext.controllers.budgets.queue_aware_budget import (
         QueueAwareBudgetController as QueueAwareBudgetController,
@@ -19,8 +23,6 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.controllers.draft_target.conformal_draft_target import (
         ConformalDraftTargetController as ConformalDraftTargetController,
     )
-    from scaffolding_ext.controllers.native_generation import NativeGenerationController as NativeGenerationController
-    from scaffolding_ext.controllers.process_reward import ProcessRewardController as ProcessRewardController
     from scaffolding_ext.controllers.reward import RewardController as RewardController
     from scaffolding_ext.controllers.tree.kv_share_branching import (
         KVShareBranchingController as KVShareBranchingController,
@@ -75,7 +77,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "request.completion": "Completion",
     "controllers.base": "BaseController",
-    "controllers.best_of_n": "BestOfNController",
+    "controllers.basic.best_of_n": "BestOfNController",
     "controllers.budgets.budget_forcing": "BudgetForcingController",
     "controllers.draft_target.conformal_draft_target": "ConformalDraftTargetController",
     "controllers.vote.deepconf": "DeepConfController",
@@ -83,8 +85,8 @@ _NAMES = {
     "controllers.tree.kv_share_branching": "KVShareBranchingController",
     "controllers.tree.search": "SearchController",
     "controllers.vote.majority_vote": "MajorityVoteController",
-    "controllers.native_generation": "NativeGenerationController",
-    "controllers.process_reward": "ProcessRewardController",
+    "controllers.basic.native_generation": "NativeGenerationController",
+    "controllers.basic.process_reward": "ProcessRewardController",
     "controllers.budgets.queue_aware_budget": "QueueAwareBudgetController",
     "controllers.reward": "RewardController",
     "errors": (

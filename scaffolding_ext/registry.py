@@ -216,7 +216,7 @@ def import_target(target: str) -> Factory:
 controllers = Registry(
     "controller",
     {
-        "NativeGenerationController": "scaffolding_ext.controllers.native_generation:NativeGenerationController",
+        "NativeGenerationController": "scaffolding_ext.controllers.basic.native_generation:NativeGenerationController",
         "DynasorCoTController": "scaffolding_ext.controllers.chain.dynasor_cot:DynasorCoTController",
         "DynasorGenerationController": "scaffolding_ext.controllers.chain.dynasor_cot:DynasorGenerationController",
         "ConformalDraftTargetController": (
@@ -228,14 +228,14 @@ controllers = Registry(
         ),
         "MajorityVoteController": "scaffolding_ext.controllers.vote.majority_vote:MajorityVoteController",
         "DeepConfController": "scaffolding_ext.controllers.vote.deepconf:DeepConfController",
-        "BestOfNController": "scaffolding_ext.controllers.best_of_n:BestOfNController",
+        "BestOfNController": "scaffolding_ext.controllers.basic.best_of_n:BestOfNController",
         "SearchController": "scaffolding_ext.controllers.tree.search:SearchController",
         "KVShareBranchingController": "scaffolding_ext.controllers.tree.kv_share_branching:KVShareBranchingController",
         "TreeInferenceController": "scaffolding_ext.controllers.tree.tree_inference:TreeInferenceController",
         "ResultRewardController": "scaffolding_ext.controllers.tree.tree_inference:ResultRewardController",
         "RecordChainController": "scaffolding_ext.controllers.chain.record_chain:RecordChainController",
         "RewardController": "scaffolding_ext.controllers.reward:RewardController",
-        "ProcessRewardController": "scaffolding_ext.controllers.process_reward:ProcessRewardController",
+        "ProcessRewardController": "scaffolding_ext.controllers.basic.process_reward:ProcessRewardController",
     },
     "scaffolding_ext.controllers",
     base="scaffolding_ext.protocol:Controller",

@@ -42,15 +42,15 @@ LAYERS = (
 # The rooms of a folder, from the ground up, where it has some: an algorithm a folder, and what the algorithms share.
 INNER_LAYERS = {
     "controllers": (
-        ("capabilities", "certaindex", "sub_controllers", "prompting", "calibration_file"),
+        ("capabilities", "certaindex", "sub_controllers", "prompting", "calibration_file", "repetition"),
         ("base",),
         ("answer_classes", "verdicts"),
         ("reward",),
         ("chain",),
         ("vote",),
-        ("best_of_n", "process_reward", "budgets"),
-        ("native_generation",),
-        ("draft_target", "tree"),
+        ("budgets", "tree"),
+        ("basic",),
+        ("draft_target",),
     ),
     "evaluation": (("drawing", "tables"), ("run",), ("compare", "calibrate"), ("report",)),
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scaffolding_ext import registry
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
 from scaffolding_ext.registry import Registry
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.recorded_programs import RecordedProgram, recorded_vote
 from benchmarks._lib.runs import TEMPERATURE
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask

@@ -46,7 +46,7 @@ def measured() -> None:
 
 def run_bare(dataset: str) -> None:
     """The requests alone: as many in flight, and nothing is kept."""
-    from scaffolding_ext.controllers.native_generation import NativeGenerationController
+    from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
     from scaffolding_ext.evaluation.run.datasets import load_dataset
     from scaffolding_ext.host.llm import ScaffoldingLlm
 

@@ -21,11 +21,11 @@ from typing import Any, ClassVar
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.best_of_n import BestOfNController
+from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.host.telemetry import Telemetry

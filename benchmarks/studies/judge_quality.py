@@ -36,7 +36,7 @@ from benchmarks._lib.searching import (
     search_all,
     shift_of,
 )
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
 from scaffolding_ext.controllers.tree.strategies.base import Strategy

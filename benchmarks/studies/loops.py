@@ -32,7 +32,7 @@ from scaffolding_ext import NativeGenerationController, ScaffoldingLlm
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain import asked_answer
 from scaffolding_ext.controllers.chain.chain import LOOP_STEP
-from scaffolding_ext.controllers.chain.repetition import CHARACTERS, Loop, Loops
+from scaffolding_ext.controllers.repetition import CHARACTERS, Loop, Loops
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.protocol import GenerationTask

@@ -22,10 +22,10 @@ from scaffolding_ext.controllers.chain.controlled_chain import ControlledChain
 from scaffolding_ext.controllers.chain.ending import close_with, conclude
 from scaffolding_ext.controllers.chain.looking import Asked, Looker, Needs
 from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe, probes_of, row_of
-from scaffolding_ext.controllers.chain.repetition import Loop, Loops
 from scaffolding_ext.controllers.chain.schedule import ProbeSchedule, ThoughtChanges
 from scaffolding_ext.controllers.chain.start import start_chain
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
+from scaffolding_ext.controllers.repetition import Loop, Loops
 
 __all__ = [
     "AnswerProbe",

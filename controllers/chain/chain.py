@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from scaffolding_ext.controllers.chain.chunk_text import ChunkText
-from scaffolding_ext.controllers.chain.repetition import Loops
 from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task

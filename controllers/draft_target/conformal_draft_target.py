@@ -21,6 +21,7 @@ import numpy as np
 from scaffolding_ext import require
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.capabilities import Requests
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, DraftTargetSetting, OnReject
@@ -29,7 +30,6 @@ from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRul
 from scaffolding_ext.controllers.draft_target.nonconformity import SCORES
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule, take_over_rule
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.vote.variety import Variety, check_variety
 from scaffolding_ext.controllers.vote.voting import elect

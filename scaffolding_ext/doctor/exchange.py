@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers import up_to_brace
 from scaffolding_ext.controllers.base import honoured_by
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.doctor.calls import Call, CallLog
 from scaffolding_ext.errors import ScaffoldingExtError
 from scaffolding_ext.host.llm import ScaffoldingLlm

@@ -27,7 +27,7 @@ from scaffolding_ext.request.seeds import BranchSeeds, derive_seed
 from scaffolding_ext.request.trace import Trace
 
 if TYPE_CHECKING:
-    from scaffolding_ext.controllers.chain.repetition import Loops
+    from scaffolding_ext.controllers.repetition import Loops
 
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext import registry, require
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.chain.repetition import Loops
+from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, family_named

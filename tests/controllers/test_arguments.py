@@ -8,7 +8,8 @@ import pytest
 
 from scaffolding_ext import registry
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.best_of_n import BestOfNController
+from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
@@ -17,7 +18,6 @@ from scaffolding_ext.controllers.chain.stopping.calibrated import Calibrated
 from scaffolding_ext.controllers.draft_target.baselines import Verdict
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import ConfidenceWeight
 from scaffolding_ext.errors import ConfigError

@@ -4,7 +4,9 @@ import pytest
 
 from scaffolding_ext import registry
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.best_of_n import BestOfNController
+from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
@@ -15,8 +17,6 @@ from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController, 
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.controllers.chain.stopping import Window
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController

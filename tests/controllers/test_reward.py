@@ -6,9 +6,9 @@ import math
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.best_of_n import BestOfNController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.process_reward import ProcessRewardController
+from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import InvalidYieldError, RequestCancelledError, TaskError, UnknownWorkerTagError
 from scaffolding_ext.host import timeouts
 from scaffolding_ext.host.llm import ScaffoldingLlm

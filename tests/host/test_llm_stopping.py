@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import (
     ArgumentTypeError,
     ConfigError,

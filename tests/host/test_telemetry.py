@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import openai
 import pytest
 
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm

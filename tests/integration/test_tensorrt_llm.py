@@ -14,9 +14,9 @@ import pytest
 
 from scaffolding_ext import protocol
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm

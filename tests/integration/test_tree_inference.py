@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext import protocol
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree.tree_inference import ResultRewardController, TreeInferenceController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import (
     ExecutionScope,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import NoOutputError, RequestTimeoutError, ShutdownError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, GenerationTask, ScaffoldingOutput, TaskStatus, Worker

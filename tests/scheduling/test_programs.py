@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController, finish
-from scaffolding_ext.controllers.best_of_n import BestOfNController
+from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError, UnknownNameError
 from scaffolding_ext.host.llm import ScaffoldingLlm

@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from scaffolding_ext import MajorityVoteController, registry
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.serving.access import ANYBODY, Keys
 from scaffolding_ext.serving.app import Front

@@ -9,7 +9,7 @@ import numpy as np
 import openai
 import pytest
 
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.prompts.prompting import Prompting

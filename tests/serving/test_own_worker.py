@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from scaffolding_ext import load_stack
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.serving.app import Front

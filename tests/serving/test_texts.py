@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.serving.texts import Reading

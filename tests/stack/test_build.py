@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scaffolding_ext import registry
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import Controller, GenerationTask
@@ -24,7 +24,7 @@ NATIVE = "NativeGenerationController"
 HERE = "stack_helpers"  # the module that `helpers` writes
 HELPERS = """
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.protocol import Controller, TaskCollection, Worker, with_task_collection
 from scaffolding_ext.protocol.branching import VerifyTask

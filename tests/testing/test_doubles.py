@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import EngineError, TaskError
 from scaffolding_ext.protocol import (
     Controller,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from scaffolding_ext.controllers.chain.looking import Needs
 from scaffolding_ext.controllers.chain.probe import Probe
-from scaffolding_ext.controllers.chain.repetition import Loop, Loops
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
+from scaffolding_ext.controllers.repetition import Loop, Loops
 
 
 class LoopStop(StoppingRule):
@@ -16,7 +16,7 @@ class LoopStop(StoppingRule):
     A stack's key `loops` watches the chains of every controller in the same way; this rule is for
     `DynasorCoTController` alone, and for `any` and `all`.
 
-    Reference: see `controllers.chain.repetition.Loops`.
+    Reference: see `controllers.repetition.Loops`.
 
     Args:
         repeats: How often a cycle of tokens must stand at the chain's end in a row, the first time included.

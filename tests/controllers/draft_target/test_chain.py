@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import pytest
 
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.worker_tags import WorkerTag

@@ -7,8 +7,8 @@ import warnings
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration, BranchingFigures
 from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate
 from scaffolding_ext.controllers.tree.gates.settings import DecodeExit, Gates

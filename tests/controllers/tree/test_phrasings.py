@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.phrasings import phrased, templates_of
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController

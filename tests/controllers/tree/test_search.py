@@ -8,8 +8,8 @@ import random
 import pytest
 
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree import search as search_module
 from scaffolding_ext.controllers.tree.search import SearchController

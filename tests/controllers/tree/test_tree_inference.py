@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.tree.tree_inference import ResultRewardController, TreeInferenceController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, NoOutputError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.evaluation.run import gym
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
 from scaffolding_ext.errors import EngineError, RequestCancelledError
 from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.evaluation.run.records import Record, RecordError, prompt_hash

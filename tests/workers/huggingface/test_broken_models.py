@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from scaffolding_ext.controllers.native_generation import NativeGenerationController  # noqa: E402
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController  # noqa: E402
 from scaffolding_ext.errors import ConfigError  # noqa: E402
 from scaffolding_ext.host.llm import ScaffoldingLlm  # noqa: E402
 from scaffolding_ext.prompts.prompting import Prompting, load_tokenizer, model_folder  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.chain.repetition import CHARACTERS, Loop, Loops
+from scaffolding_ext.controllers.repetition import CHARACTERS, Loop, Loops
 from scaffolding_ext.errors import ConfigError
 
 SMALL = Loops(3, 6, 9, line_repeats=0)

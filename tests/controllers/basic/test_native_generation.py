@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaffolding_ext.controllers.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS

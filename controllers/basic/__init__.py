@@ -1,0 +1,1 @@
+"""Controllers that run no algorithm of their own, or compose others."""
