@@ -1,6 +1,6 @@
 """A vote over DynasorCoT before a vLLM server, asked by the openai client.
 
-    python examples/serve_before_vllm.py                                    # a double of vLLM in this process
+    python examples/serve_before_vllm.py                                         # the small model that ships
     python examples/serve_before_vllm.py http://localhost:8000/v1 Qwen/Qwen3-4B   # yours
 
 In a terminal the same is `scaffolding-ext serve --config stack.yaml`. A client changes its base_url, and nothing else.
@@ -11,22 +11,21 @@ from contextlib import ExitStack
 
 from openai import OpenAI
 
-from scaffolding_ext import HuggingFaceWorker, load_config, load_stack
+from scaffolding_ext import load_config, load_stack
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.server import FrontThread
 from scaffolding_ext.serving.settings import Limits
-from scaffolding_ext.testing.server import OpenAIServer
 
 with ExitStack() as running:
     if len(sys.argv) == 3:
         url, model = sys.argv[1:]
     else:
         model = "tinylm/target"
-        engine = HuggingFaceWorker(model)
-        running.callback(engine.shutdown)
-        url = running.enter_context(OpenAIServer(engine, model)).url
-    chain = {"type": "DynasorCoTController", "args": {"max_tokens": 1200, "chunk_size": 64}}
+        engine = ServedStack(model, load_stack("configs:native"), Limits())
+        running.callback(engine.llm.shutdown)
+        url = running.enter_context(FrontThread(Front([engine], Limits()))).url + "/v1"
+    chain = {"type": "DynasorCoTController", "args": {"max_tokens": 1200, "chunk_size": 64, "rule": "consecutive"}}
     config = load_config(
         {
             "controller": {

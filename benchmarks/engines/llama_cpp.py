@@ -219,7 +219,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         files = {path.stem.rpartition(".")[2].lower(): path for path in gguf}
         if not files:
-            from scaffolding_ext.tinylm.to_gguf import write_gguf
+            from benchmarks.tinylm.to_gguf import write_gguf
 
             files = {"float32": Path(folder) / "model.float32.gguf"}
             write_gguf(model, files["float32"])

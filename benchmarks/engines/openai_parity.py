@@ -28,7 +28,7 @@ from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.protocol.notes import Purpose
-from scaffolding_ext.testing.server import OpenAIServer
+from tests.servers.openai_server import OpenAIServer
 
 MAX_TOKENS = 800
 SAMPLING = {"temperature": 0.7}

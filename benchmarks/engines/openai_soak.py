@@ -34,7 +34,7 @@ from scaffolding_ext import (
 from scaffolding_ext.errors import ScaffoldingExtError
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.testing.server import OpenAIServer, Request
+from tests.servers.openai_server import OpenAIServer, Request
 
 CONCURRENCY = 256
 FAULTS = ("429", "500", "reset", "reset_mid_stream", "slow", "garbage")

@@ -33,8 +33,8 @@ from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.prompts.prompting import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus, Worker
 from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
-from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.shared.streaming import Seams
+from tests.servers.openai_server import OpenAIServer
 
 EMBEDDED = "tinylm/draft"
 LENGTHS = (300, 2_000, 8_000)

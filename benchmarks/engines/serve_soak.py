@@ -36,7 +36,7 @@ from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.server import FrontThread
 from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.testing.server import OpenAIServer, Request
+from tests.servers.openai_server import OpenAIServer, Request
 
 MODEL = "tinylm/target"
 MAX_TOKENS = 1500  # of a chain

@@ -38,7 +38,7 @@ from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.protocol import Worker
 from scaffolding_ext.stack.build import build_controller
-from scaffolding_ext.testing.server import OpenAIServer
+from tests.servers.openai_server import OpenAIServer
 
 Mode = Literal["stream", "chunk"]
 MODELS = ("tinylm/draft", "tinylm/target")

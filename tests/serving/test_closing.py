@@ -20,8 +20,8 @@ from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol.notes import CONTINUED_TURNS
 from scaffolding_ext.serving.closing import closing_of
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from tests.servers.openai_server import OpenAIServer
 
 MODEL = "tinylm/target"
 QUESTION = "What is 6 * 7?"

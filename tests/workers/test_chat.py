@@ -20,7 +20,7 @@ from scaffolding_ext.protocol import (
     UserMessage,
 )
 from scaffolding_ext.request.program import Program, enter_program
-from scaffolding_ext.testing.server import OpenAIServer
+from tests.servers.openai_server import OpenAIServer
 
 pytest.importorskip("torch")
 pytest.importorskip("openai")

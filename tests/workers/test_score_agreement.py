@@ -17,10 +17,10 @@ pytest.importorskip("openai")
 import torch
 
 from scaffolding_ext.prompts.prompting import load_tokenizer, model_folder
-from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
+from tests.servers.openai_server import OpenAIServer
 
 MODEL = "tinylm/target"
 TOLERANCE = 1e-3

@@ -15,8 +15,8 @@ from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.controller_contract import contract_reply
-from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.testing.worker_contract import WORKER_CHECKS, check_worker_contract
+from tests.servers.openai_server import OpenAIServer
 
 
 def huggingface() -> Worker:

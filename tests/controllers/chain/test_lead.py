@@ -12,8 +12,8 @@ from scaffolding_ext.controllers.chain import AnswerProbe
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
-from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.tinylm.grammar import sample_problem
+from tests.servers.openai_server import OpenAIServer
 
 MODEL = "tinylm/draft"
 SPACING = 16

@@ -18,10 +18,10 @@ from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import notes_of, set_notes
 from scaffolding_ext.protocol.thinking import ThinkingBudget
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from tests.servers.openai_server import OpenAIServer
 
 MODEL = "tinylm/target"
 THINKING = "Okay, by columns first. " * 13

@@ -26,10 +26,10 @@ from scaffolding_ext.protocol import (
 from scaffolding_ext.protocol.notes import CHAIN, PROBE, notes_of, set_notes, set_purpose
 from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.testing.hints import KV_PATHS
-from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.openai.kv_control import Chains
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from tests.servers.hints import KV_PATHS
+from tests.servers.openai_server import OpenAIServer
 
 OF_TOKENS, OF_MESSAGES, OLDER = KV_PATHS
 TEXT = "The answer is 42."

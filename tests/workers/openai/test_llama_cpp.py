@@ -18,7 +18,6 @@ from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worke
 from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts, set_turn_start, token_counts_of
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.tinylm.embedded import model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.openai.failures import UnreadableAnswerError
@@ -28,6 +27,7 @@ from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import Piece
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 from scaffolding_ext.workers.shared.streaming import NEVER
+from tests.servers.openai_server import OpenAIServer
 
 MODEL = "tinylm/draft"
 QUESTION = "Start with 5. Add 3 to it."

@@ -25,9 +25,9 @@ from scaffolding_ext.protocol.notes import SCORE, set_purpose, token_counts_of
 from scaffolding_ext.protocol.tasks import REWARD, ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from tests.servers.openai_server import OpenAIServer
 
 MODEL = "tinylm/draft"
 THOUGHT = "<think>5 and 3 are 8.</think>The answer is 8."

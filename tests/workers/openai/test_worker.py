@@ -19,8 +19,8 @@ from scaffolding_ext.protocol.notes import PAUSED, PROBE, TokenCounts, let_run_t
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import Gate, ScriptedWorker
-from scaffolding_ext.testing.server import OpenAIServer
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from tests.servers.openai_server import OpenAIServer
 
 TEXT = "The answer is 42."
 KEY = "sk-a-secret-that-nobody-may-see"

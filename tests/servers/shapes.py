@@ -12,7 +12,7 @@ from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.testing.releases import Release
+from tests.servers.releases import Release
 
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _UNREADABLE = "\ufffd"  # ends decoded text whose last character is not whole

@@ -1,4 +1,4 @@
-"""A public test double: an OpenAI-compatible server over any worker, with a switch for each way to misbehave.
+"""A test double: an OpenAI-compatible server over any worker, with a switch for each way to misbehave.
 
 It speaks HTTP/1.1 with the standard library alone, on a thread of its own, and counts what passes through it:
 
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.protocol.notes import token_counts_of
-from scaffolding_ext.testing.hints import KV_PATHS, Extensions, check
-from scaffolding_ext.testing.http import HttpAnswer
-from scaffolding_ext.testing.releases import Release
-from scaffolding_ext.testing.shapes import Shape, Told, num_logprobs, usage
+from tests.servers.hints import KV_PATHS, Extensions, check
+from tests.servers.http_answer import HttpAnswer
+from tests.servers.releases import Release
+from tests.servers.shapes import Shape, Told, num_logprobs, usage
 
 FAULTS = ("429", "500", "503", "401", "reset", "reset_mid_stream", "slow", "garbage", "filter", "early", "late")
 _WAIT_SECONDS = 30.0
@@ -66,10 +66,10 @@ class OpenAIServer:
         keeps_turns_open: Whether a chat goes on with an unfinished assistant turn.
         max_model_len: What it says of its context.
         bos: Token that it puts before every text.
-        is_older: Whether it lacks what its kind has had since 2026; see `testing.releases`.
+        is_older: Whether it lacks what its kind has had since 2026; see `releases`.
         reasons: Whether a reasoning parser tells a chat's thinking apart.
         by_priority: Whether it schedules by priority: vLLM refuses one otherwise.
-        kv_paths: Paths at which it can be told to drop KV, of `testing.hints.KV_PATHS`; trtllm-serve alone has some.
+        kv_paths: Paths at which it can be told to drop KV, of `hints.KV_PATHS`; trtllm-serve alone has some.
         head: Scores of each of a prompt's tokens, of a reward model behind trtllm-serve; None is a model that
             generates, with a logit for each token of its vocabulary.
 
