@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import scaffolding_ext.protocol.worker_tags
 from scaffolding_ext.controllers.capabilities import UNBOUND, Capabilities, Requests, check_worker, joined
-from scaffolding_ext.controllers.sub_controllers import cloned_subs, sub_controllers
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import Prompting, Turn
 from scaffolding_ext.protocol import (
@@ -105,10 +104,15 @@ class BaseController(Controller):
     def clone(self) -> BaseController:
         """A copy for one request: attributes are shared, sub-controllers cloned, task collections copied."""
         twin = object.__new__(self.__class__)
-        twin.__dict__ = self.__dict__.copy()  # a display would insert one by one
-        cloned = cloned_subs(self)
-        if cloned:
-            twin.__dict__.update(cloned)
+        twin.__dict__ = self.__dict__.copy()
+        for name, value in self.__dict__.items():
+            if _is_controller(type(value)):
+                twin.__dict__[name] = value.clone()
+            elif type(value) is dict:
+                if any(_is_controller(type(item)) for item in value.values()):
+                    twin.__dict__[name] = {key: _cloned(item) for key, item in value.items()}
+            elif type(value) in (list, tuple) and any(_is_controller(type(item)) for item in value):
+                twin.__dict__[name] = type(value)(map(_cloned, value))
         twin.task_collections = copy.deepcopy(self.task_collections) if self.task_collections else {}
         return twin
 
@@ -292,6 +296,21 @@ class BaseController(Controller):
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
         """Do one task: yield work, then write the output into it (see `finish`)."""
         raise TypeError(f"{type(self).__name__} must implement run() or process()")
+
+
+def sub_controllers(controller: Controller) -> Iterator[Controller]:
+    """The controllers within one, in the order of its attributes: an attribute, or in a list, a tuple or a dict."""
+    for value in vars(controller).values():
+        items = value.values() if type(value) is dict else value if type(value) in (list, tuple) else (value,)
+        yield from (item for item in items if _is_controller(type(item)))
+
+
+# Of a type: an ABC's own check is slow, and each clone asks for each attribute.
+_is_controller: Callable[[type], bool] = functools.lru_cache(4096)(lambda kind: issubclass(kind, Controller))
+
+
+def _cloned(item: Any) -> Any:
+    return item.clone() if _is_controller(type(item)) else item
 
 
 def _addressed(work: Iterable[Any], keys: Mapping[str, Any]) -> ControllerGenerator:

@@ -1,27 +1,28 @@
-"""Scores of finished samples: the probability that the model itself calls them correct.
+"""P(yes) of texts, and scores of finished samples by it.
 
 A reward controller's `process` takes finished tasks and leaves one score a task in `scores`, as upstream's do; `score`
-asks any of them, and `prepare` has the samples bring what it reads.
+asks any of them, and `prepare` has the samples bring what it reads. `ask_verdicts` is for any controller: the worker
+verifies natively, or generates one token for each text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.prompting import encode, prompt_family
-from scaffolding_ext.controllers.verdicts import ask_verdicts, first_tokens
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import PromptFamily, Prompting
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask
 from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.protocol.lowering import lower_verify, write_back_verify
 from scaffolding_ext.protocol.notes import VERIFY, set_purpose
 from scaffolding_ext.protocol.task_results import output_of
 from scaffolding_ext.protocol.tasks import REWARD
-from scaffolding_ext.protocol.worker_tags import WorkerTag
+from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name
 from scaffolding_ext.request.program import record
 
 
@@ -201,3 +202,38 @@ class RewardController(BaseController):
                 "prompting",
             )
         return ids
+
+
+def first_tokens(yes: str, no: str, encode: Callable[[str], list[int]]) -> tuple[int, int]:
+    """The tokens that two verdicts begin with.
+
+    Raises:
+        ConfigError: They begin with the same one.
+    """
+    first, other = encode(yes)[0], encode(no)[0]
+    if first == other:
+        raise ConfigError(f"{yes!r} and {no!r} begin with the same token; give words that differ in their first", "yes")
+    return first, other
+
+
+def ask_verdicts(controller: BaseController, tasks: Sequence[VerifyTask]) -> ControllerGenerator:
+    """Have a worker serve verify tasks, all in one batch; where it cannot, lower them, and say so in the trace.
+
+    Args:
+        controller: Knows what its worker can do.
+        tasks: Get their scores; all are one worker's.
+
+    Raises:
+        NoOutputError: The worker left no scores.
+    """
+    tag = WorkerTag(tag_name(tasks[0].worker_tag))
+    if controller.can_serve(tag, VerifyTask):
+        yield list(tasks)
+    else:
+        record("lowered", task="VerifyTask", to="GenerationTask", reason="the worker does not serve it")
+        lowered = [lower_verify(task) for task in tasks]
+        yield [piece for pieces in lowered for piece in pieces]
+        for task, pieces in zip(tasks, lowered, strict=True):
+            write_back_verify(task, pieces)
+    if any(task.scores is None for task in tasks):
+        raise NoOutputError(f"the worker {tag.value!r} left no scores in a VerifyTask; read its log")

@@ -276,11 +276,11 @@ stopping_rules = Registry(
 probe_schedules = Registry(
     "probe schedule",
     {
-        "ProbeSchedule": "scaffolding_ext.controllers.chain.schedule:ProbeSchedule",
-        "ThoughtChanges": "scaffolding_ext.controllers.chain.schedule:ThoughtChanges",
+        "ProbeSchedule": "scaffolding_ext.controllers.chain.looking:ProbeSchedule",
+        "ThoughtChanges": "scaffolding_ext.controllers.chain.looking:ThoughtChanges",
     },
     "scaffolding_ext.probe_schedules",
-    base="scaffolding_ext.controllers.chain.schedule:ProbeSchedule",
+    base="scaffolding_ext.controllers.chain.looking:ProbeSchedule",
 )
 answer_probes = Registry(
     "answer probe",

@@ -42,10 +42,9 @@ LAYERS = (
 # The rooms of a folder, from the ground up, where it has some: an algorithm a folder, and what the algorithms share.
 INNER_LAYERS = {
     "controllers": (
-        ("capabilities", "certaindex", "sub_controllers", "prompting", "calibration_file", "repetition"),
+        ("capabilities", "certaindex", "prompting", "calibration_file", "repetition"),
         ("base",),
-        ("answer_classes", "verdicts"),
-        ("reward",),
+        ("answer_classes", "reward"),
         ("chain",),
         ("vote",),
         ("budgets", "tree"),

@@ -21,7 +21,7 @@ from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values, p_values
-from scaffolding_ext.controllers.draft_target.pools import ScorePool
+from scaffolding_ext.controllers.draft_target.scores import ScorePool
 
 Floats = npt.NDArray[np.float64]
 Law = Callable[[np.random.Generator, int], Floats]

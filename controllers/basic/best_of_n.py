@@ -11,8 +11,7 @@ from typing import Any
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import ONE_GENERATION, BaseController, finish, honoured_by
 from scaffolding_ext.controllers.reward import prepare, score
-from scaffolding_ext.controllers.vote.samples import Sample, Sampler
-from scaffolding_ext.controllers.vote.variety import check_variety
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety
 from scaffolding_ext.controllers.vote.weights import Weight, weight_from
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask

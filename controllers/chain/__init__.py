@@ -15,16 +15,20 @@ and `probes_of` makes looks of that JSON. `conclude` ends the request with the c
 `BaseController.loops` holds such an object, every chain of a request is ended there.
 """
 
-from scaffolding_ext.controllers.chain.asking import asked_answer, asking, continuation, forced_answer
-from scaffolding_ext.controllers.chain.chain import Chain, Prefix
-from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
-from scaffolding_ext.controllers.chain.controlled_chain import ControlledChain
+from scaffolding_ext.controllers.chain.chain import Chain, Prefix, continuation
+from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain, ControlledChain
 from scaffolding_ext.controllers.chain.ending import close_with, conclude
-from scaffolding_ext.controllers.chain.looking import Asked, Looker, Needs
-from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe, probes_of, row_of
-from scaffolding_ext.controllers.chain.schedule import ProbeSchedule, ThoughtChanges
-from scaffolding_ext.controllers.chain.start import start_chain
-from scaffolding_ext.controllers.chain.stream_chain import StreamChain
+from scaffolding_ext.controllers.chain.looking import Asked, Looker, Needs, ProbeSchedule, ThoughtChanges
+from scaffolding_ext.controllers.chain.probe import (
+    AnswerProbe,
+    Probe,
+    asked_answer,
+    asking,
+    forced_answer,
+    probes_of,
+    row_of,
+)
+from scaffolding_ext.controllers.chain.stream_chain import StreamChain, start_chain
 from scaffolding_ext.controllers.repetition import Loop, Loops
 
 __all__ = [

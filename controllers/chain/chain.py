@@ -1,4 +1,4 @@
-"""A chain of thought that grows piece by piece."""
+"""A chain of thought that grows piece by piece, its text, and the tasks that continue it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from scaffolding_ext.controllers.chain.chunk_text import ChunkText
-from scaffolding_ext.controllers.prompting import prompt_family
+from scaffolding_ext.controllers.prompting import decode, encode, prompt_family
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
-from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.notes import Purpose, notes_of, set_notes, set_turn_start
+from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.program import current_program, discard, record
 
 LOOP = "loop"  # finish reason of a chain that repeats itself
@@ -169,3 +169,92 @@ class Chain(ABC):
         """Set the sampling fields of a task that generates a piece of the chain, from a position on."""
         inherit_sampling_params(piece, self.prompt, *([position] if position else []))
         apply_sampling_params(piece, self._sampling_params)
+
+
+def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix: str = "") -> GenerationTask:
+    """A task that generates after prompt, prefix and suffix, as token ids where all three are known, and as text."""
+    suffix_ids = encode(suffix) if suffix else []
+    ids = None
+    if prompt.input_tokens is not None and prefix.token_ids is not None and suffix_ids is not None:
+        ids = prompt.input_tokens + prefix.token_ids + suffix_ids
+    text = None if prompt.input_str is None else prompt.input_str + prefix.text + suffix
+    task = GenerationTask(worker_tag=WorkerTag.GENERATION, input_str=text, input_tokens=ids, max_tokens=max_tokens)
+    if suffix_ids:
+        set_notes(task, notes_of(task)._replace(num_suffix_tokens=len(suffix_ids)))
+    if prompt.input_str is not None and (prefix.text or suffix):
+        set_turn_start(task, len(prompt.input_str))
+    return task
+
+
+_SPLIT = "\ufffd"  # what a decoder writes for a part of a character
+
+
+class ChunkText:
+    """Text that grows piece by piece.
+
+    A worker decodes each chunk by itself. So it loses a character whose tokens lie in two chunks, and it does not see a
+    stop string that lies in two chunks. Where the running request has the worker's tokenizer, token ids are decoded
+    again in the context of those before, each a bounded number of times.
+
+    Attributes:
+        text: The text so far; an incomplete character is left out until it is whole.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._context: list[int] = []  # ids whose text is in `text`: the next ones are decoded behind them
+        self._pending: list[int] = []  # ids behind them that end inside a character
+        self._pending_text = ""  # the worker's text of those
+
+    def add(self, text: str, token_ids: list[int] | None, stop: str | list[str] | None) -> bool:
+        """Add a chunk.
+
+        Args:
+            text: As the worker decoded it.
+            token_ids: Its ids, or None where the worker gives none.
+            stop: The request's stop strings.
+
+        Returns:
+            Whether the text now holds a stop string; it and what follows are cut off.
+        """
+        searched = len(self.text)
+        if token_ids is None or not is_text_of(token_ids, text):
+            self.text += self._pending_text + text
+            self._context, self._pending, self._pending_text = [], [], ""
+        else:
+            self._pending_text += text
+            self.add_ids(token_ids)
+        stops = [stop] if isinstance(stop, str) else stop or []
+        found = [at for s in stops if s and (at := self.text.find(s, max(0, searched - len(s)))) >= 0]
+        if found:
+            self.text = self.text[: min(found)]
+        return bool(found)
+
+    def add_ids(self, token_ids: list[int]) -> None:
+        """Add the text of token ids; the running request must have a tokenizer."""
+        self._pending += token_ids
+        known = decode(self._context) or ""
+        together = decode(self._context + self._pending) or ""
+        if not together.endswith(_SPLIT):
+            self.text += together[len(known) :]
+            self._context, self._pending, self._pending_text = self._pending, [], ""
+
+
+def is_text_of(token_ids: list[int], text: str, whole: bool = True) -> bool:
+    """Whether the running request's tokenizer gives a text for token ids, parts of characters left out.
+
+    Args:
+        token_ids: The ids.
+        text: The text.
+        whole: Off, the text may lack an end: a worker holds back what may become a stop string.
+    """
+    decoded = decode(token_ids)
+    if decoded is None:
+        return False
+    ours, theirs = decoded.replace(_SPLIT, ""), text.replace(_SPLIT, "")
+    return ours == theirs if whole else ours.startswith(theirs)
+
+
+def without_end_token(token_ids: list[int]) -> list[int]:
+    """The ids of an ended text, without the end token that some workers report: it has no text."""
+    return token_ids[:-1] if decode(token_ids[-1:]) == "" else token_ids

@@ -7,9 +7,8 @@ from typing import Any
 
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.base import finish
-from scaffolding_ext.controllers.chain.asking import asked_answer, asking, forced_answer
-from scaffolding_ext.controllers.chain.chain import LOOP, Chain, Prefix
-from scaffolding_ext.controllers.chain.chunk_text import without_end_token
+from scaffolding_ext.controllers.chain.chain import LOOP, Chain, Prefix, without_end_token
+from scaffolding_ext.controllers.chain.probe import asked_answer, asking, forced_answer
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask

@@ -1,20 +1,20 @@
-"""A look at an unfinished chain of thought, and how it is asked for its answer there."""
+"""Asks an unfinished chain for its answer, and what was seen there (a look, which calibrations call a probe)."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from scaffolding_ext import require
-from scaffolding_ext.answers import up_to_brace
-from scaffolding_ext.controllers.chain.asking import asked_answer, asking
-from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.token_entropy import Entropy
+from scaffolding_ext.answers import begun_box, up_to_brace
+from scaffolding_ext.controllers.chain.chain import Prefix, continuation
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import PromptFamily
-from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING, checked_sampling_params
+from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING, apply_sampling_params, checked_sampling_params
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.notes import PROBE, set_purpose
 from scaffolding_ext.protocol.task_results import TokenLogprob, mean_token_probability, output_of
 
 HEDGE_WORDS = ("wait", "hold", "but", "okay", "no", "hmm")
@@ -185,3 +185,76 @@ class AnswerProbe:
         is_open = self.first_token and up_to_brace(response) is None
         part = response.strip() or None if is_open else None
         return Probe(prefix, answer or part, -1, hedged, response, part is not None)
+
+
+def asking(prompt: GenerationTask, prefix: Prefix, suffix: str, sampling_params: dict[str, Any]) -> GenerationTask:
+    """A task that asks an unfinished chain for its answer with a suffix that opens a box.
+
+    Args:
+        prompt: The task that the chain answers.
+        prefix: The chain so far.
+        suffix: `family.probe` to ask in passing, `family.close` or `family.close_closed` to end with the answer.
+        sampling_params: Sampling fields of the answer, `max_tokens` among them.
+    """
+    task = continuation(prompt, prefix, sampling_params["max_tokens"], suffix)
+    apply_sampling_params(task, sampling_params)
+    set_purpose(task, PROBE)
+    return task
+
+
+def asked_answer(task: GenerationTask) -> str | None:
+    """The answer in the response to `asking`; None where the box was not closed or is empty."""
+    return up_to_brace(output_of(task)) or None
+
+
+def forced_answer(task: GenerationTask) -> str | None:
+    """The answer in the response to `asking` at the end of a chain, where there will be no other.
+
+    An answer whose box was not closed counts, too: it ends with its line. None where there is nothing in the box.
+    """
+    return begun_box(output_of(task))
+
+
+_ROUNDING = 1e-5  # of float32 log-probabilities that are summed over a vocabulary
+
+
+class Entropy(NamedTuple):
+    """How uncertain one token is.
+
+    Attributes:
+        nats: Its entropy, or a lower bound of it.
+        missing: Probability of the tokens that were not reported; 0 where all were.
+    """
+
+    nats: float
+    missing: float = 0.0
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the entropy may be higher."""
+        return self.missing > 0
+
+
+def token_entropy(logprobs: Sequence[float]) -> Entropy:
+    """The entropy of a token whose highest log-probabilities are known: exact where they sum to one, else a bound.
+
+    A token that was not reported is at most as likely as the least likely one that was, and at most as likely as all
+    missing ones together. So it adds at least its probability times the negative log of the smaller bound.
+
+    Args:
+        logprobs: Natural-log probabilities of the likeliest tokens, at least one, in any order.
+
+    Raises:
+        ValueError: There is none, or one is above 0.
+    """
+    if not len(logprobs):
+        raise ValueError("there are no log-probabilities; at least one is needed")
+    if max(logprobs) > _ROUNDING:
+        raise ValueError(f"a log-probability is {max(logprobs):g}; it must be at most 0")
+    probabilities = [math.exp(logprob) for logprob in logprobs]
+    known = math.fsum(-p * logprob for p, logprob in zip(probabilities, logprobs, strict=True) if p)
+    missing = 1.0 - math.fsum(probabilities)
+    if missing <= _ROUNDING:
+        return Entropy(max(0.0, known))
+    largest = min(missing, *(p for p in probabilities if p))
+    return Entropy(known - missing * math.log(largest), missing)

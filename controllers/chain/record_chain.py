@@ -20,7 +20,7 @@ from scaffolding_ext.controllers.chain import (
     start_chain,
 )
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.token_entropy import token_entropy
+from scaffolding_ext.controllers.chain.probe import token_entropy
 from scaffolding_ext.controllers.prompting import encode, prompt_family
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import set_sampling_params

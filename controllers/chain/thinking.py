@@ -8,9 +8,8 @@ from __future__ import annotations
 import bisect
 from typing import Any, NamedTuple
 
-from scaffolding_ext.controllers.chain.chain import Chain, Prefix
+from scaffolding_ext.controllers.chain.chain import Chain, Prefix, without_end_token
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
-from scaffolding_ext.controllers.chain.chunk_text import without_end_token
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from scaffolding_ext.controllers.calibration_file import read_json_calibration
-from scaffolding_ext.controllers.draft_target.pools import PoolKey, ScorePool, TurnPools, pool_key
+from scaffolding_ext.controllers.draft_target.scores import PoolKey, ScorePool, TurnPools, pool_key
 from scaffolding_ext.documents import write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.notes import TokenCounts

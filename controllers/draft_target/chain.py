@@ -8,12 +8,11 @@ from typing import Any
 from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain import asked_answer, forced_answer
 from scaffolding_ext.controllers.chain.chain import LOOP
-from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
-from scaffolding_ext.controllers.chain.controlled_chain import written_chunk
+from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain, written_chunk
 from scaffolding_ext.controllers.chain.ending import forcing
-from scaffolding_ext.controllers.draft_target.nonconformity import NonconformityScore
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker, on_worker
-from scaffolding_ext.controllers.vote.variety import Variety
+from scaffolding_ext.controllers.draft_target.scores import NonconformityScore
+from scaffolding_ext.controllers.vote.samples import Variety
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask

@@ -27,11 +27,11 @@ from scaffolding_ext.controllers.capabilities import Requests
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, DraftTargetSetting, OnReject
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule, Coverage
-from scaffolding_ext.controllers.draft_target.nonconformity import SCORES
 from scaffolding_ext.controllers.draft_target.on_worker import OnWorker
+from scaffolding_ext.controllers.draft_target.scores import SCORES
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule, take_over_rule
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
-from scaffolding_ext.controllers.vote.variety import Variety, check_variety
+from scaffolding_ext.controllers.vote.samples import Variety, check_variety
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
@@ -73,7 +73,7 @@ class ConformalDraftTargetController(BaseController):
         max_turns: Chunks that a chain may draft.
         max_tokens: Tokens of a chain.
         on_reject: `"resample"` has the target write the rejected chunk anew, `"continue"` has it go on behind it.
-        score: Name of the nonconformity score, in `controllers.draft_target.nonconformity`.
+        score: Name of the nonconformity score, in `controllers.draft_target.scores`.
         shares_prompt: Whether both models read one rendered prompt even where their chat templates differ; else such
             a stack is refused.
         aggregator: What the vote of a chain weighs: `"uniform"`, `"target_likelihood"` (the geometric mean of the

@@ -17,7 +17,7 @@ from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, DraftTargetSetting
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.p_values import Ties, leave_one_out_p_values
-from scaffolding_ext.controllers.draft_target.pools import ScorePool, pool_key
+from scaffolding_ext.controllers.draft_target.scores import ScorePool, pool_key
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import ControllerGenerator

@@ -10,7 +10,7 @@ import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
-from scaffolding_ext.controllers.draft_target.pools import ScorePool
+from scaffolding_ext.controllers.draft_target.scores import ScorePool
 from scaffolding_ext.controllers.draft_target.take_over import Decision, TakeOverRule
 from scaffolding_ext.protocol import ControllerGenerator
 

@@ -24,7 +24,7 @@ from scaffolding_ext.controllers.tree.phrasings import (
     templates_of,
 )
 from scaffolding_ext.controllers.tree.steps import Steps
-from scaffolding_ext.controllers.vote.variety import Variety, check_variety
+from scaffolding_ext.controllers.vote.samples import Variety, check_variety
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.protocol import (

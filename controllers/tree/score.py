@@ -17,12 +17,12 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers import reward
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.capabilities import refuse_worker
-from scaffolding_ext.controllers.chain.chunk_text import without_end_token
+from scaffolding_ext.controllers.chain.chain import without_end_token
 from scaffolding_ext.controllers.prompting import encode, longest_len, prompt_family
+from scaffolding_ext.controllers.reward import ask_verdicts, first_tokens
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.gates.settings import gate_from
 from scaffolding_ext.controllers.tree.parts import part_from
-from scaffolding_ext.controllers.verdicts import ask_verdicts, first_tokens
 from scaffolding_ext.controllers.vote.weights import top_logprobs
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, RewardTask, Worker

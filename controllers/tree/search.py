@@ -13,10 +13,9 @@ from scaffolding_ext import require
 from scaffolding_ext.answers.classes import AnswerClasses
 from scaffolding_ext.controllers.answer_classes import classify
 from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finish
-from scaffolding_ext.controllers.chain.asking import asking, forced_answer
-from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.chunk_text import without_end_token
+from scaffolding_ext.controllers.chain.chain import Prefix, without_end_token
 from scaffolding_ext.controllers.chain.ending import close_with
+from scaffolding_ext.controllers.chain.probe import asking, forced_answer
 from scaffolding_ext.controllers.prompting import longest_len, prompt_family
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.expand import ControllerExpander, Expander, WorkerExpander, expander_from
@@ -29,7 +28,7 @@ from scaffolding_ext.controllers.tree.select import Leaf, Selector
 from scaffolding_ext.controllers.tree.steps import Steps
 from scaffolding_ext.controllers.tree.stops import Budget, Look, Spent, Stop, leader_of
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
-from scaffolding_ext.controllers.vote.variety import Variety
+from scaffolding_ext.controllers.vote.samples import Variety
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.sampling_params import (
     apply_sampling_params,

@@ -18,8 +18,7 @@ from scaffolding_ext.controllers.base import ONE_GENERATION, BaseController, fin
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.reward import prepare, score
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.controllers.vote.samples import Sample, Sampler, end_vote
-from scaffolding_ext.controllers.vote.variety import check_variety
+from scaffolding_ext.controllers.vote.samples import Sample, Sampler, check_variety, end_vote
 from scaffolding_ext.controllers.vote.weights import UniformWeight, Weight, weight_from
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.tool_calls import classes_of

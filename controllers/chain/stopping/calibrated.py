@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.calibration_file import RecentRequests
-from scaffolding_ext.controllers.chain.looking import Needs
+from scaffolding_ext.controllers.chain.looking import Needs, ProbeSchedule
 from scaffolding_ext.controllers.chain.policy_file import load_chain_policy
 from scaffolding_ext.controllers.chain.probe import Probe
-from scaffolding_ext.controllers.chain.schedule import ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
 from scaffolding_ext.registry import probe_schedules, stopping_rules
 

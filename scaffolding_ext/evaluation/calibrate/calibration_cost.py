@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.controllers.sub_controllers import sub_controllers
+from scaffolding_ext.controllers.base import BaseController, sub_controllers
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.protocol.notes import TokenCounts
 

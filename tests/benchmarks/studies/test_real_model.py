@@ -11,7 +11,7 @@ import pytest
 from benchmarks._lib.easy_questions import Exam, Question
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.chain import Prefix, Probe
-from scaffolding_ext.controllers.chain.token_entropy import Entropy
+from scaffolding_ext.controllers.chain.probe import Entropy
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.replay import play
 from scaffolding_ext.errors import MissingDependencyError

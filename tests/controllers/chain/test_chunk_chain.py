@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain import (
     ChunkChain,
     Prefix,
 )
-from scaffolding_ext.controllers.chain.controlled_chain import ControlledChain
+from scaffolding_ext.controllers.chain.chunk_chain import ControlledChain
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, purpose_of

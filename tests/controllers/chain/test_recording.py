@@ -7,8 +7,8 @@ import json
 import pytest
 
 from scaffolding_ext.controllers.chain import Prefix, Probe, probes_of, row_of
+from scaffolding_ext.controllers.chain.probe import Entropy
 from scaffolding_ext.controllers.chain.stopping import Consecutive, PatternStop, decide
-from scaffolding_ext.controllers.chain.token_entropy import Entropy
 from scaffolding_ext.protocol.task_results import TokenLogprob
 
 TEXT = "so the total is 9."

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.chain.token_entropy import Entropy, token_entropy
+from scaffolding_ext.controllers.chain.probe import Entropy, token_entropy
 
 weights = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=12)
 

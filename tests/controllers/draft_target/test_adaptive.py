@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
-from scaffolding_ext.controllers.draft_target.pools import ScorePool
+from scaffolding_ext.controllers.draft_target.scores import ScorePool
 
 streams = st.lists(st.floats(0.001, 1), min_size=1, max_size=200)
 levels = st.builds(AdaptiveLevel, st.floats(0.02, 0.98), st.floats(0.001, 0.5))

@@ -3,7 +3,7 @@
 import pytest
 
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
-from scaffolding_ext.controllers.draft_target.nonconformity import SCORES
+from scaffolding_ext.controllers.draft_target.scores import SCORES
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.draft_target.p_values import Ties, p_values
-from scaffolding_ext.controllers.draft_target.pools import ScorePool, TurnPools, pool_key
+from scaffolding_ext.controllers.draft_target.scores import ScorePool, TurnPools, pool_key
 
 scores_lists = st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=30)
 

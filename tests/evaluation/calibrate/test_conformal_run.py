@@ -10,7 +10,7 @@ from scaffolding_ext.cli.main import main
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, fingerprint
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
-from scaffolding_ext.controllers.draft_target.pools import pool_key
+from scaffolding_ext.controllers.draft_target.scores import pool_key
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.evaluation.calibrate.calibration_cost import calibration_cost
 from scaffolding_ext.evaluation.run.datasets import load_dataset
