@@ -51,7 +51,7 @@ INNER_LAYERS = {
         ("basic",),
         ("draft_target",),
     ),
-    "evaluation": (("drawing", "tables"), ("run",), ("compare", "calibrate"), ("report",)),
+    "evaluation": (("drawing", "tables"), ("run",), ("recordings",), ("compare", "calibrate"), ("report",)),
 }
 MOST_LOOSE_MODULES = 12
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
