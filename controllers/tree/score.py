@@ -370,7 +370,8 @@ class RandomScorer(Scorer):
 
     def score(self, branches: Sequence[Branch]) -> ControllerGenerator:
         for branch in branches:
-            branch.score = float(np.random.default_rng((branch.prompt.seed or 0, *branch.path)).random())
+            path = [number % 2**32 for number in branch.path]  # that of a look-ahead ends in -1
+            branch.score = float(np.random.default_rng((branch.prompt.seed or 0, *path)).random())
         yield from ()
 
 

@@ -26,7 +26,7 @@ from scaffolding_ext.controllers.tree.parts import part_from
 from scaffolding_ext.controllers.tree.score import CheckerScorer, Scorer, scorer_from
 from scaffolding_ext.controllers.tree.select import Leaf, Selector
 from scaffolding_ext.controllers.tree.steps import Steps
-from scaffolding_ext.controllers.tree.stops import Budget, Look, Spent, Stop, leader_of
+from scaffolding_ext.controllers.tree.stops import Budget, Certaindex, Look, Spent, Stop, leader_of
 from scaffolding_ext.controllers.tree.strategies.base import Strategy
 from scaffolding_ext.controllers.vote.samples import Variety
 from scaffolding_ext.errors import ConfigError, NoOutputError
@@ -157,6 +157,15 @@ class SearchController(BaseController):
                 raise ConfigError("looks into branches that the expander writes to their end at once", key)
         if isinstance(self.expander, ControllerExpander) and self.sampling_params:
             raise ConfigError("are the expander's controller's to say; set them there", "sampling_params")
+        limits = [limit for limit in (self.strategy.most_leaves, self.budget.nodes) if limit is not None]
+        most = min(limits, default=None)
+        for stop in self.stops:
+            if isinstance(stop, Certaindex) and most is not None and stop.every >= most:
+                raise ConfigError(
+                    f"is {stop.every} leaves, and the search ends {most} at most, so that it never stops early: give a "
+                    "smaller number, or a wider search",
+                    "stop.every",
+                )
         if self.gates.skip is not None and self.scorer.is_free:
             raise ConfigError("spares judgements, and the scorer asks nobody: leave it out", "gates.skip")
         if self.draws_alike and self.sampling_params.get("temperature") == 0:
@@ -283,11 +292,15 @@ class _Search:
         while nodes:
             publish(self._progress())
             yield from self._write(nodes)
-            yield from self._judge([node for node in nodes if not node.is_cut])
-            self._judged = [node for node in nodes if not node.is_cut]
+            going = [node for node in nodes if not node.is_cut]
+            yield from self._judge(going)
+            self._judged = going
             for node in nodes:
-                self._strategy.tell(node, 0.0 if node.is_cut else node.value)
-            ended = [node for node in nodes if node.is_whole and not node.is_cut]
+                if node.is_cut:
+                    self._strategy.drop(node)
+                else:
+                    self._strategy.tell(node, node.value)
+            ended = [node for node in going if node.is_whole]
             self._leaves += ended
             if ended and self._parts.stops and (yield from self._is_enough()):
                 self._reason = "stopped"
@@ -312,15 +325,15 @@ class _Search:
         written = [node for node in self._nodes if not node.is_cut]
         if not written:
             raise _nothing_written(parts.budget)
-        candidates = self._leaves
+        candidates = _judged_ones(self._leaves)
         if not candidates:
             parents = {id(node.parent) for node in written}
-            frontier = [node for node in written if id(node) not in parents]
-            candidates = sorted(frontier, key=lambda node: (-_value(node), node.path))[:MOST_CLOSED]
+            frontier = _judged_ones([node for node in written if id(node) not in parents])
+            candidates = sorted(frontier, key=_rank)[:MOST_CLOSED]
         if parts.insist_on_answer:
             missing = [node for node in candidates if node.answer is None]
             if not parts.selector.reads_all:
-                best = min(missing, key=lambda node: (-_value(node), node.path), default=None)
+                best = min(missing, key=_rank, default=None)
                 missing = [best] if best is not None and len(missing) == len(candidates) else []
             yield from self._close(missing)
         classes = yield from classify(parts, [node.answer for node in candidates], self._known)
@@ -369,7 +382,7 @@ class _Search:
             num_leaves=len(self._leaves),
             depth=max((node.depth for node in self._nodes), default=0),
             winner=None if self._winner is None else self._winner.path,
-            best=min(self._nodes, key=lambda node: (-_value(node), node.path)).path if self._nodes else None,
+            best=min(self._nodes, key=_rank).path if self._nodes else None,
             **held,
             spent=self._spent()._asdict(),
         )
@@ -585,8 +598,9 @@ class _Search:
 
     def _spent(self) -> Spent:
         total = self._ledger.total
-        written = sum(node.num_own_tokens for node in self._nodes) if not total.decoded else total.decoded
-        return Spent(written, total.computed, len(self._nodes), elapsed() - self._began)
+        decoded = total.decoded or sum(node.num_own_tokens for node in self._nodes)
+        decoded = max(decoded, len(self._nodes))  # so that empty texts use the budget up, too
+        return Spent(decoded, max(total.computed, decoded), len(self._nodes), elapsed() - self._began)
 
     def _progress(self) -> Progress:
         left = self._parts.budget.nodes_left(self._spent())
@@ -598,8 +612,18 @@ def _nothing_written(budget: Budget) -> NoOutputError:
     return NoOutputError(f"the search wrote nothing within its budget ({budget}); give it more")
 
 
+def _judged_ones(nodes: Sequence[Branch]) -> Sequence[Branch]:
+    """The nodes that have a score; all nodes where none has one."""
+    return [node for node in nodes if node.score is not None] or nodes
+
+
 def _value(node: Branch) -> float:
     return 0.0 if node.score is None else node.value
+
+
+def _rank(node: Branch) -> tuple[bool, float, tuple[int, ...]]:
+    """Judged nodes come first, the best of them before the others."""
+    return node.score is None, -_value(node), node.path
 
 
 def _settled(score: float) -> float:

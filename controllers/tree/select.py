@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
@@ -51,6 +52,8 @@ class Vote(Selector):
 
     Args:
         weight: What the vote of a leaf weighs: `"uniform"`, its `"score"`, or how often the search came by, `"visits"`.
+            Where a score is negative, all scores count as logits: a vote weighs exp(score). Where no vote weighs more
+            than 0, all weigh the same.
     """
 
     reads_all = True
@@ -59,13 +62,18 @@ class Vote(Selector):
         self.weight: Weight = require.one_of("weight", weight, get_args(Weight))
 
     def choose(self, leaves: Sequence[Leaf]) -> int:
-        weights = [
-            1.0 if self.weight == "uniform" else leaf.visits if self.weight == "visits" else leaf.value
-            for leaf in leaves
-        ]
-        winner = vote([leaf.answer_class for leaf in leaves], weights)
+        winner = vote([leaf.answer_class for leaf in leaves], self._weights(leaves))
         of_winner = [number for number, leaf in enumerate(leaves) if leaf.answer_class == winner]
         return max(of_winner, key=lambda number: (leaves[number].value, -number))
+
+    def _weights(self, leaves: Sequence[Leaf]) -> Sequence[float] | None:
+        if self.weight == "uniform":
+            return None
+        weights = [leaf.visits if self.weight == "visits" else leaf.value for leaf in leaves]
+        highest = max(weights)
+        if min(weights) < 0:
+            return [math.exp(weight - highest) for weight in weights]
+        return weights if highest > 0 else None
 
 
 class FirstAccepted(Selector):

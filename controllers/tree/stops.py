@@ -33,6 +33,7 @@ class Budget:
     Args:
         nodes: Steps that are written.
         tokens: Decoded tokens, those of judges and of look-aheads included. The last step is cut to what is left.
+            A step counts as one token at least.
         computed_tokens: Decoded and read tokens.
         seconds: Since the search began. Where the worker `generation` writes, a round is written in slices of at least
             32 tokens; steps that are not done when the seconds are over are cancelled and dropped, unless there are no
@@ -123,7 +124,8 @@ class Certaindex(Stop):
     Args:
         thresholds: `{measure, at_least}` each; measures are `entropy`, `mean_reward` (MCTS) and `max_reward` (REBASE).
             Or the name of the paper's: `mcts_gsm8k`, `mcts_asdiv`, `rebase_gsm8k`, `rebase_math`.
-        every: Leaves between two looks; None takes the paper's, or 1.
+        every: Leaves between two looks. None: the paper's where `thresholds` is its name, else 1. A search that ends no
+            more leaves than that is refused.
 
     Raises:
         ConfigError: A threshold is wrong, or there is none.
@@ -133,7 +135,9 @@ class Certaindex(Stop):
     """
 
     def __init__(
-        self, thresholds: Sequence[Threshold | Mapping[str, Any]] | str = "rebase_math", every: int | None = None
+        self,
+        thresholds: Sequence[Threshold | Mapping[str, Any]] | str = (Threshold("entropy", 0.75),),
+        every: int | None = None,
     ) -> None:
         known_every = 1
         if isinstance(thresholds, str):

@@ -81,6 +81,12 @@ class Strategy(ABC):
         self.num_open -= 1
         self._new.append(node)
 
+    def drop(self, node: Node) -> None:
+        """Say that a node that was asked for is lost: nobody judges it, and nothing is written below it."""
+        self._asked.remove(node.path)
+        self.num_open -= 1
+        self._lose(node)
+
     @property
     def most_leaves(self) -> int | None:
         """Most solutions that end; None where the budget alone bounds them."""
@@ -107,6 +113,9 @@ class Strategy(ABC):
 
     def _learn(self, node: Node, score: float) -> None:  # noqa: B027  (some read all scores of a level)
         """Take in one score."""
+
+    def _lose(self, node: Node) -> None:  # noqa: B027  (most never come by a node without a score)
+        """Take in that a node is lost."""
 
     @abstractmethod
     def _choose(self, most: int | None) -> list[Node]:

@@ -64,6 +64,7 @@ class BudgetGuidedMCTS(Strategy):
 
     def _start(self) -> None:
         self._visits: Counter[tuple[int, ...]] = Counter()
+        self._num_lost: Counter[tuple[int, ...]] = Counter()  # children of a node
         # Of told children: score, visits; of their subtrees: how many were told, sums of scores and of open depths;
         # and what closes an ended one.
         self._children: dict[tuple[int, ...], Siblings] = {(): Siblings(6)}
@@ -93,18 +94,25 @@ class BudgetGuidedMCTS(Strategy):
 
     def _expand(self, node: Node) -> Node:
         child = self._grow(node)
-        for each in (child, *child.ancestors()):
-            self._visits[each.path] += 1
-            if each.depth:
-                self._children[each.path[:-1]].change(each.path[-1], 0, 1, 0, 0, 0, 0)
+        self._visit(child, 1)
         return child
+
+    def _lose(self, node: Node) -> None:
+        self._num_lost[node.path[:-1]] += 1
+        self._visit(node, -1)
+
+    def _visit(self, node: Node, count: int) -> None:
+        for each in (node, *node.ancestors()):
+            self._visits[each.path] += count
+            if each.depth:
+                self._children[each.path[:-1]].change(each.path[-1], 0, count, 0, 0, 0, 0)
 
     def _selected(self) -> Node | None:
         node, rho = self.root, 1 - self.used
         while node.children:
             told = self._children[node.path]
-            if not told.numbers:
-                return None  # its first children are being written
+            if not told.numbers:  # its first children are being written, or all of them are lost
+                return None if len(node.children) > self._num_lost[node.path] else node
             scores, visits, nums, totals, depths, closes = told.columns
             weights = np.exp(scores - scores.max())
             log_visits = math.log(self._visits[node.path] if node.depth or self.root_visits else 1)

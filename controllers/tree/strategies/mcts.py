@@ -60,6 +60,13 @@ class MCTS(VisitedTree):
         else:
             self._back_up(node, score)
 
+    def _lose(self, node: Node) -> None:
+        if node.to_end and node.depth < self.max_depth and node.parent is not None:  # a rollout, which is no visit
+            self.known[node.path].is_exhausted = True
+            self._back_up(node.parent, self.score[node.parent.path])
+        else:
+            super()._lose(node)
+
     def _choose(self, most: int | None) -> list[Node]:
         chosen: list[Node] = []
         while len(chosen) < self._wanted(most):

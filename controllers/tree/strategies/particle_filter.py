@@ -59,7 +59,8 @@ class ParticleFilter(LevelStrategy):
         self.max_depth = require.whole("max_depth", max_depth)
 
     def visits(self, node: Node) -> float:
-        return float(self._copies[node.path])
+        particles = [*self._ended, *self._level, *self._new]  # of a sweep that has not ended
+        return float(self._copies[node.path] + particles.count(node))
 
     def _checked(self, score: float) -> float:
         return require.number("score", score, least=0, most=1)
@@ -82,12 +83,13 @@ class ParticleFilter(LevelStrategy):
         if open_ones([*self._ended, *level]):
             return self._resampled(particles, self.num_particles - len(reference))
         self._copies.update(node.path for node in particles)
+        self._ended = []
         if not self._sweeps_left:
             return []
         self._sweeps_left -= 1
         winner = particles[int(self._drawn(particles, 1)[0])]
         self._kept = [*reversed([node for node in winner.ancestors() if node.depth]), winner]
-        self._ended, self._num_steps = [], 0
+        self._num_steps = 0
         return [self.root] * (self.num_particles - 1)
 
     def _resampled(self, particles: Sequence[Node], num_free: int) -> list[Node]:

@@ -45,8 +45,19 @@ class VisitedTree(Strategy):
             known = self.known[each.path]
             known.num_told += 1
             known.total += value
+        self._exhaust(node)
+
+    def _lose(self, node: Node) -> None:
+        self.known[node.path].is_exhausted = True
+        for each in (node, *node.ancestors()):
+            self.known[each.path].num_visits -= 1
+        self._exhaust(node)
+
+    def _exhaust(self, node: Node) -> None:
+        """Mark what nothing can be written below, from the node to the root."""
+        for each in (node, *node.ancestors()):
             if each.has_ended or (self._num_steps(each) >= self.branching and not self._live(each)):
-                known.is_exhausted = True
+                self.known[each.path].is_exhausted = True
 
     def _num_steps(self, node: Node) -> int:
         """Children that are steps, not rollouts."""

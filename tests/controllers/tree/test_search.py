@@ -13,7 +13,9 @@ from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.tree import search as search_module
 from scaffolding_ext.controllers.tree.search import SearchController
+from scaffolding_ext.controllers.tree.select import Leaf, Vote
 from scaffolding_ext.controllers.tree.steps import Steps
+from scaffolding_ext.controllers.tree.stops import Certaindex, Look
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, NoOutputError, RequestTimeoutError, TaskError
@@ -718,3 +720,130 @@ def test_what_is_written_to_its_end_is_worth_no_blocks_unless_a_verdict_is_read_
     worker = Stepper()
     searched(SearchController(Beam(2, 1), scorer, budget=3), worker)
     assert 0.0 not in of_type(worker, BranchTask)[0].branch_scores  # steps that others stand behind
+
+
+EXITS_AT_ONCE = {"decode_exit": {"least": 0.0, "gap": 0.0, "after": 1}}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("scorer", ["mean_logprob", Judge(lambda text: -1.0)], ids=["probabilities", "negative"])
+def test_nothing_is_written_below_a_branch_that_a_gate_has_cut(strategy, scorer, events):
+    if strategy in ("AdaptiveBranching", "ParticleFilter") and isinstance(scorer, Judge):
+        scorer = Judge(lambda text: 0.25)  # they take scores in [0, 1] alone
+    controller = SearchController(strategy, scorer, gates=EXITS_AT_ONCE, budget=40, steps=4)
+    result = searched(controller, Stepper(num_steps=6))
+    written = {()}
+    for each in events(result, "branches"):
+        assert all(path[:-1] in written for path in each["paths"])
+        written.update(each["paths"])
+    assert len(written) < 1 + tree_of(result)["num_nodes"], "no branch was cut"
+    assert any(len(path) > 1 for path in written) or strategy == "BestOfN"
+    assert tree_of(result)["winner"] in written
+
+
+def test_a_beam_of_one_goes_on_with_the_leader_whatever_its_score(events):
+    controller = SearchController(Beam(4, 1), Judge(lambda text: -1.0), gates=EXITS_AT_ONCE)
+    result = searched(controller)
+    assert [len(each["paths"]) for each in events(result, "branches")] == [1, 1, 1, 1]
+    assert [each["kept"][0] for each in events(result, "select")] == [
+        each["paths"][0] for each in events(result, "branches")
+    ]
+
+
+def test_branches_that_a_gate_has_cut_are_no_leaves_even_where_they_had_ended():
+    strategy = {"type": "BestOfN", "args": {"num_samples": 4}}
+    gates = {"decode_exit": {"least": 0.0, "gap": 0.0, "after": 500}}
+    tree = tree_of(searched(SearchController(strategy, "mean_logprob", gates=gates)))
+    assert (tree["num_nodes"], tree["num_leaves"]) == (4, 1)
+
+
+@pytest.mark.parametrize("selector", ["best", "vote", "first_accepted"])
+def test_a_leaf_that_nobody_judged_never_beats_a_judged_one(monkeypatch, selector, events):
+    """The judge stalls in the second round of whole solutions; those of the first are worth less than 0."""
+
+    class Grim(Failing):
+        async def _reward(self, task):
+            status = await super()._reward(task)
+            task.custom_output_params = {REWARD: -2.0}
+            return status
+
+        task_handlers = {RewardTask: _reward}  # noqa: RUF012
+
+    judge = Grim(Gate())
+    strategy = {"type": "MCTS", "args": {"branching": 40, "max_depth": 1}}
+    controller = SearchController(strategy, RewardController(), budget={"seconds": 1000}, selector=selector)
+    NearEnd(monkeypatch, 1000, lambda: judge.num >= 20)
+    result = searched(controller, workers={"reward": judge})
+    tree = tree_of(result)
+    judged = {path for each in events(result, "select") for path in each["paths"]}
+    assert tree["num_leaves"] > len(judged) > 0
+    assert tree["winner"] in judged
+    assert tree["best"] in judged
+
+
+def test_votes_weigh_negative_rewards_as_logits_and_equal_weights_alike():
+    def chosen(values, weight="score", visits=(1.0, 1.0, 1.0)):
+        return Vote(weight).choose([Leaf(*each) for each in zip((0, 1, 1), values, visits, strict=True)])
+
+    assert chosen([-0.1, -3.0, -3.0]) == 0  # exp(-0.1) is above 2 exp(-3)
+    assert chosen([-0.1, -0.3, -0.2]) == 2
+    assert chosen([3.0, -1.0, 3.0]) == 2
+    assert chosen([0.0, 0.0, 0.0]) == 1
+    assert chosen([0.5, 0.5, 0.5], "visits", (0.0, 0.0, 0.0)) == 1
+    result = searched(SearchController("Beam", Judge(lambda text: -len(text)), selector="vote"))
+    assert result.outputs[0].answer is not None
+
+
+def test_a_random_score_is_given_to_look_aheads_too():
+    result = searched(SearchController(Beam(3, 1), "random", look_ahead=1))
+    assert result.outputs[0].answer is not None
+
+
+class Mute(Stepper):
+    """Writes nothing at all."""
+
+    def _serve(self, task):
+        task.output_tokens, task.output_str, task.finish_reason = [], "", "stop"
+        task.logprobs = []
+        set_token_counts(task, TokenCounts(0, 0))
+
+
+@pytest.mark.parametrize("strategy", ["AdaptiveBranching", "BudgetGuidedMCTS", "MCTS", "BestFirst"])
+@pytest.mark.parametrize("budget", ["tokens", "computed_tokens"])
+def test_texts_that_come_back_empty_end_a_search(strategy, budget):
+    controller = SearchController(strategy, "random", budget={budget: 24}, insist_on_answer=False)
+    result = searched(controller, Mute())
+    assert 0 < tree_of(result)["num_nodes"] <= 24
+    assert result.outputs[0].text == ""
+
+
+def test_the_solutions_that_may_still_end_are_bounded_by_the_strategy_and_by_the_budget(events):
+    wide = searched(SearchController({"type": "Rebase", "args": {"width": 4}}, stop="agreement", budget=500))
+    looks = events(wide, "look")
+    assert looks
+    assert all(look["num_left"] <= 4 - len(look["classes"]) for look in looks)
+    short = searched(SearchController("MCTS", stop="agreement", budget=8), Stepper(num_steps=0, num_answers=9))
+    assert events(short, "look")[0]["num_left"] == 4  # of 8 nodes 4 are solutions
+
+
+def test_a_certaindex_that_looks_at_every_fourth_leaf_looks_at_no_others():
+    def looks(classes):
+        return Look([Leaf(number, 0.5) for number in classes], [], 9)
+
+    stop = Certaindex([{"measure": "entropy", "at_least": 0.75}], every=4)
+    assert not stop.is_enough(looks([0, 0, 0]))
+    assert stop.is_enough(looks([0, 0, 0, 0]))
+    assert stop.is_enough(looks([0, 0, 0, 0, 1, 2, 3]))
+    assert Certaindex().every == 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "every"), [("Rebase", 16), ({"type": "BestOfN", "args": {"num_samples": 4}}, 4), ("MCTS", 64)]
+)
+def test_a_certaindex_that_could_never_end_a_search_is_refused(strategy, every):
+    def stack(every):
+        return SearchController(strategy, stop={"type": "certaindex", "args": {"every": every}})
+
+    with pytest.raises(ConfigError, match=rf"^stop\.every: is {every} leaves, and the search ends {every} at most"):
+        stack(every)
+    assert stack(every - 1).stops

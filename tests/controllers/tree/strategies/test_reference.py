@@ -571,3 +571,84 @@ def test_a_saturated_subtree_is_left_alone():
         largest = max(Counter(path[0] for path in search.score).values())
         assert 4 <= largest <= most
     assert largest > 4
+
+
+def test_a_gibbs_reference_stands_among_the_particles_of_its_own_step():
+    """The kept solution is worth so much that all particles of the second sweep are drawn behind it, step by step."""
+    search = ParticleFilter(4, sweeps=2, max_depth=4).begin(Node(), np.random.default_rng(0))
+    depths, reference = [], None
+    while nodes := search.ask():
+        if reference is not None and nodes[0].depth > 1:
+            depths.append({node.depth for node in nodes})
+            assert all(node.path[: node.depth - 1] == reference.path[: node.depth - 1] for node in nodes)
+        for node in nodes:
+            if node.to_end:
+                node.end()
+            search.tell(node, 1.0 if node.path == (0,) * node.depth else 0.0)
+        if search._sweeps_left and nodes[0].to_end:
+            reference = next(node for node in nodes if node.path == (0,) * 4)
+    assert depths == [{2}, {3}, {4}]
+
+
+def test_an_ended_particle_weighs_one_copy_while_the_filter_still_runs():
+    search = ParticleFilter(6, sweeps=2, max_depth=3).begin(Node(), np.random.default_rng(0))
+    first = search.ask()
+    for node in first[:2]:
+        node.end()
+    for node in first:
+        search.tell(node, 0.5)
+    assert [search.visits(node) for node in first] == [1.0] * 6
+    second = search.ask()
+    assert [search.visits(node) for node in first[:2]] == [1.0, 1.0]  # they stay
+    assert [search.visits(node) for node in first[2:]] == [0.0] * 4
+    ended = [*first[:2], *second]
+    for node in second:
+        node.end()
+        search.tell(node, 0.5)
+    assert [search.visits(node) for node in ended] == [1.0] * 6
+    search.ask()
+    assert [search.visits(node) for node in ended] == [1.0] * 6  # counted once where the sweep is over, too
+
+
+def test_a_walk_passes_by_nodes_that_are_being_written():
+    search = MCTS(branching=2).begin(Node(), np.random.default_rng(0))
+    told, open_one = search.ask(2)
+    search.tell(told, 0.01)
+    assert {node.parent for node in search.ask(2)} == {told}
+    assert not open_one.children
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "best_of_n"])
+def test_a_search_goes_on_behind_what_is_left_where_nodes_are_lost(name):
+    """In every round all nodes but the last are lost: nothing is written below them, and the search does not end."""
+    deepest = 0
+    for seed in range(6):
+        world = World(seed, ends=0.0)
+        search, lost, num = STRATEGIES[name]().begin(Node(), np.random.default_rng(seed)), set(), 0
+        while num < 60 and (nodes := search.ask(60 - num)):
+            num += len(nodes)
+            assert not any(each.path in lost for node in nodes for each in node.ancestors())
+            *others, left = nodes
+            for node in others:
+                search.drop(node)
+            lost.update(node.path for node in others)
+            if left.to_end:
+                left.end()
+            search.tell(left, world.score(left.path))
+        assert search.num_open == 0
+        assert num == 60 or "beam" in name or name == "dvts" or "rebase" in name or "particle" in name
+        deepest = max(deepest, *map(len, search.score))
+        with pytest.raises(ValueError, match="nobody asked"):
+            search.tell(others[0] if others else Node((9, 9)), 0.5)
+    assert deepest > 2
+
+
+def test_a_rollout_that_is_lost_leaves_its_node_with_its_own_score():
+    search = MCTS(branching=1, rollouts=True).begin(Node(), np.random.default_rng(0))
+    (step,) = search.ask(1)
+    search.tell(step, 0.75)
+    (rollout,) = search.ask(1)
+    assert rollout.to_end
+    search.drop(rollout)
+    assert search.known[step.path].mean == 0.75
+    assert [node.parent for node in search.ask(1)] == [step]
