@@ -5,17 +5,19 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
-import inspect
 import os
+import types
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.signature import Signature
 
 Factory = Callable[..., Any]
 F = TypeVar("F", bound=Factory)
+_NONE: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class Registry:
@@ -25,12 +27,23 @@ class Registry:
         kind: What the names stand for, for error messages.
         targets: Known names and their `"module:attribute"` targets.
         entry_point_group: Other packages add names under this group; it is read once, when a name is first looked up.
-        base: `"module:Class"`: what nobody registered must be a subclass of it, since a stack file will have it called.
+        base: `"module:Class"`. Every part is an object of this class. A stack file may name a class that nobody
+            registered, so the registry calls it only if it is a subclass.
+        adapt: `"module:function"`. It takes another object that a user may give, such as a function, and returns a
+            part that is made of it, or None where it cannot.
     """
 
-    def __init__(self, kind: str, targets: Mapping[str, str], entry_point_group: str, base: str | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        targets: Mapping[str, str],
+        entry_point_group: str,
+        base: str | None = None,
+        adapt: str | None = None,
+    ) -> None:
         self.kind = kind
         self._base = base
+        self._adapt = adapt
         self._targets: dict[str, str | Factory] = dict(targets)
         self._group = entry_point_group
         self._discovered = False
@@ -88,37 +101,68 @@ class Registry:
             self._targets[name] = target
         return target
 
-    def make(self, name: str, **arguments: Any) -> Any:
-        """Make the object that a name stands for, from some arguments and its own defaults.
+    def obtain(
+        self, given: Any, key: str = "", *, build: Build | None = None, references: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The part that a user gives: an object as it is, or what its name or its `{type, args}` stands for.
+
+        A `{type, args}` among the arguments is built first. Its type is a name of this registry, or of the registry
+        that the class of the part names for this argument (`registries`).
+
+        Args:
+            given: The object, the name of a part that needs no arguments, or a mapping of `type` and `args`.
+            key: The argument that it is given for.
+            build: Builds a part; None builds it as it is described.
+            references: The live objects that `{$ref: name}` stands for.
 
         Raises:
-            UnknownNameError: Nobody registered the name.
-            ConfigError: As `resolve`, or it needs further arguments.
+            UnknownNameError: Nobody registered the name of a type or a reference.
+            ConfigError: It is none of these, or an argument is wrong; `key` holds the dotted path.
         """
-        factory = self.resolve(name)
-        parameters = inspect.signature(factory).parameters.values()
-        required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        needed = [parameter.name for parameter in required if parameter.name not in arguments]
-        if needed:
-            raise ConfigError(f"{name!r} needs {', '.join(needed)}; give {{type: {name}, args: {{...}}}}, or an object")
-        return factory(**arguments)
+        builder = _Obtaining(build or Component.build, references or {})
+        if isinstance(given, str):
+            return builder.named(self, given, key, key)
+        if isinstance(given, Mapping):
+            return builder.described(self, given, key)
+        return self.accepted(given, key)
 
-    def build(self, document: Mapping[str, Any]) -> Any:
-        """What a `{type, args}` stands for. Those in its arguments are of this registry, or of the one that it names.
+    def accepted(self, part: Any, key: str = "") -> Any:
+        """The part, or what the kind makes of it.
 
         Raises:
-            UnknownNameError: Nobody registered a type.
-            ConfigError: A type cannot be imported, or lacks arguments.
+            ConfigError: It is no such part.
         """
-        known = getattr(self.resolve(document["type"]), "registries", {})
-        args = document.get("args", {}).items()
-        made = {name: components_made(value, known.get(name, self), _built, name) for name, value in args}
-        return self.make(document["type"], **made)
+        if self._is_one(part):
+            return part
+        if self._adapt is not None and not isinstance(part, type):
+            adapted = import_target(self._adapt)(part)
+            if adapted is not None:
+                return adapted
+        article = "an" if self.kind[0] in "aeiou" else "a"
+        raise ConfigError(
+            f"is {require.shown(part)}; give {article} {self.kind}, the name of one ({', '.join(self.names())}), or "
+            "{type: NAME, args: {...}}",
+            key,
+        )
+
+    def found(self, name: str) -> Any:
+        """The object that is the part itself and that `package.module:name` names; None where it names a class."""
+        if name in self._targets or ":" not in name:
+            return None
+        target: Any = import_target(name)
+        if isinstance(target, type) or self._base is None:
+            return None
+        adapted = None if self._is_one(target) or self._adapt is None else import_target(self._adapt)(target)
+        return target if self._is_one(target) else adapted
 
     def name_of(self, kind: type[Any]) -> str:
         """The name under which `resolve` finds a class."""
         path = f"{kind.__module__}:{kind.__qualname__}"
         return next((name for name, target in self._targets.items() if target in (kind, path)), path)
+
+    def _is_one(self, part: Any) -> bool:
+        base: Any = None if self._base is None else import_target(self._base)
+        return base is None or isinstance(part, base)
 
     def _of_upstream(self, name: str) -> Factory | None:
         """TensorRT-LLM's own class of that name, where TensorRT-LLM is the protocol."""
@@ -149,34 +193,100 @@ class Registry:
                 warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
-Make = Callable[[Mapping[str, Any], Registry, str], Any]
+class Component(NamedTuple):
+    """A part that a user describes, before it is built.
 
-
-def components_made(value: Any, known: Registry, make: Make, path: str = "") -> Any:
-    """A value of a stack file or a calibration, with each `{type, args}` or `{$ref: name}` in it replaced.
-
-    Args:
-        value: Plain data.
-        known: What the types in it are names of.
-        make: Gives what takes the place of one, from the mapping, its registry and its dotted path.
-        path: Where the value stands.
+    Attributes:
+        known: The registry of its type.
+        type: Its type.
+        factory: What the type stands for.
+        args: Its arguments. The parts among them are built.
+        path: Where its arguments stand.
     """
-    if isinstance(value, list):
-        return [components_made(item, known, make, f"{path}.{index}") for index, item in enumerate(value)]
-    if not isinstance(value, Mapping):
-        return value
-    name = value.get("type")
-    is_component = isinstance(name, str) and (value.keys() <= {"type", "args"} or name in known.names())
-    if is_component or "$ref" in value:
-        return make(value, known, path)
-    return {key: components_made(item, known, make, f"{path}.{key}") for key, item in value.items()}
+
+    known: Registry
+    type: str
+    factory: Factory
+    args: dict[str, Any]
+    path: str
+
+    def build(self) -> Any:
+        """The part.
+
+        Raises:
+            ConfigError: It cannot be built, or it is no part of this kind.
+        """
+        try:
+            with require.under(self.path):
+                return self.known.accepted(self.factory(**self.args))
+        except ScaffoldingExtError:
+            raise
+        except Exception as error:  # of any type: what a third party's constructor raises about its arguments
+            explained = None
+            if isinstance(error, TypeError):
+                explained = Signature.of(self.factory).explained(self.type, self.args, self.path, error)
+            message = f"{self.type} cannot be built: {type(error).__name__}: {error}"
+            raise explained or ConfigError(message, self.path) from error
 
 
-def _built(value: Mapping[str, Any], known: Registry, path: str) -> Any:
-    with require.under(path):
-        known.resolve(value["type"])
-    with require.under(f"{path}.args"):
-        return known.build(value)
+Build = Callable[[Component], Any]
+
+
+class _Obtaining(NamedTuple):
+    """Builds described parts, the innermost first."""
+
+    build: Build
+    references: Mapping[str, Any]
+
+    def described(self, known: Registry, given: Mapping[str, Any], path: str) -> Any:
+        if "$ref" in given:
+            return self._referenced(given, path)
+        for key in given.keys() - {"type", "args"}:
+            raise ConfigError(unknown_name("key", str(key), ("type", "args")), _joined(path, key))
+        name, args = given.get("type"), given.get("args", {})
+        if not isinstance(name, str):
+            raise ConfigError(f"is {require.shown(given)}; give {{type: NAME, args: {{...}}}}", path)
+        if not isinstance(args, Mapping) or not all(isinstance(key, str) for key in args):
+            raise ConfigError(f"is {require.shown(args)}; give a mapping of arguments", _joined(path, "args"))
+        return self.named(known, name, _joined(path, "type"), _joined(path, "args"), args)
+
+    def named(self, known: Registry, name: str, type_path: str, path: str, args: Mapping[str, Any] = _NONE) -> Any:
+        with require.under(type_path):
+            part = None if args else known.found(name)
+            if part is not None:
+                return part
+            factory = known.resolve(name)
+        registries = getattr(factory, "registries", {})
+        made = {
+            key: self._with_parts(registries.get(key, known), value, _joined(path, key)) for key, value in args.items()
+        }
+        Signature.of(factory).check(name, made, path)
+        return self.build(Component(known, name, factory, made, path))
+
+    def _with_parts(self, known: Registry, value: Any, path: str) -> Any:
+        """A value of a document, with the part in the place of each description."""
+        if isinstance(value, list):
+            return [self._with_parts(known, item, f"{path}.{index}") for index, item in enumerate(value)]
+        if not isinstance(value, Mapping):
+            return value
+        name = value.get("type")
+        is_component = isinstance(name, str) and (value.keys() <= {"type", "args"} or name in known.names())
+        if is_component or "$ref" in value:
+            return self.described(known, value, path)
+        return {key: self._with_parts(known, item, f"{path}.{key}") for key, item in value.items()}
+
+    def _referenced(self, given: Mapping[str, Any], path: str) -> Any:
+        name = given["$ref"]
+        if len(given) > 1:
+            raise ConfigError(f"has other keys beside $ref ({', '.join(map(str, given))}): give $ref alone", path)
+        if name not in self.references:
+            message = unknown_name("reference", str(name), tuple(self.references))
+            raise UnknownNameError(f"{message}; pass it in load_stack(..., references={{...}})", path)
+        return self.references[name]
+
+
+def _joined(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
 
 
 def unknown_name(what: str, name: str, known: tuple[str, ...]) -> str:

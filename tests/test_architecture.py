@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 LAYERS = (
     ("installing", "deprecation"),
     ("errors", "configs"),
-    ("require",),
+    ("require", "signature"),
     ("stats", "documents", "environment"),
     ("answers", "plain_yaml"),
     ("protocol",),

@@ -12,8 +12,8 @@ import pytest
 import scaffolding_ext
 from scaffolding_ext import ConfigError, StackConfig, __version__
 from scaffolding_ext.deprecation import Deprecation, ScaffoldingExtDeprecationWarning, renamed_argument
+from scaffolding_ext.signature import Signature
 from scaffolding_ext.stack.config import ComponentConfig, validated
-from scaffolding_ext.stack.signature import Arguments
 
 ROOT = Path(__file__).parents[1]
 OLD = Deprecation("the key kind", "type", "0.1", "0.2")
@@ -56,7 +56,7 @@ def test_a_name_that_the_function_lacks_is_refused() -> None:
 
 
 def test_a_stack_file_may_give_the_old_argument() -> None:
-    accepted = Arguments.of(Thinker)
+    accepted = Signature.of(Thinker)
     accepted.check("Thinker", {"max_thinking": 3}, "controller.args")
     assert "max_thinking" not in accepted.parameters
     with pytest.raises(ConfigError, match="must be of type"):

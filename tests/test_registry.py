@@ -2,15 +2,59 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from scaffolding_ext import registry
+from scaffolding_ext import registry, require
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, UnknownNameError
-from scaffolding_ext.registry import Registry
+from scaffolding_ext.registry import Component, Registry
+
+
+class Thing:
+    """A kind of part, which may hold another."""
+
+    def __init__(self, weight: int = 1, inner: object = None) -> None:
+        self.weight, self.inner = require.whole("weight", weight), inner
+
+
+class FunctionThing(Thing):
+    def __init__(self, function: Callable[[], int]) -> None:
+        super().__init__(function())
+
+
+class Needy(Thing):
+    def __init__(self, need: str) -> None:
+        super().__init__()
+        self.need = need
+
+
+class Holder(Thing):
+    registries: ClassVar = {"inner": Registry("number", {"three": "fractions:Fraction"}, "nobody")}
+
+
+def of_function(given: object) -> FunctionThing | None:
+    return FunctionThing(given) if inspect.isfunction(given) else None
+
+
+def seven() -> int:
+    return 7
+
+
+READY, HERE = Thing(9), __name__
+
+
+@pytest.fixture
+def things(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    monkeypatch.setitem(sys.modules, HERE, sys.modules[__name__])
+    targets = {"plain": f"{HERE}:Thing", "needy": f"{HERE}:Needy", "holder": f"{HERE}:Holder"}
+    return Registry("odd thing", targets, "scaffolding_ext.no_such_group", f"{HERE}:Thing", f"{HERE}:of_function")
 
 
 def make() -> Registry:
@@ -100,3 +144,71 @@ def test_an_entry_point_cannot_take_a_known_name_silently(tmp_path: Path, monkey
     with pytest.warns(RuntimeWarning, match="'Ours'"):
         things.names()
     assert things.resolve("Ours").__name__ == "OrderedDict"
+
+
+def test_a_part_is_obtained_from_itself_its_name_or_its_description(things: Registry) -> None:
+    assert things.obtain(READY) is READY
+    assert things.obtain("plain").weight == 1
+    assert things.obtain({"type": "plain", "args": {"weight": 3}}).weight == 3
+    assert things.obtain(f"{HERE}:Thing").weight == 1
+
+
+def test_another_object_is_adapted_where_the_kind_knows_how(things: Registry) -> None:
+    assert things.obtain(seven).weight == 7
+    assert things.obtain(f"{HERE}:seven").weight == 7
+    assert things.obtain(f"{HERE}:READY_CALLABLE") is READY_CALLABLE
+
+
+class Called(Thing):
+    def __call__(self) -> None: ...
+
+
+READY_CALLABLE = Called()
+
+
+def test_parts_among_the_arguments_are_built_first_by_their_own_registry(things: Registry) -> None:
+    inner = {"type": "plain", "args": {"weight": 2}}
+    assert things.obtain({"type": "plain", "args": {"inner": [inner]}}).inner[0].weight == 2
+    assert things.obtain({"type": "holder", "args": {"inner": {"type": "three"}}}).inner == Fraction(0)
+
+
+def test_a_builder_sees_every_part_with_its_path(things: Registry) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def build(part: Component) -> Any:
+        seen.append((part.type, part.path))
+        return part.build()
+
+    inner = {"type": "plain", "args": {}}
+    things.obtain({"type": "plain", "args": {"inner": inner}}, "it", build=build)
+    assert seen == [("plain", "it.args.inner.args"), ("plain", "it.args")]
+
+
+def test_references_stand_for_live_objects(things: Registry) -> None:
+    given = {"type": "plain", "args": {"inner": {"$ref": "mine"}}}
+    assert things.obtain(given, references={"mine": READY}).inner is READY
+    with pytest.raises(UnknownNameError, match=r"^it\.args\.inner: unknown reference 'mine'"):
+        things.obtain(given, "it")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3, r"it: is 3; give an odd thing, the name of one \(holder, needy, plain\), or \{type: NAME, args: \{...\}\}"),
+        (Thing, "it: is <class .*; give an odd thing"),
+        ("plane", "it: unknown odd thing 'plane' .did you mean 'plain'"),
+        ("needy", "it: needy needs 'need'; it accepts: need; give {type: needy, args: {...}}"),
+        ({"type": "plane"}, "it.type: unknown odd thing"),
+        ({"typ": "plain"}, "it.typ: unknown key 'typ' .did you mean 'type'"),
+        ({"args": {}}, "it: is {'args': {}}; give {type: NAME"),
+        ({"type": "plain", "args": [1]}, r"it.args: is \[1\]; give a mapping"),
+        ({"type": "plain", "args": {"wait": 3}}, "it.args.wait: plain takes no such argument .did you mean 'weight'"),
+        ({"type": "plain", "args": {"weight": "3"}}, "it.args.weight: is '3'; it must be of type int"),
+        ({"type": "plain", "args": {"weight": 0}}, "it.args.weight: is 0; it must be at least 1"),
+        ({"type": "plain", "args": {"inner": {"type": "plane"}}}, "it.args.inner.type: unknown odd thing"),
+        ({"type": "os:getcwd"}, "it.type: 'os:getcwd' is a .* and no subclass of Thing"),
+    ],
+)
+def test_what_is_no_part_is_refused_by_name(things: Registry, given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        things.obtain(given, "it")

@@ -98,6 +98,6 @@ def take_over_rule(rule: str | TakeOverRule) -> TakeOverRule:
     if isinstance(rule, TakeOverRule):
         return rule
     if isinstance(rule, str):
-        built: TakeOverRule = take_over_rules.make(rule)
+        built: TakeOverRule = take_over_rules.obtain(rule)
         return built
     raise ConfigError(f"is {rule!r}; give a TakeOverRule, or the name of one", "rule")

@@ -76,7 +76,7 @@ class MajorityVoteController(BaseController):
         check_variety(self.default_sample_num, generation_controller=generation_controller)
         if isinstance(allocation, str):
             with require.under("allocation"):
-                allocation = allocation_rules.make(allocation)
+                allocation = allocation_rules.obtain(allocation)
         if allocation is not None and not isinstance(allocation, AllocationRule):
             raise ConfigError(f"is {allocation!r}; give a rule, the name of one, or None for all samples", "allocation")
         if allocation is not None and allocation.reads_rewards and reward_controller is None:

@@ -83,7 +83,7 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
     document = read_calibration(path, {KIND: VERSION})
     names = [field.name for field in dataclasses.fields(Calibration) if field.name != "rule"]
     try:
-        return Calibration(rule=allocation_rules.build(document["policy"]), **{name: document[name] for name in names})
+        return Calibration(rule=allocation_rules.obtain(document["policy"]), **{name: document[name] for name in names})
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"lacks a field or holds a wrong one: {error!r}", os.fspath(path)) from error
 

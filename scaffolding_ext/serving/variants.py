@@ -17,9 +17,9 @@ from scaffolding_ext.request.program import current_program
 from scaffolding_ext.serving.closing import Closing
 from scaffolding_ext.serving.refusals import ApiError, unsupported
 from scaffolding_ext.serving.settings import Knob
+from scaffolding_ext.signature import Signature
 from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
-from scaffolding_ext.stack.signature import Arguments
 
 _MOST_KEPT = 64
 
@@ -144,7 +144,7 @@ def has_knob(config: StackConfig, path: str) -> bool:
         component = component.get("args", {}).get(part)
         if not isinstance(component, Mapping) or "type" not in component:
             return False
-    return name in Arguments.of(known.resolve(component["type"])).parameters
+    return name in Signature.of(known.resolve(component["type"])).parameters
 
 
 def _place(component: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:

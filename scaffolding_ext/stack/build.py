@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 from scaffolding_ext import registry, require
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.repetition import Loops
-from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError, UnknownNameError
+from scaffolding_ext.errors import ConfigError, MissingDependencyError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params
 from scaffolding_ext.prompts.served_model import served_model
-from scaffolding_ext.registry import Factory, Registry, components_made, unknown_name
-from scaffolding_ext.stack.config import ComponentConfig, StackConfig, validated
+from scaffolding_ext.registry import Component, Factory, Registry
+from scaffolding_ext.signature import Signature
+from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 from scaffolding_ext.stack.load import Source, load_config
 from scaffolding_ext.stack.placement import PlannedWorker, check_placement
-from scaffolding_ext.stack.signature import Arguments
 
 _NOT_BUILT = object()
 # What the package's own classes import when they are built, by the extra of the package that brings it.
@@ -179,52 +179,40 @@ class _Builder:
         self._sampling = sampling
         self._undo = undo
         self.workers: list[PlannedWorker] = []
-        self._num_components = 0
+        self._controllers: list[str] = []  # where the arguments of those stand that were built
 
     def component(self, component: ComponentConfig, known: Registry, path: str) -> Any:
-        """The component, with everything in its arguments; a nested one is of its registry unless its owner says."""
-        with require.under(f"{path}.type"):
-            factory = known.resolve(component.type)
-        accepted = Arguments.of(factory)
-        num_before = self._num_components
-        registries = getattr(factory, "registries", {})
-        args = {
-            name: components_made(value, registries.get(name, known), self._made, f"{path}.args.{name}")
-            for name, value in component.args.items()
-        }
-        innermost = self._num_components == num_before
-        self._num_components += known in (registry.controllers, registry.workers)
-        if self._sampling and known is registry.controllers and innermost and "sampling_params" in accepted.parameters:
-            own = args.get("sampling_params") or {}
-            args["sampling_params"] = {**self._sampling, **own} if isinstance(own, Mapping) else own
-        accepted.check(component.type, args, f"{path}.args")
-        _check_packages(factory)
-        if known is registry.workers and self._undo is None:
-            self.workers.append(PlannedWorker(path, factory, args))
-            check = getattr(factory, "check_arguments", None)
-            if check is not None:
-                with require.under(f"{path}.args"):
-                    check(**args)
-            return _NOT_BUILT
-        built = _constructed(component.type, factory, accepted, args, f"{path}.args")
-        if known is registry.workers and self._undo is not None:
-            self._undo.callback(built.shutdown)
-        return built
+        """The component, with everything in its arguments."""
+        given = {"type": component.type, "args": component.args}
+        return known.obtain(given, path, build=self._build, references=self._references)
 
     def policy(self, component: ComponentConfig | None) -> Any:
         """The policy of the host, if there is one."""
         return None if component is None else self.component(component, registry.policies, "scheduling")
 
-    def _made(self, value: Mapping[str, Any], known: Registry, path: str) -> Any:
-        if "$ref" not in value:
-            return self.component(validated(ComponentConfig, value, path), known, path)
-        name = value["$ref"]
-        if len(value) > 1:
-            raise ConfigError(f"has other keys beside $ref ({', '.join(map(str, value))}): give $ref alone", path)
-        if name not in self._references:
-            message = unknown_name("reference", str(name), tuple(self._references))
-            raise UnknownNameError(f"{message}; pass it in load_stack(..., references={{...}})", path)
-        return self._references[name]
+    def _build(self, part: Component) -> Any:
+        if part.known is registry.controllers:
+            self._add_sampling(part)
+        _check_packages(part.factory)
+        if part.known is registry.workers and self._undo is None:
+            self.workers.append(PlannedWorker(part.path.removesuffix(".args"), part.factory, part.args))
+            check = getattr(part.factory, "check_arguments", None)
+            if check is not None:
+                with require.under(part.path):
+                    check(**part.args)
+            return _NOT_BUILT
+        built = part.build()
+        if part.known is registry.workers and self._undo is not None:
+            self._undo.callback(built.shutdown)
+        return built
+
+    def _add_sampling(self, part: Component) -> None:
+        """Give an innermost controller the stack's sampling; it is built before those that hold it."""
+        is_innermost = not any(path.startswith(f"{part.path}.") for path in self._controllers)
+        self._controllers.append(part.path)
+        if self._sampling and is_innermost and "sampling_params" in Signature.of(part.factory).parameters:
+            own = part.args.get("sampling_params") or {}
+            part.args["sampling_params"] = {**self._sampling, **own} if isinstance(own, Mapping) else own
 
 
 def _check_packages(factory: Factory) -> None:
@@ -233,17 +221,6 @@ def _check_packages(factory: Factory) -> None:
         missing = [package for package in packages if importlib.util.find_spec(package) is None]
         if missing:
             raise MissingDependencyError(" and ".join(missing), extra)
-
-
-def _constructed(name: str, factory: Factory, accepted: Arguments, args: Mapping[str, Any], path: str) -> Any:
-    try:
-        with require.under(path):
-            return factory(**args)
-    except ScaffoldingExtError:
-        raise
-    except Exception as error:  # of any type: what a third party's constructor raises about its arguments
-        explained = accepted.explained(name, args, path, error) if isinstance(error, TypeError) else None
-        raise explained or ConfigError(f"{name} cannot be built: {type(error).__name__}: {error}", path) from error
 
 
 def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackConfig) -> None:

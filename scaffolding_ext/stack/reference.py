@@ -15,8 +15,8 @@ from scaffolding_ext import registry
 from scaffolding_ext.documents import packaged_recipes, packaged_stacks
 from scaffolding_ext.prompts.sampling_params import SAMPLING_FIELDS
 from scaffolding_ext.registry import Factory, Registry
+from scaffolding_ext.signature import Signature
 from scaffolding_ext.stack.config import StackConfig
-from scaffolding_ext.stack.signature import Arguments
 
 _HEAD = """# Stack files
 
@@ -80,7 +80,7 @@ def _components(known: Registry) -> Iterator[str]:
 
 def _arguments(factory: Factory) -> Iterator[_Row]:
     told = _told(factory)
-    for name, parameter in Arguments.of(factory).parameters.items():
+    for name, parameter in Signature.of(factory).parameters.items():
         default = "needed" if parameter.default is inspect.Parameter.empty else _shown(parameter.default)
         yield _Row(name, _type_name(parameter.annotation), default, told.get(name, ""))
 

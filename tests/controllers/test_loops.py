@@ -180,7 +180,7 @@ def test_the_rule_stops_a_dynasor_chain_and_asks_no_probe(events: Events) -> Non
 
 def test_the_rule_stands_beside_others() -> None:
     rule = {"type": "any", "args": {"rules": ["consecutive", {"type": "loop", "args": {"repeats": 3}}]}}
-    several = stopping_rules.build(rule)
+    several = stopping_rules.obtain(rule)
     assert isinstance(several.rules[1], LoopStop)
     assert several.rules[1].loops.repeats == 3
 

@@ -24,9 +24,9 @@ from scaffolding_ext.prompts.family_choice import config_of
 from scaffolding_ext.prompts.prompting import Prompting, family_named, load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.serving.texts import Reading
+from scaffolding_ext.signature import Signature
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
-from scaffolding_ext.stack.signature import Arguments
 from scaffolding_ext.testing import ScriptedWorker
 
 RECIPES = packaged_recipes()
@@ -256,7 +256,7 @@ def test_the_other_worker_of_a_recipe_takes_the_arguments_that_it_is_given(name:
     worker = plain_yaml.parse(line, name)["generation"]
     assert worker["type"] != load_config(f"configs:{name}").workers["generation"].type
     factory = registry.workers.resolve(worker["type"])
-    Arguments.of(factory).check(worker["type"], worker["args"], "workers.generation.args")
+    Signature.of(factory).check(worker["type"], worker["args"], "workers.generation.args")
 
 
 # ---- what the command line says of it

@@ -93,13 +93,19 @@ def test_every_rule_runs_from_a_stack_file(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in RULES if name not in NEEDED])
 def test_a_rule_that_needs_nothing_is_named_alone(tmp_path: Path, name: str) -> None:
     rule = check_stack(load_config(stack_file(tmp_path, name))).allocation
-    assert rule == allocation_rules.make(name)
+    assert rule == allocation_rules.obtain(name)
     assert MajorityVoteController(NativeGenerationController(), allocation=name).allocation == rule
 
 
-@pytest.mark.parametrize(("name", "needed"), [("calibrated", "path, model"), ("InitialStepSkyline", "knob, curve")])
-def test_a_rule_that_needs_something_says_what(tmp_path: Path, name: str, needed: str) -> None:
-    said = f"{name!r} needs {needed}; give {{type: {name}, args: {{...}}}}, or an object"
+@pytest.mark.parametrize(
+    ("name", "needed", "accepted"),
+    [
+        ("calibrated", "'path', 'model'", "path, model, window"),
+        ("InitialStepSkyline", "'knob', 'curve'", "knob, curve"),
+    ],
+)
+def test_a_rule_that_needs_something_says_what(tmp_path: Path, name: str, needed: str, accepted: str) -> None:
+    said = f"{name} needs {needed}; it accepts: {accepted}; give {{type: {name}, args: {{...}}}}"
     with pytest.raises(ConfigError) as caught:
         MajorityVoteController(NativeGenerationController(), allocation=name)
     assert (caught.value.key, caught.value.message) == ("allocation", said)

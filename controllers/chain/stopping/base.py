@@ -131,7 +131,7 @@ def make_rule(rule: str | Rule, threshold: int | None = None) -> Rule:
     if not is_class:
         decides: Rule = found
         return decides
-    built: Rule = stopping_rules.make(str(rule), **({} if threshold is None else {"threshold": threshold}))
+    built: Rule = stopping_rules.obtain(rule if threshold is None else {"type": rule, "args": {"threshold": threshold}})
     return built
 
 

@@ -43,8 +43,8 @@ class Calibrated(StoppingRule):
         self.needs = Needs(answer=False)
         if self.policy.policy is not None:
             with require.under(path):
-                self._rule = stopping_rules.build(self.policy.policy["rule"])
-                self.schedule = probe_schedules.build(self.policy.policy["schedule"])
+                self._rule = stopping_rules.obtain(self.policy.policy["rule"])
+                self.schedule = probe_schedules.obtain(self.policy.policy["schedule"])
             self.needs = needs_of(self._rule)
 
     def __call__(self, probes: Sequence[Probe]) -> bool:

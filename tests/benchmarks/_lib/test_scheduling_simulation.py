@@ -98,7 +98,7 @@ def test_every_policy_serves_everybody_and_loses_no_time(name: str) -> None:
         for _ in range(200)
     ]
     arrivals = np.cumsum(rng.exponential(60.0, len(programs)))
-    ends = serve_programs(programs, arrivals, policies.make(name), Queue(1), 1.0)
+    ends = serve_programs(programs, arrivals, policies.obtain(name), Queue(1), 1.0)
     assert (ends > arrivals).all()
     alone = [sum(each.num_tokens for each in programs)]
     assert ends.max() >= sum(alone)
@@ -108,7 +108,7 @@ def test_every_policy_serves_everybody_and_loses_no_time(name: str) -> None:
         end = max(end, arrival) + each.num_tokens
         busy[number] = end
     assert ends.max() == pytest.approx(busy.max())
-    slowest = serve_programs(programs, np.zeros(len(programs)), policies.make(name), Queue(4, 0.2), 1.0)
+    slowest = serve_programs(programs, np.zeros(len(programs)), policies.obtain(name), Queue(4, 0.2), 1.0)
     assert slowest.max() >= sum(alone) / Queue(4, 0.2).capacity
 
 

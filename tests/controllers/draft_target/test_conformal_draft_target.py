@@ -543,7 +543,7 @@ def test_a_stack_file_names_a_take_over_rule(rule, kind, attributes) -> None:
     ("rule", "message"),
     [
         ("coins", "did you mean 'coin'"),
-        ("verdict", "needs threshold"),
+        ("verdict", "needs 'threshold'"),
         ({"type": "consecutive"}, "unknown take-over rule 'consecutive'"),
         ({"type": "os:getcwd"}, "no subclass of TakeOverRule"),
         ({"type": "coin", "args": {"rate": 1.5}}, "controller.args.rule.args.rate: is 1.5; it must be"),

@@ -189,14 +189,14 @@ def test_phrasings_make_branches_differ_unless_a_gate_may_undo_them():
         ({"phrasings": ["no place"]}, r"phrasings\[0\].*'no place'; give a text with one \{question\}"),
         ({"phrasings": ["{question}", "{question} {question}"]}, r"phrasings\[1\]"),
         ({"phrasings": []}, "phrasings.*give a list of texts"),
-        ({"phrasings": "{question}"}, "phrasings.*give a list of texts"),
+        ({"phrasings": "{question}"}, "phrasings: is .* must be of type Sequence"),
         ({"phrasings": None, "least_similarity": 0.5}, "least_similarity.*all branches read the prompt"),
         ({"hints": ["A", ""], "least_similarity": 0.5}, "least_similarity.*give hints, none of them empty"),
         ({"hints": None, "least_similarity": 0.5}, "least_similarity.*give hints"),
         ({"least_similarity": 1.5}, "least_similarity.*1.5"),
         (
             {"least_similarity": 0.5, "type": "controller", "controller": NativeGenerationController()},
-            "expander: .*makes no controller .*unexpected keyword argument 'least_similarity'",
+            "expander.args.least_similarity: controller takes no such argument",
         ),
     ],
 )

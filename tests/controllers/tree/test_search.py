@@ -492,8 +492,11 @@ def test_a_stack_file_says_it_as_python_does():
     [
         ({"strategy": "Beem"}, "unknown search strategy 'Beem'"),
         ({"strategy": {"type": "Beam", "args": {"width": 2, "keep": 3}}}, r"strategy.*keep"),
-        ({"strategy": {"type": "Beam", "args": {"depth": 3}}}, "strategy.*makes no Beam"),
-        ({"strategy": 3}, "give a search strategy, or the name of one"),
+        (
+            {"strategy": {"type": "Beam", "args": {"depth": 3}}},
+            r"strategy.args.depth: Beam takes no such argument \(did you mean 'max_depth'",
+        ),
+        ({"strategy": 3}, "give a search strategy, the name of one"),
         ({"scorer": "verdicts"}, "did you mean 'verdict'"),
         ({"budget": {"nodes": None}}, "has no limit"),
         ({"budget": {"token": 3}}, "budget.*give a mapping of nodes"),

@@ -36,7 +36,7 @@ class Setting(NamedTuple):
 
     def build(self) -> tuple[Rule, ProbeSchedule]:
         """Both as objects."""
-        return stopping_rules.build(self.rule), probe_schedules.build(self.schedule)
+        return stopping_rules.obtain(self.rule), probe_schedules.obtain(self.schedule)
 
 
 class Trial(NamedTuple):
@@ -105,7 +105,7 @@ def settings_to_try(chains: Sequence[RecordedChain], spacing: int) -> Iterator[S
             continue
         for args in kind.settings_to_try():
             rule = {"type": name, "args": dict(args)}
-            needs = needs_of(stopping_rules.build(rule))
+            needs = needs_of(stopping_rules.obtain(rule))
             if lacking(chains, needs) is not None:
                 continue
             schedules = schedules_to_try(spacing)

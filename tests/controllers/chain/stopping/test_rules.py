@@ -147,7 +147,7 @@ def test_a_rule_without_a_threshold_of_the_controllers_is_given_none(rule):
             r"unknown stopping rule 'majority'; known: all, any, .*, consecutive, .*, pattern, total_variation, window",
         ),
         ("windows", "did you mean 'window'"),
-        ("pattern", r"needs pattern; give \{type: pattern, args: \{...\}\}"),
+        ("pattern", r"needs 'pattern'; it accepts: .*; give \{type: pattern, args: \{...\}\}"),
         ("nowhere:rule", "cannot import 'nowhere:rule'"),
         ("os:getcwd", "'os:getcwd' is no stopping rule; name a StoppingRule, or a function .* called 'probes'"),
         ("os:removedirs", "is no stopping rule"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pytest
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.stack.signature import Arguments
+from scaffolding_ext.signature import Signature
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]
@@ -72,7 +72,7 @@ def annotated(
 
 
 def names(factory: Callable[..., Any]) -> tuple[list[str], bool]:
-    arguments = Arguments.of(factory)
+    arguments = Signature.of(factory)
     return list(arguments.parameters), arguments.takes_more
 
 
@@ -88,9 +88,9 @@ def test_what_a_class_keeps_for_itself_may_have_any_name() -> None:
 
 
 def test_a_name_for_type_checkers_alone_leaves_the_others_checked() -> None:
-    Arguments.of(annotated).check("it", {"unknown": 3, "number": 1}, "at")
+    Signature.of(annotated).check("it", {"unknown": 3, "number": 1}, "at")
     with pytest.raises(ConfigError, match=r"at.number: is 'x'"):
-        Arguments.of(annotated).check("it", {"unknown": 3, "number": "x"}, "at")
+        Signature.of(annotated).check("it", {"unknown": 3, "number": "x"}, "at")
 
 
 def test_functions_and_classes_without_a_constructor_have_names_too() -> None:
@@ -122,7 +122,7 @@ def test_functions_and_classes_without_a_constructor_have_names_too() -> None:
     ids=str,
 )
 def test_a_value_of_the_annotations_type_goes(args: dict[str, Any]) -> None:
-    Arguments.of(annotated).check("it", args, "at")
+    Signature.of(annotated).check("it", args, "at")
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def test_a_value_of_the_annotations_type_goes(args: dict[str, Any]) -> None:
 def test_another_value_is_refused_with_key_and_type(args: dict[str, Any], expected: str) -> None:
     [(key, value)] = args.items()
     with pytest.raises(ConfigError) as caught:
-        Arguments.of(annotated).check("it", args, "at")
+        Signature.of(annotated).check("it", args, "at")
     assert str(caught.value).replace('"', "'") == f"at.{key}: is {value!r}; it must be of type {expected}"
 
 
 def built(factory: Callable[..., Any], args: dict[str, Any]) -> Any:
     """What a stack does with a factory."""
-    accepted = Arguments.of(factory)
+    accepted = Signature.of(factory)
     accepted.check("it", args, "at")
     try:
         return factory(**args)
@@ -167,11 +167,11 @@ def test_unknown_and_missing_names_are_told_with_those_of_the_bases() -> None:
     with pytest.raises(ConfigError, match=r"at.third: is 'x'"):
         built(Passing, {"own": True, "first": 1, "third": "x"})
     with pytest.raises(ConfigError, match=r"at: it needs 'own'.*accepts: own, first"):
-        Arguments.of(Passing).check("it", {"first": 1}, "at")
+        Signature.of(Passing).check("it", {"first": 1}, "at")
     with pytest.raises(ConfigError, match=r"at.thrid: .*did you mean 'third'.*accepts: first, second, third"):
-        Arguments.of(Silent).check("it", {"first": 1, "thrid": 1.0}, "at")
+        Signature.of(Silent).check("it", {"first": 1, "thrid": 1.0}, "at")
 
 
 def test_another_error_of_a_constructor_is_its_own() -> None:
-    accepted = Arguments.of(Passing)
+    accepted = Signature.of(Passing)
     assert accepted.explained("it", {"own": True, "first": 1}, "at", TypeError("unhashable type: 'list'")) is None

@@ -1,4 +1,4 @@
-"""The arguments of a class in a stack file: read from its signature, and checked against what the file gives."""
+"""What a class takes: read from its signature, and checked against the plain values that a user gives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Parameter(NamedTuple):
         return self.annotation if isinstance(self.annotation, str) else inspect.formatannotation(self.annotation)
 
 
-class Arguments(NamedTuple):
+class Signature(NamedTuple):
     """What a factory takes by keyword.
 
     A class that takes `**kwargs` may use them itself or pass them to its bases. Its signature does not say which, so
@@ -48,16 +48,14 @@ class Arguments(NamedTuple):
         parameters: The named arguments; for a class that takes `**kwargs`, the arguments of its bases after its own.
         required: Its own arguments without a default. (A class may itself give its bases what they need.)
         takes_more: Whether it takes other names, too.
-        renamed: By its old name, the new one of an argument that the constructor takes under both.
     """
 
     parameters: Mapping[str, Parameter]
     required: tuple[str, ...]
     takes_more: bool
-    renamed: Mapping[str, str] = types.MappingProxyType({})
 
     @classmethod
-    def of(cls, factory: Callable[..., Any]) -> Arguments:
+    def of(cls, factory: Callable[..., Any]) -> Signature:
         """Read them from a class, a function, or anything else that can be called."""
         try:
             constructors = _constructors(factory) or [(inspect.signature(factory), factory)]
@@ -65,17 +63,15 @@ class Arguments(NamedTuple):
             return cls({}, (), True)
         parameters: dict[str, Parameter] = {}
         required: list[str] = []
-        renamed: dict[str, str] = {}
         for number, (signature, source) in enumerate(constructors):
             namespace = getattr(inspect.unwrap(source), "__globals__", None) or _module_names(source)
-            renamed |= {old: told.new for old, told in getattr(source, "renamed_arguments", {}).items()}
             for name, parameter in signature.parameters.items():
                 if parameter.kind in _NAMED and name not in parameters:
                     parameters[name] = Parameter(parameter.default, parameter.annotation, namespace)
                     required += [name] if number == 0 and parameter.default is _EMPTY else []
             if not _takes_more(signature):
                 break
-        return cls(parameters, tuple(required), _takes_more(constructors[0][0]), renamed)
+        return cls(parameters, tuple(required), _takes_more(constructors[0][0]))
 
     def check(self, name: str, args: Mapping[str, Any], path: str) -> None:
         """Check the arguments that a stack file gives to the factory of that name.
@@ -88,7 +84,6 @@ class Arguments(NamedTuple):
         Raises:
             ConfigError: A name is unknown, a required one is missing, or a plain value is not of its annotation's type.
         """
-        args = {self.renamed.get(key, key) if key not in self.parameters else key: value for key, value in args.items()}
         unknown = [] if self.takes_more else [key for key in args if key not in self.parameters]
         if unknown:
             raise self._unknown(name, unknown[0], path)
@@ -122,7 +117,11 @@ class Arguments(NamedTuple):
         return ConfigError(f"{name} takes no such argument{hint}; it accepts: {self._accepted}", f"{path}.{key}")
 
     def _missing(self, name: str, keys: Iterable[str], path: str) -> ConfigError:
-        return ConfigError(f"{name} needs {', '.join(map(repr, keys))}; it accepts: {self._accepted}", path)
+        return ConfigError(
+            f"{name} needs {', '.join(map(repr, keys))}; it accepts: {self._accepted}; give "
+            f"{{type: {name}, args: {{...}}}}",
+            path,
+        )
 
     @property
     def _accepted(self) -> str:
