@@ -70,6 +70,19 @@ def as_json(value: Any) -> Any:
     return sorted(value, key=str) if isinstance(value, set | frozenset) else str(value)
 
 
+def json_text(value: Any, **options: Any) -> str:
+    """A value as JSON that every reader takes: numbers that are not finite are null.
+
+    Args:
+        value: It may hold what `as_json` reads.
+        options: Of `json.dumps`.
+    """
+    try:
+        return json.dumps(value, default=as_json, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(plain(json.loads(json.dumps(value, default=as_json))), **options)
+
+
 def parse_json(text: str) -> Any:
     """What a JSON text says.
 

@@ -1,4 +1,4 @@
-"""An evaluation on two Ray actors of which one is killed: the same records as in one process, each once."""
+"""An evaluation on Ray actors of which one is killed, or is gone for good: the records of one process, each once."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ async def before(task):
     line = f"{os.getpid()} {task.input_str.split()[-1]}\\n"
     os.write(os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), line.encode())
     await asyncio.sleep(0.01)
-    if os.path.exists("kill") and task.input_str.endswith(" 17"):
-        os.unlink("kill")
-        os.kill(os.getpid(), signal.SIGKILL)
+    for order in ("kill", "kill for good"):
+        if os.path.exists(order) and task.input_str.endswith(" 17"):
+            os.rename(order, order + "ed")
+            os.kill(os.getpid(), signal.SIGKILL)
 
 class Logged(ScriptedWorker):
     def __init__(self):
+        if os.path.exists("kill for gooded"):
+            raise MemoryError("no room for the model")
         super().__init__(lambda task: f"It is \\\\boxed{{{task.input_str.split()[-1]}}}.", before=before)
 """
 
@@ -73,12 +76,27 @@ def test_a_killed_actor_costs_only_what_it_had_in_flight(folder: Path) -> None:
     (folder / "kill").touch()
     actors = ["--engine", "ray", "--num_actors", "2", "--output_path", "ray"]
     run_eval(folder, *actors, "--limit", "30")
-    assert not (folder / "kill").exists()
+    assert (folder / "killed").exists()
     begun = [line.split() for line in (folder / "log").read_text().splitlines()]
     times = Counter(number for _, number in begun)
     assert times["17"] == 2
     assert sum(times.values()) <= 30 + PARALLEL  # what was in flight with it is repeated, and nothing else
     assert len({pid for pid, _ in begun}) == 3  # two actors, and the one that took the place of the killed
     summary = json.loads(run_eval(folder, *actors, "--resume", "--json"))["summary"]
+    assert (summary["num_failed"], summary["num_correct"]) == (0, NUM_SAMPLES // 2)
+    assert outcomes(folder / "ray" / "samples.jsonl") == outcomes(folder / "local" / "samples.jsonl")
+
+
+def test_an_actor_that_is_gone_for_good_loses_nothing_and_repeats_nothing(folder: Path) -> None:
+    run_eval(folder, "--output_path", "local")
+    (folder / "log").unlink()
+    (folder / "kill for good").touch()
+    summary = json.loads(run_eval(folder, "--engine", "ray", "--num_actors", "3", "--output_path", "ray", "--json"))[
+        "summary"
+    ]
+    assert (folder / "kill for gooded").exists()
+    begun = [line.split() for line in (folder / "log").read_text().splitlines()]
+    assert len({pid for pid, _ in begun}) == 3
+    assert len(begun) <= NUM_SAMPLES + PARALLEL  # what was in flight with it is repeated, and nothing else
     assert (summary["num_failed"], summary["num_correct"]) == (0, NUM_SAMPLES // 2)
     assert outcomes(folder / "ray" / "samples.jsonl") == outcomes(folder / "local" / "samples.jsonl")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from scaffolding_ext.documents import write_text
+from scaffolding_ext.documents import json_text, write_text
 from scaffolding_ext.evaluation.compare.compared import KeptSample
 from scaffolding_ext.evaluation.run.records import Record
 
@@ -81,7 +80,7 @@ def write_chrome_trace(path: str | os.PathLike[str], names: Sequence[str], sampl
         OutputError: It cannot be written.
     """
     document = {"traceEvents": list(_events(names, samples)), "displayTimeUnit": "ms"}
-    write_text(path, json.dumps(document))
+    write_text(path, json_text(document))
 
 
 def _events(names: Sequence[str], samples: Sequence[KeptSample]) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""An evaluation over a Ray cluster, one stack an actor. An actor that dies costs only the time of what it had begun."""
+"""An evaluation over a Ray cluster, one stack an actor. An actor that dies costs the time of its jobs in flight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from scaffolding_ext.evaluation.run.engine import Engine, Job, failed_record
 from scaffolding_ext.evaluation.run.records import Record
 
 MakeEngine = Callable[[], AbstractContextManager[Engine]]
-_MAX_RETRIES = 3  # of a job whose actor died; a sample that kills each of its actors ends with an error
+_MAX_RETRIES = 3  # of a job whose actor died; a job that ends each of its processes fails
+_MAX_RESTARTS = 20  # of an actor: one that never gets so far as to load its model is gone
 _MAX_CONCURRENCY = 100_000  # calls in an actor; the engine says how many jobs there are at once
 _CLOSE_SECONDS = 30.0  # that stacks may take to shut down at the end
 
@@ -48,7 +49,8 @@ class StackActor:
 class RayEngine:
     """Runs jobs on actors, each on the one that has the fewest.
 
-    Ray starts an actor that died again, and runs its jobs in flight again, with the seeds that they had.
+    Ray restarts an actor that died, and runs its jobs in flight again with the seeds that they had. An actor whose
+    restart fails leaves the pool, and its jobs go to other actors.
 
     Args:
         ray: The library.
@@ -59,24 +61,67 @@ class RayEngine:
     def __init__(self, ray: Any, actors: list[Any], size: int) -> None:
         self.max_parallel_requests = len(actors) * size
         self._ray = ray
-        self._actors = actors
-        self._num_jobs = [0] * len(actors)
+        self._size = size
+        self._num_jobs = dict.fromkeys(actors, 0)
+        self._freed = asyncio.Condition()
+        self._last_error: Exception | None = None
 
     async def run(self, job: Job) -> Record:
-        """As `Engine`; cancelling it cancels the request."""
-        number = min(range(len(self._actors)), key=self._num_jobs.__getitem__)
-        self._num_jobs[number] += 1
-        running = self._actors[number].run.remote(job)
+        """Run a job; cancelling it cancels the request.
+
+        A job fails where it has ended its process several times, or has lost several actors for good.
+
+        Raises:
+            EngineError: No actor is left.
+        """
+        for _ in range(1 + _MAX_RETRIES):
+            actor = await self._allocated()
+            running = actor.run.remote(job)
+            try:
+                record: Record = await running
+            except asyncio.CancelledError:
+                self._ray.cancel(running)
+                raise
+            except self._ray.exceptions.RayActorError as error:
+                self._last_error = error
+                if not await self._is_gone(actor):
+                    break
+            else:
+                return record
+            finally:
+                await self._free(actor)
+        assert self._last_error is not None
+        return failed_record(job, self._last_error)
+
+    async def _allocated(self) -> Any:
+        """The actor with the fewest jobs, once it has room for one more."""
+        async with self._freed:
+            while True:
+                if not self._num_jobs:
+                    raise EngineError(
+                        f"no actor is left: each died and could not be restarted, the last with: {self._last_error}; "
+                        "what was answered is kept, and --resume runs the rest"
+                    )
+                actor = min(self._num_jobs, key=self._num_jobs.__getitem__)
+                if self._num_jobs[actor] < self._size:
+                    self._num_jobs[actor] += 1
+                    return actor
+                await self._freed.wait()
+
+    async def _free(self, actor: Any) -> None:
+        async with self._freed:
+            if actor in self._num_jobs:
+                self._num_jobs[actor] -= 1
+            self._freed.notify_all()
+
+    async def _is_gone(self, actor: Any) -> bool:
+        """Whether an actor will not come back; then it is out of the pool."""
         try:
-            record: Record = await running
-        except asyncio.CancelledError:
-            self._ray.cancel(running)
-            raise
-        except self._ray.exceptions.RayActorError as error:
-            return failed_record(job, error)
-        finally:
-            self._num_jobs[number] -= 1
-        return record
+            await actor.size.remote()
+        except self._ray.exceptions.RayActorError:
+            self._num_jobs.pop(actor, None)
+            return True
+        return False
 
 
 @contextmanager
@@ -90,7 +135,7 @@ def ray_engine(make_engine: MakeEngine, num_actors: int, gpus_per_actor: float |
 
     Raises:
         MissingDependencyError: Ray is not installed.
-        EngineError: An actor could not be started, or the cluster has no room for it.
+        EngineError: An actor could not be started.
     """
     try:
         import ray
@@ -103,8 +148,10 @@ def ray_engine(make_engine: MakeEngine, num_actors: int, gpus_per_actor: float |
         if gpus_per_actor is None:
             share = ray.cluster_resources().get("GPU", 0.0) / num_actors
             gpus_per_actor = float(int(share)) if share >= 1 else share
-        options = {"num_gpus": gpus_per_actor, "max_restarts": -1, "max_task_retries": _MAX_RETRIES}
-        remote = ray.remote(StackActor).options(**options, max_concurrency=_MAX_CONCURRENCY)
+        options = {"max_restarts": _MAX_RESTARTS, "max_task_retries": _MAX_RETRIES, "max_concurrency": _MAX_CONCURRENCY}
+        # Cores are shared: with one reserved for each, actors beyond the cluster's cores would wait forever.
+        placement = {"num_gpus": gpus_per_actor, "num_cpus": 0, "scheduling_strategy": "SPREAD"}
+        remote = ray.remote(StackActor).options(**options, **placement)
         actors = [remote.remote(make_engine, os.getcwd()) for _ in range(num_actors)]
         try:
             sizes = ray.get([actor.size.remote() for actor in actors])

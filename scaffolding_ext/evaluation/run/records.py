@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 import warnings
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaffolding_ext.documents import as_json
+from scaffolding_ext.documents import json_text
 from scaffolding_ext.errors import DatasetError, OutputError
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 
@@ -111,7 +110,7 @@ def record_writer(
 
         def write(record: Record) -> None:
             nonlocal synced
-            line = memoryview((json.dumps(record.to_json(), default=as_json) + "\n").encode())
+            line = memoryview((json_text(record.to_json()) + "\n").encode())
             end = file.tell()
             try:
                 while line:
@@ -120,7 +119,7 @@ def record_writer(
                     os.fsync(file.fileno())
                     synced = clock()
             except OSError as error:
-                file.truncate(end)  # a full disk takes a part of it first
+                file.seek(file.truncate(end))  # a full disk takes a part of it first
                 raise OutputError(f"cannot write to {os.fspath(path)}: {error}; the records before are kept") from error
 
         yield write

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scaffolding_ext import __version__
-from scaffolding_ext.documents import as_json, write_text
+from scaffolding_ext.documents import json_text, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
 from scaffolding_ext.evaluation.run.engine import Engine, Job, LocalEngine
@@ -223,7 +223,7 @@ class Session:
         else:
             votes = self._budget.votes()
             if self._folder is not None:
-                lines = (json.dumps(vote.to_json(), default=as_json) + "\n" for vote in votes)
+                lines = (json_text(vote.to_json()) + "\n" for vote in votes)
                 write_text(self._folder / VOTES, "".join(lines))
             summary = summarize(votes, calibration_cost, price=price)
         document = self.document() | {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_sampl
 from scaffolding_ext.evaluation.report.html_report.charts import distribution_chart, frontier_chart
 from scaffolding_ext.evaluation.report.html_report.page import rendered
 from scaffolding_ext.evaluation.report.html_report.trees import trees_of
-from scaffolding_ext.evaluation.report.timeline import Step
+from scaffolding_ext.evaluation.report.timeline import Step, write_chrome_trace
 
 STACK = "controller: {{type: Controller, args: {{threshold: {}}}}}\n"
 HOSTILE = '</script><script>alert("x")</script>&amp;'
@@ -63,6 +64,24 @@ def test_nothing_is_loaded_from_elsewhere_and_no_text_leaves_its_script(text: st
     details: dict[str, Any] = json.loads(page.scripts["s0"])
     assert details["runs"][1]["output"] == HOSTILE
     assert details["runs"][1]["steps"][0] == ["main", 0.0, 0.1, "probe", {"position": 64, "answer": HOSTILE}]
+
+
+def test_a_number_that_is_not_finite_is_null_in_its_data(write_run: Callable[..., Path], tmp_path: Path) -> None:
+    trace = [{"event": "probe", "branch": [], "seconds": 0.1, "confidence": math.nan, "scores": [1.0, -math.inf]}]
+    folders = [write_run(name, [(f"q{n}", 1, 9, {"trace": trace}) for n in range(3)]) for name in ("a", "b")]
+    for folder in folders:  # as an older version wrote them
+        samples = folder / "samples.jsonl"
+        samples.write_text(samples.read_text().replace('null, "scores": [1.0, null', 'NaN, "scores": [1.0, -Infinity'))
+        assert "NaN" in samples.read_text()
+    compared = compare_runs(folders)
+    kept = kept_samples(compared.runs, 3)
+    write_chrome_trace(tmp_path / "trace.json", ["a", "b"], kept)
+    json.loads((tmp_path / "trace.json").read_text(), parse_constant=pytest.fail)
+    page = Page(rendered(compared, kept))
+    for text in page.scripts.values():
+        json.loads(text, parse_constant=pytest.fail)
+    figures = json.loads(page.scripts["s0"])["runs"][0]["steps"][0][4]
+    assert figures == {"confidence": None, "scores": [1.0, None]}
 
 
 def test_it_holds_tables_charts_and_the_interpolated_saving(text: str) -> None:

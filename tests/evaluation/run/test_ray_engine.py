@@ -1,4 +1,4 @@
-"""Actors take turns, and one that dies for good leaves a record; `tests/integration/test_ray.py` has real ones."""
+"""Actors take turns, and one that is gone for good leaves the pool; `tests/integration/test_ray.py` has real ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.errors import ConfigError, MissingDependencyError
+from scaffolding_ext.errors import ConfigError, EngineError, MissingDependencyError
 from scaffolding_ext.evaluation.run.datasets import Sample
 from scaffolding_ext.evaluation.run.engine import Job, failed_record
 from scaffolding_ext.evaluation.run.ray_engine import RayEngine, ray_engine
@@ -25,24 +25,46 @@ class DeadError(Exception):
     """As Ray's own."""
 
 
+class Actor:
+    """Stands for the handle of an actor; its jobs end when they are told to."""
+
+    def __init__(self, number: int, cluster: Cluster) -> None:
+        self.is_gone = False
+        self._number, self._cluster = number, cluster
+        self.run, self.size = SimpleNamespace(remote=self._take), SimpleNamespace(remote=self._tell)
+
+    def _take(self, job: Job) -> asyncio.Future[Any]:
+        ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._cluster.jobs.append((self._number, ended))
+        self._cluster.is_given.set()
+        if self.is_gone:
+            ended.set_exception(DeadError("cannot be restarted"))
+        return ended
+
+    async def _tell(self) -> int:
+        if self.is_gone:
+            raise DeadError("cannot be restarted")
+        return 1
+
+
 class Cluster:
-    """Stands for Ray: actors whose jobs end when they are told to."""
+    """Stands for Ray."""
 
     def __init__(self, num_actors: int) -> None:
         self.exceptions = SimpleNamespace(RayActorError=DeadError)
         self.jobs: list[tuple[int, asyncio.Future[Any]]] = []
         self.cancelled: list[Any] = []
-        self.actors = [SimpleNamespace(run=SimpleNamespace(remote=self._taker(number))) for number in range(num_actors)]
-
-    def _taker(self, number: int) -> Any:
-        def take(job: Job) -> asyncio.Future[Any]:
-            self.jobs.append((number, asyncio.get_running_loop().create_future()))
-            return self.jobs[-1][1]
-
-        return take
+        self.is_given = asyncio.Event()
+        self.actors = [Actor(number, self) for number in range(num_actors)]
 
     def cancel(self, job: Any) -> None:
         self.cancelled.append(job)
+
+    async def taken(self, num_jobs: int) -> None:
+        """Wait until the actors were given so many jobs, in all."""
+        while len(self.jobs) < num_jobs:
+            self.is_given.clear()
+            await self.is_given.wait()
 
 
 async def begun(engine: RayEngine, num_jobs: int) -> list[asyncio.Task[Any]]:
@@ -86,6 +108,60 @@ def test_a_sample_that_kills_its_actors_has_a_record() -> None:
         assert record.error.message == "died again"
 
     asyncio.run(scenario())
+
+
+def test_an_actor_that_is_gone_leaves_the_pool_and_its_jobs_go_to_another() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(2)
+        engine = RayEngine(cluster, cluster.actors, 2)
+        tasks = await begun(engine, 4)
+        assert [number for number, _ in cluster.jobs] == [0, 1, 0, 1]
+        cluster.actors[0].is_gone = True
+        for number in (0, 2):
+            cluster.jobs[number][1].set_exception(DeadError("killed"))
+        for number in (1, 3):
+            cluster.jobs[number][1].set_result(f"of {number}")
+        await cluster.taken(6)
+        assert [number for number, _ in cluster.jobs[4:]] == [1, 1]
+        waits = await begun(engine, 1)
+        for number in (4, 5):
+            cluster.jobs[number][1].set_result(f"of {number}")
+        assert sorted([await task for task in tasks]) == ["of 1", "of 3", "of 4", "of 5"]
+        await cluster.taken(7)
+        assert cluster.jobs[6][0] == 1
+        cluster.jobs[6][1].set_result("last")
+        assert await waits[0] == "last"
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_run_ends_where_no_actor_is_left() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(2)
+        for actor in cluster.actors:
+            actor.is_gone = True
+        with pytest.raises(EngineError, match=r"no actor is left: .* the last with: cannot be restarted; .* --resume"):
+            await RayEngine(cluster, cluster.actors, 1).run(JOB)
+        assert [number for number, _ in cluster.jobs] == [0, 1]
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_job_that_loses_several_actors_for_good_does_not_lose_them_all() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(6)
+        engine = RayEngine(cluster, cluster.actors, 1)
+        for actor in cluster.actors[:4]:
+            actor.is_gone = True
+        record = await engine.run(JOB)
+        assert record.error is not None
+        assert record.error.type == "DeadError"
+        (task,) = await begun(engine, 1)
+        await cluster.taken(5)
+        cluster.jobs[-1][1].set_result("record")
+        assert await task == "record"
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_ray_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

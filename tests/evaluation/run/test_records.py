@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -97,14 +98,18 @@ from pathlib import Path
 from scaffolding_ext.errors import OutputError
 from scaffolding_ext.evaluation.run.records import Record, read_records, record_writer
 record = Record.from_json(__import__("json").loads(sys.argv[2]))
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
 with record_writer(sys.argv[1]) as write:
     write(record)
-    try:
-        write(record)
-    except OutputError as error:
-        print(error)
-print(read_records(sys.argv[1]) == [record])
+    for _ in range(2):
+        try:
+            write(record)
+        except OutputError as error:
+            print(error)
+    print(read_records(sys.argv[1]) == [record])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    write(record)
+print(read_records(sys.argv[1]) == [record, record])
 """
 
 
@@ -113,11 +118,13 @@ def test_a_full_disk_is_an_error_and_leaves_whole_records(tmp_path: Path) -> Non
     text = json.dumps(make().to_json())
     command = [sys.executable, "-c", FULL_DISK, str(path), text, str(len(text) * 3 // 2)]  # room for one and a half
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    error, readable = done.stdout.splitlines()
-    assert error.startswith(f"cannot write to {path}: ")
-    assert error.endswith("; the records before are kept")
-    assert readable == "True"
-    assert path.read_text() == text + "\n"
+    *errors, readable, goes_on = done.stdout.splitlines()
+    assert len(errors) == 2
+    for error in errors:
+        assert error.startswith(f"cannot write to {path}: ")
+        assert error.endswith("; the records before are kept")
+    assert (readable, goes_on) == ("True", "True")
+    assert path.read_text() == 2 * (text + "\n")
 
 
 def test_records_of_older_runs_have_no_prompt() -> None:
@@ -174,3 +181,11 @@ def test_a_trace_may_hold_numbers_and_arrays_of_numpy(tmp_path: Path) -> None:
         write(make(trace=trace))
     (record,) = read_records(tmp_path / "samples.jsonl")
     assert record.trace == [{"event": "stop", "confidence": 0.5, "scores": [0, 1, 2], "seen": ["a"], "path": "x"}]
+
+
+def test_a_number_that_is_not_finite_is_null(tmp_path: Path) -> None:
+    with record_writer(tmp_path / "samples.jsonl") as write:
+        write(make(trace=[{"event": "stop", "confidence": math.nan, "scores": np.array([1.0, -np.inf])}]))
+    text = (tmp_path / "samples.jsonl").read_text()
+    (event,) = json.loads(text, parse_constant=pytest.fail)["trace"]
+    assert event == {"event": "stop", "confidence": None, "scores": [1.0, None]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scaffolding_ext import __version__
-from scaffolding_ext.documents import write_text
+from scaffolding_ext.documents import json_text, write_text
 from scaffolding_ext.evaluation.compare.compared import Compared, KeptSample
 from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, Run
 from scaffolding_ext.evaluation.report import report as tables
@@ -155,5 +154,5 @@ def _json(value: Any) -> Any:
     """JSON that cannot end the script that it stands in."""
     from markupsafe import Markup
 
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    text = json_text(value, separators=(",", ":"), ensure_ascii=False)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
