@@ -128,7 +128,7 @@ setup(
         "scaffolding_ext": ["py.typed"],
         "scaffolding_ext.configs": ["*.yaml", "*.json", "models/*.yaml"],
         "scaffolding_ext.evaluation.run": ["*.json"],
-        "scaffolding_ext.evaluation.report.html_report": ["templates/*"],
+        "scaffolding_ext.evaluation.report": ["templates/*"],
         "scaffolding_ext.workers.huggingface": ["*.c", "*.h", "*.pyi"],
         "scaffolding_ext.tinylm": ["weights/*/*"],
     },

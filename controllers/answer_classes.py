@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scaffolding_ext.answers.classes import AnswerClasses, Grouping, Pair
-from scaffolding_ext.answers.verdict import Verdict
+from scaffolding_ext.answers.comparison import Verdict
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import ControllerGenerator

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from scaffolding_ext import require
 from scaffolding_ext.answers.classes import AnswerClasses
+from scaffolding_ext.answers.comparison import Verdict
 from scaffolding_ext.answers.equality import Equality
 from scaffolding_ext.answers.semantic import Embed, group_by_meaning, sentence_embedder
-from scaffolding_ext.answers.verdict import Verdict
 from scaffolding_ext.protocol import TaskStatus
 from scaffolding_ext.protocol.tasks import CompareTask, MeaningTask
 from scaffolding_ext.protocol.worker import BaseWorker

@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
 from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.tinylm.grammar import KINDS
 
 PLAN, BY_CHANCE = "plan", "plan, types by chance"
@@ -60,7 +60,7 @@ class Server:
     def __init__(self, worker: HuggingFaceWorker, prompting: Prompting, places: int, seed: int) -> None:
         self._worker, self._prompting, self._places, self._seed = worker, prompting, places, seed
 
-    def serve(self, demand: Demand, budgets: Budgets, samples: Sequence[Sample], arrivals: Floats) -> Served:
+    def serve(self, demand: Demand, budgets: Budgets, samples: Sequence[Example], arrivals: Floats) -> Served:
         """Serve arrivals, a budget for each of the demand's types."""
         plan = PlannedBudgets(demand, dict(zip(demand.names, budgets, strict=True)), 0, "")
         forcing = BudgetForcingController(max(budgets), max_answer_tokens=ANSWER_TOKENS, sampling_params=DRAWN)

@@ -18,7 +18,7 @@ from scaffolding_ext.cli.main import main as scaffolding_ext
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.evaluation.calibrate.budget_sweep import Swept
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.tinylm.grammar import KINDS
 
 BUDGETS = (0, 32, 64, 96, 128, 192, 256, 384)
@@ -28,13 +28,13 @@ ANSWER_TOKENS = 32
 DRAWN = {"temperature": 0.7}
 
 
-def questions(number: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Sample]:
+def questions(number: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Example]:
     """So many of each kind, the kinds in turn."""
     drawn = [load_dataset("tinylm:held_out", num_samples=number, seed=seed, kind=kind) for kind in kinds]
     return [sample._replace(id=f"{sample.id}-{sample.kind}") for turn in zip(*drawn, strict=True) for sample in turn]
 
 
-def sweep(store: Path, model: str, samples: Sequence[Sample]) -> list[Path]:
+def sweep(store: Path, model: str, samples: Sequence[Example]) -> list[Path]:
     """Run `scaffolding-ext eval` at every budget, into a folder each; what is there stays."""
     store.mkdir(parents=True, exist_ok=True)
     data = store / "swept.jsonl"

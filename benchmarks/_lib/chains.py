@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from benchmarks._lib.lab import Lab
 from scaffolding_ext.answers import extract, up_to_brace
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.seeds import derive_seed
@@ -39,7 +39,7 @@ class Chain(NamedTuple):
         beliefs: The answers that it states while thinking, in order, where they change.
     """
 
-    sample: Sample
+    sample: Example
     prompt_ids: list[int]
     ids: list[int]
     text: str
@@ -72,7 +72,7 @@ class Author:
         self._lab, self._tag = lab, tag
         self._ids = lab.prompting.encode
 
-    def chains(self, samples: Sequence[Sample], seed: int, first_epoch: int, num_epochs: int) -> list[Chain]:
+    def chains(self, samples: Sequence[Example], seed: int, first_epoch: int, num_epochs: int) -> list[Chain]:
         """`num_epochs` chains a question, those of one question side by side."""
         pairs = [(sample, epoch) for sample in samples for epoch in range(first_epoch, first_epoch + num_epochs)]
         tasks = []
@@ -105,7 +105,7 @@ class Author:
         tasks = [ScoreTask(input_tokens=chain.prompt_ids, continuation_tokens=chain.ids) for chain in chains]
         return [sum(t.logprobs or ()) / len(t.logprobs or (1,)) for t in self._lab.ask(self._tag, tasks)]
 
-    def _chain(self, sample: Sample, task: GenerationTask) -> Chain:
+    def _chain(self, sample: Example, task: GenerationTask) -> Chain:
         text, ids = task.output_str or "", list(task.output_tokens or ())
         thinking, _, reply = text.partition("</think>")
         beliefs = [

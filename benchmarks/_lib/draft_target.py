@@ -20,7 +20,7 @@ from scaffolding_ext.controllers.draft_target.conformal_draft_target import Conf
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule, Coverage
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.controllers.vote.voting import vote
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -145,7 +145,7 @@ def answered(
     lab: Lab,
     name: str,
     made: Controller,
-    samples: Sequence[Sample],
+    samples: Sequence[Example],
     workers: Mapping[str, Worker] | None = None,
     at_once: int = AT_ONCE,
 ) -> list[Answered]:
@@ -159,7 +159,7 @@ def answered(
 
 
 def greedy_chains(
-    lab: Lab, name: str, tag: str, params: Mapping[str, Any], samples: Sequence[Sample]
+    lab: Lab, name: str, tag: str, params: Mapping[str, Any], samples: Sequence[Example]
 ) -> list[GreedyChain]:
     """One chain of one of the engines a question, without any vote."""
 
@@ -183,7 +183,7 @@ def calibrated(
     lab: Lab,
     name: str,
     made: ConformalDraftTargetController,
-    samples: Sequence[Sample],
+    samples: Sequence[Example],
     num_turns: int | None = None,
 ) -> Calibrated:
     """Calibration chains on the questions, whose seeds are not those of the answers."""

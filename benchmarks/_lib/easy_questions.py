@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask
 
@@ -324,11 +324,11 @@ class Exam(NamedTuple):
     examples: Sequence[Question]
     questions: Sequence[Question]
 
-    def samples(self, prompting: Prompting, *, with_examples: bool = True) -> list[Sample]:
+    def samples(self, prompting: Prompting, *, with_examples: bool = True) -> list[Example]:
         """The questions as the model reads them: behind the examples as turns of a conversation, or alone."""
         examples = self.examples if with_examples else ()
         return [
-            Sample(f"{self.task} {number}", _prompt(prompting, examples, question), question.answer, self.task)
+            Example(f"{self.task} {number}", _prompt(prompting, examples, question), question.answer, self.task)
             for number, question in enumerate(self.questions)
         ]
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from benchmarks._lib.lab import Lab
 from scaffolding_ext.answers import extract
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import BranchTask
 from scaffolding_ext.protocol.lowering import prefixes_of
@@ -147,7 +147,7 @@ class Phraser:
         self._max_tokens = max_tokens
         self._ending = ending
 
-    def rows(self, samples: Sequence[Sample], first: int = 0) -> list[Row]:
+    def rows(self, samples: Sequence[Example], first: int = 0) -> list[Row]:
         """Every template of each question.
 
         Args:
@@ -253,7 +253,7 @@ class Phraser:
         return cosine, 2 * (Counter(ids) & Counter(others)).total() / (len(ids) + len(others))
 
 
-def shuffled(samples: Sequence[Sample], num: int, seed: int) -> list[Sample]:
+def shuffled(samples: Sequence[Example], num: int, seed: int) -> list[Example]:
     """So many of the questions that hold no drawing, which a model would have to read as code."""
     plain = [sample for sample in samples if "[asy]" not in sample.prompt]
     return random.Random(seed).sample(plain, min(num, len(plain)))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scaffolding_ext import load_config
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, read_chains, recording_stack
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES, claimed
 from scaffolding_ext.evaluation.run.session import Session
 from scaffolding_ext.stack.config import StackConfig
@@ -71,7 +71,7 @@ def record_chains(
     return recorded(folder, config, samples)
 
 
-def recorded(folder: Path, config: StackConfig, samples: Sequence[Sample]) -> list[RecordedChain]:
+def recorded(folder: Path, config: StackConfig, samples: Sequence[Example]) -> list[RecordedChain]:
     """Chains of a stack that records them; from the folder where they were recorded before.
 
     Args:

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from benchmarks._lib.report import Report
 from scaffolding_ext import load_stack
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, record_writer
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES
 from scaffolding_ext.evaluation.run.runner import evaluate
@@ -90,7 +90,7 @@ class Tally(NamedTuple):
 
 
 def run_stack(
-    name: str, stack: str | Mapping[str, Any], samples: Sequence[Sample], bars: Progress, overrides: Sequence[str] = ()
+    name: str, stack: str | Mapping[str, Any], samples: Sequence[Example], bars: Progress, overrides: Sequence[str] = ()
 ) -> Run:
     """Run a stack on the samples."""
     bar = bars.add_task(name, total=len(samples))
@@ -105,7 +105,7 @@ def run_stack(
 
 
 def side_by_side(
-    samples: Sequence[Sample],
+    samples: Sequence[Example],
     bars: Progress,
     *,
     seed: int,
@@ -132,7 +132,7 @@ def side_by_side(
     temperature = 0.0 if greedy else TEMPERATURE
     shared = (f"seed={seed}", f"workers.generation.args.model={model}")
 
-    def run(name: str, block: Sequence[Sample], budget: int) -> Run:
+    def run(name: str, block: Sequence[Example], budget: int) -> Run:
         config, bound = STACKS[name]
         sampling = f"controller.args.sampling_params.temperature={temperature}"
         return run_stack(name + suffix, config, block, bars, (*shared, sampling, f"{bound}={budget}"))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
-from scaffolding_ext.evaluation.run.rows import Sample
+from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.host.llm import ScaffoldingLlm
 
@@ -32,10 +32,10 @@ def poisson(arrival_rate: float, seconds: float, rng: np.random.Generator) -> Fl
     return np.sort(rng.uniform(0, seconds, number))
 
 
-def serve(llm: ScaffoldingLlm, questions: Sequence[Sample], arrivals: Floats) -> Served:
+def serve(llm: ScaffoldingLlm, questions: Sequence[Example], arrivals: Floats) -> Served:
     """Ask each question when it arrives, and wait for all answers; each is asked as of its `kind`."""
 
-    async def ask(sample: Sample, at: float, origin: float) -> tuple[float, float]:
+    async def ask(sample: Example, at: float, origin: float) -> tuple[float, float]:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(origin + at - loop.time())
         result = llm.generate_async(sample.prompt, sample_id=sample.id, task_type=sample.kind)

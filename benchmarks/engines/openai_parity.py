@@ -25,7 +25,7 @@ from scaffolding_ext import (
     ScaffoldingLlm,
 )
 from scaffolding_ext.controllers.chain import AnswerProbe, ProbeSchedule
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.protocol.notes import Purpose
 from tests.servers.openai_server import OpenAIServer
@@ -63,14 +63,14 @@ def stacks() -> dict[str, Controller]:
     return {"plain": plain, "DynasorCoT": dynasor, "vote of 4": MajorityVoteController(plain, 4, allocation=None)}
 
 
-def run(controller: Controller, worker: Worker, samples: Sequence[Sample], seed: int, label: str) -> list[Outcome]:
+def run(controller: Controller, worker: Worker, samples: Sequence[Example], seed: int, label: str) -> list[Outcome]:
     """All samples on one worker."""
 
     async def ask_all(llm: ScaffoldingLlm) -> list[Outcome]:
         with progress() as bars:
             bar = bars.add_task(label, total=len(samples))
 
-            async def ask(sample: Sample) -> Outcome:
+            async def ask(sample: Example) -> Outcome:
                 result = await llm.generate_async(sample.prompt, sample_id=sample.id).aresult()
                 bars.advance(bar)
                 counts = result.program.ledger.by_purpose

@@ -38,7 +38,7 @@ from scaffolding_ext.controllers.draft_target.baselines import Coin, Ranking, Re
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
 from scaffolding_ext.controllers.draft_target.p_values import p_values
 from scaffolding_ext.controllers.draft_target.validity import realised_rate
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.tinylm import grammar
 
@@ -54,7 +54,7 @@ class Block(NamedTuple):
     """Questions, and the lab of their seed."""
 
     lab: Lab
-    samples: list[Sample]
+    samples: list[Example]
 
     def answered(
         self, name: str, made: Controller, workers: dict[str, Worker] | None = None, at_once: int = AT_ONCE

@@ -38,9 +38,9 @@ from benchmarks._lib.runs import (
     compare_runs as add_comparison,
 )
 from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
-from scaffolding_ext.evaluation.report.html_report.page import write_report
-from scaffolding_ext.evaluation.report.report import text_of
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.report.page import write_report
+from scaffolding_ext.evaluation.report.terminal import text_of
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.tables import Table, console
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -110,7 +110,7 @@ def _stack_purposes(runs: dict[str, Run], axes: Any) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
 
 
-def add_votes(report: Report, bars: Progress, samples: list[Sample], greedy: Run, model: str) -> None:
+def add_votes(report: Report, bars: Progress, samples: list[Example], greedy: Run, model: str) -> None:
     """Votes, with and without early stop, beside greedy chains of the same problems."""
     shared = (f"seed={report.seed}", f"workers.generation.args.model={model}")
     sampled = f"controller.args.default_sample_num={NUM_VOTES}"

@@ -34,7 +34,7 @@ from scaffolding_ext.controllers.chain import ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping import AllOf, AnswerConfidence, Consecutive, Rule, Window
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import NEVER, Outcome, cut_at, fixed_cuts, play
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap, wilson_interval
 from scaffolding_ext.stats.power import required_num_questions
 
@@ -69,7 +69,7 @@ class OnGrid(ProbeSchedule):
 # ---- live
 
 
-def run_live(samples: Sequence[Sample], bars: Progress, seed: int, model: str, store: Path | None) -> dict[str, Tally]:
+def run_live(samples: Sequence[Example], bars: Progress, seed: int, model: str, store: Path | None) -> dict[str, Tally]:
     """Every method, drawn and greedy, on one seed's problems; from the store where it ran before."""
     tallies: dict[str, Tally] = {}
     for greedy in (False, True):

@@ -14,13 +14,13 @@ from benchmarks._lib.budget_types import ANSWER_TOKENS, AT_ONCE, DRAWN, hosted
 from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
 from scaffolding_ext import BudgetForcingController, HuggingFaceWorker, Prompting
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.request.results import ScaffoldingResult
 
 BUDGETS = (0, 32, 96, 200, 480)
 
 
-def study(report: Report, worker: HuggingFaceWorker, prompting: Prompting, samples: list[Sample], exact: bool) -> None:
+def study(report: Report, worker: HuggingFaceWorker, prompting: Prompting, samples: list[Example], exact: bool) -> None:
     """All problems, each with its budget."""
     what, number = "exact" if exact else "at most", len(samples)
     over = short = unanswered = num_waits = 0

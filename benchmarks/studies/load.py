@@ -33,7 +33,7 @@ from scaffolding_ext import (
     load_config,
 )
 from scaffolding_ext.controllers.base import BaseController
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.protocol import Worker
@@ -82,7 +82,7 @@ def serving(model: str, over_http: bool) -> Iterator[tuple[Worker, HuggingFaceWo
         yield worker, engine
 
 
-def run(model: str, shape: str, mode: Mode, load: int, samples: list[Sample], seed: int, over_http: bool) -> Run:
+def run(model: str, shape: str, mode: Mode, load: int, samples: list[Example], seed: int, over_http: bool) -> Run:
     """All samples, so many at once."""
     controller: BaseController = build_controller(load_config("configs:dynasor_cot", [f"controller.args.mode={mode}"]))
     if SHAPES[shape] > 1:

@@ -33,7 +33,7 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain import asked_answer
 from scaffolding_ext.controllers.chain.chain import LOOP_STEP
 from scaffolding_ext.controllers.repetition import CHARACTERS, Loop, Loops
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.task_results import output_of
@@ -193,7 +193,7 @@ class Live:
     chain is decoded once, and every way to cut it asks the model behind that beginning.
     """
 
-    def __init__(self, lab: Lab, samples: Sequence[Sample], max_tokens: int, temperature: float) -> None:
+    def __init__(self, lab: Lab, samples: Sequence[Example], max_tokens: int, temperature: float) -> None:
         self.lab, self.samples = lab, samples
         self.sampling = {"temperature": temperature, "max_tokens": max_tokens}
         self.off = self.plain(range(len(samples)))

@@ -31,7 +31,7 @@ from benchmarks._lib.report import Report
 from benchmarks._lib.separation import auc_over_all, auc_within, resampled_groups
 from scaffolding_ext.controllers.tree.hints import hints_of
 from scaffolding_ext.evaluation.calibrate.branching_run import same_answer
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.stats.intervals import Estimate
 from scaffolding_ext.tinylm.steps import FIRST_PASSES
 
@@ -252,7 +252,7 @@ def _shown(signal: str) -> str:
     return f"the gate:\n{signal}" if signal == GATE else signal
 
 
-def measured(lab: Lab, phraser: Phraser, samples: Sequence[Sample]) -> list[Row]:
+def measured(lab: Lab, phraser: Phraser, samples: Sequence[Example]) -> list[Row]:
     """Every question in every phrasing, in blocks that are kept."""
     rows: list[Row] = []
     for start in track(range(0, len(samples), BLOCK), "blocks"):

@@ -54,7 +54,7 @@ from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, recording_stack
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome, cut_at, fixed_cuts, play
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.prompts.prompting import FAMILIES, PromptFamily, Prompting
 from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients
@@ -119,7 +119,7 @@ MOST_LOST = -2.0  # points that may be lost where two are held to be equally goo
 
 
 def answers_to(
-    lab: Lab, samples: Sequence[Sample], temperature: float, max_tokens: int = MAX_TOKENS
+    lab: Lab, samples: Sequence[Example], temperature: float, max_tokens: int = MAX_TOKENS
 ) -> list[dict[str, Any]]:
     """One chain on each question, asked for its answer where it gives none: whether it is right, and its tokens."""
     controller = DynasorCoTController(
@@ -166,7 +166,7 @@ def add_tasks(report: Report, lab: Lab, plain: Prompting, tasks: Iterable[str], 
 
 
 def record_chains(
-    folder: Path, model: str, weight_dtype: str | None, samples: Sequence[Sample], way: Way, seed: int
+    folder: Path, model: str, weight_dtype: str | None, samples: Sequence[Example], way: Way, seed: int
 ) -> list[RecordedChain]:
     """Chains with a look every few tokens; from the folder where they were recorded before."""
     overrides = [
@@ -332,7 +332,7 @@ def add_bars(report: Report, found: Mapping[tuple[str, int], Judged], pool: Pool
 # ---- votes
 
 
-def draw_votes(lab: Lab, samples: Sequence[Sample]) -> list[dict[str, Any]]:
+def draw_votes(lab: Lab, samples: Sequence[Example]) -> list[dict[str, Any]]:
     """A vote of all samples on each question: answers, weights, tokens, and which answers are right."""
     chain = NativeGenerationController(sampling_params={"temperature": HOT, "max_tokens": MAX_TOKENS})
     controller = MajorityVoteController(chain, NUM_SAMPLES, allocation=None, weight="mean_logprob")

@@ -5,9 +5,8 @@ One notion of equality serves votes, probes and scoring. `extract`, `equal` and 
 `compare` decides what can be decided from the text alone.
 """
 
-from scaffolding_ext.answers.comparison import compare
+from scaffolding_ext.answers.comparison import Verdict, compare
 from scaffolding_ext.answers.equality import Equality, equal, group
 from scaffolding_ext.answers.extraction import begun_box, extract, up_to_brace
-from scaffolding_ext.answers.verdict import Verdict
 
 __all__ = ["Equality", "Verdict", "begun_box", "compare", "equal", "extract", "group", "up_to_brace"]

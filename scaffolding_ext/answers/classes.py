@@ -7,9 +7,8 @@ import heapq
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from scaffolding_ext.answers.comparison import Comparison
+from scaffolding_ext.answers.comparison import Comparator, Verdict
 from scaffolding_ext.answers.forms import Read, read
-from scaffolding_ext.answers.verdict import Verdict
 
 Pair = tuple[str, str]
 _LONGEST_TURN = 500  # steps of comparing or reading, of a few microseconds each
@@ -47,7 +46,7 @@ class AnswerClasses:
 
     def __init__(self, units_implied: bool = False) -> None:
         self.num_comparisons = 0
-        self._comparison = Comparison(units_implied)
+        self._comparison = Comparator(units_implied)
         self._compare = self._comparison.verdict
         self._num_steps_read = 0
         self._turn_began = 0

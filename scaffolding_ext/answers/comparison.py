@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from enum import Enum
 
 from scaffolding_ext.answers.forms import (
     LONGEST,
@@ -18,7 +19,37 @@ from scaffolding_ext.answers.forms import (
     latex,
     read,
 )
-from scaffolding_ext.answers.verdict import Verdict, all_of, any_of
+
+
+class Verdict(Enum):
+    """Whether two answers are equal."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    UNDETERMINED = "undetermined"
+
+
+def all_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """EQUAL where all are, DIFFERENT where one is, else UNDETERMINED."""
+    outcome = Verdict.EQUAL
+    for verdict in verdicts:
+        if verdict is Verdict.DIFFERENT:
+            return verdict
+        if verdict is Verdict.UNDETERMINED:
+            outcome = verdict
+    return outcome
+
+
+def any_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """EQUAL where one is, DIFFERENT where all are, else UNDETERMINED."""
+    outcome = Verdict.DIFFERENT
+    for verdict in verdicts:
+        if verdict is Verdict.EQUAL:
+            return verdict
+        if verdict is Verdict.UNDETERMINED:
+            outcome = verdict
+    return outcome
+
 
 Oracle = Callable[[str, str], Verdict]
 _MOST_PAIRS = 32  # of parts of two sets, compared without an oracle: this bounds the time
@@ -40,10 +71,10 @@ def compare(a: str, b: str, *, units_implied: bool = False, oracle: Oracle | Non
     """
     if a == b and len(a) > LONGEST:
         return Verdict.EQUAL
-    return Comparison(units_implied, oracle).verdict(read(a), read(b))
+    return Comparator(units_implied, oracle).verdict(read(a), read(b))
 
 
-class Comparison:
+class Comparator:
     """Compares answers that were read: `compare`, for who compares one answer with many.
 
     Args:

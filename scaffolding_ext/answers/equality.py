@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from scaffolding_ext.answers.classes import AnswerClasses
-from scaffolding_ext.answers.comparison import compare
+from scaffolding_ext.answers.comparison import Verdict, compare
 from scaffolding_ext.answers.pool import KillablePool, OverrunError
-from scaffolding_ext.answers.verdict import Verdict
 
 _JOB = "scaffolding_ext.answers.symbolic:job"
 

@@ -6,20 +6,23 @@ multiprocessing's spawned processes do (so a plain script needs no guard), nor f
 
 from __future__ import annotations
 
+import faulthandler
+import importlib
 import json
+import os
 import queue
 import subprocess
 import sys
 import threading
 import weakref
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from scaffolding_ext.errors import EngineError
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from scaffolding_ext.answers.pool_process import serve; serve(sys.argv[2], int(sys.argv[3]))"
+    "from scaffolding_ext.answers.pool import serve; serve(sys.argv[2], int(sys.argv[3]))"
 )
 _START_SECONDS = 120.0  # a process that cannot serve by then never will
 
@@ -223,3 +226,53 @@ class _Process:
             timer.join()  # a kill that came at the same moment is over now
         alive = line.endswith("\n") and self._popen.poll() is None
         return json.loads(line) if alive else None
+
+
+_GRACE_SECONDS = 10.0
+
+
+def serve(target: str, max_memory_bytes: int) -> None:
+    """Serve jobs until standard input ends.
+
+    A job that runs on when nobody is left to kill it ends the process by itself: faulthandler's watchdog needs neither
+    signals nor the interpreter's lock.
+
+    Args:
+        target: The function, as `"module:attribute"`.
+        max_memory_bytes: Limit of the address space.
+    """
+    replies = os.fdopen(os.dup(1), "w")
+    nowhere = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
+    os.dup2(nowhere.fileno(), 1)  # what a library prints is no reply
+    try:
+        module, _, attribute = target.partition(":")
+        function = getattr(importlib.import_module(module), attribute)
+        _limit_memory(max_memory_bytes)
+    except Exception as error:  # of any type: the parent raises it
+        _write(replies, {"error": f"{type(error).__name__}: {error}"})
+        return
+    _write(replies, {"ready": True})
+    for line in sys.stdin:
+        deadline_seconds, arguments = json.loads(line)
+        faulthandler.dump_traceback_later(deadline_seconds + _GRACE_SECONDS, exit=True, file=nowhere)
+        try:
+            reply = {"result": function(*arguments)}
+        except Exception as error:  # of any type: the parent raises it
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        faulthandler.cancel_dump_traceback_later()
+        _write(replies, reply)
+
+
+def _write(replies: TextIO, reply: dict[str, Any]) -> None:
+    replies.write(json.dumps(reply) + "\n")
+    replies.flush()
+
+
+def _limit_memory(max_memory_bytes: int) -> None:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    allowed = max_memory_bytes if hard == resource.RLIM_INFINITY else min(max_memory_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (allowed, hard))

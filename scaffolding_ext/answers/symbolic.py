@@ -15,9 +15,8 @@ from latex2sympy2_extended import latex2sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import verify
 
-from scaffolding_ext.answers.comparison import compare
+from scaffolding_ext.answers.comparison import Verdict, compare
 from scaffolding_ext.answers.forms import leaves, read
-from scaffolding_ext.answers.verdict import Verdict
 
 _DIGITS = 50  # two numbers are equal where they agree to this many,
 _LARGEST = sympy.Integer(10) ** 30  # up to this size; of larger ones an integer part is beyond them

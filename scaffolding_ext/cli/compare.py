@@ -51,14 +51,14 @@ def compare(
       scaffolding-ext compare runs/native runs/dynasor --report_path report.html
     """
     from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
-    from scaffolding_ext.evaluation.report.report import text_of
+    from scaffolding_ext.evaluation.report.terminal import text_of
 
     if len(runs) < 2:
         raise click.UsageError("give the folders of at least two runs: each run is compared with the first one")
     compared = compare_runs(runs, seed=seed, margin=margin / 100)
     samples = kept_samples(compared.runs, num_traces) if report_path or chrome_trace else []
     if report_path is not None:
-        from scaffolding_ext.evaluation.report.html_report.page import write_report
+        from scaffolding_ext.evaluation.report.page import write_report
 
         write_report(report_path, compared, samples)
     if chrome_trace is not None:

@@ -114,8 +114,7 @@ def evaluate(
       scaffolding-ext eval --config configs:dynasor_cot --limit 20 --epochs 4 --output_path runs/dynasor --resume
       scaffolding-ext eval --config configs:majority_vote --total_tokens 100000 --output_path runs/budget
     """
-    from scaffolding_ext.evaluation.calibrate.calibration_cost import calibration_cost
-    from scaffolding_ext.evaluation.report.report import summary_text
+    from scaffolding_ext.evaluation.report.terminal import summary_text
     from scaffolding_ext.evaluation.run.records import decoded_of
     from scaffolding_ext.evaluation.run.run_folder import answers_of, claimed
     from scaffolding_ext.evaluation.run.session import Session
@@ -155,7 +154,7 @@ def evaluate(
             )
         with families_told():
             stopped_by = run.go(_say, None if against is None else decoded_of(answers_of(against)))
-        document, summary = run.finish(calibration_cost(run.controller), stopped_by)
+        document, summary = run.finish(stopped_by)
     for warning in summary.warnings:
         _say(f"Warning: {warning}")
     tally = run.tally

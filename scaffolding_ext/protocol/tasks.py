@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scaffolding_ext.answers.verdict import Verdict
+from scaffolding_ext.answers.comparison import Verdict
 from scaffolding_ext.protocol import Task
 
 REWARD = "reward"  # key of custom_output_params under which a worker leaves the score of a RewardTask

@@ -7,9 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.answers import Verdict, compare
-from scaffolding_ext.answers.comparison import Comparison
-from scaffolding_ext.answers.forms import read
-from scaffolding_ext.answers.notation import normalize
+from scaffolding_ext.answers.comparison import Comparator
+from scaffolding_ext.answers.forms import normalize, read
 
 EQUAL, DIFFERENT, UNDETERMINED = Verdict
 
@@ -295,6 +294,6 @@ _OF_NUMBERS = st.one_of(
 @settings(deadline=None)
 @given(_OF_NUMBERS, _OF_NUMBERS, st.booleans())
 def test_what_is_built_of_numbers_alone_is_told_at_once_as_part_by_part(a, b, units_implied):
-    comparison = Comparison(units_implied)
+    comparison = Comparator(units_implied)
     left, right = read(a), read(b)
     assert comparison.verdict(left, right) is comparison.verdict(left._replace(shape=None), right)

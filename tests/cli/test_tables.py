@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.evaluation.compare.compared import compare_runs
-from scaffolding_ext.evaluation.report import report
+from scaffolding_ext.evaluation.report import terminal
 from scaffolding_ext.evaluation.tables import PIPE_WIDTH, Table, console
 
 TASKS = [
@@ -65,14 +65,14 @@ def test_compare(runs: list[Path], width: int) -> None:
     text = shown("compare", *runs)
     compared = compare_runs(runs)
     tables = [
-        report.comparison_table({run.name: run.summary for run in compared.runs}),
-        report.pairs_table(compared.comparisons),
-        report.reasons_table(compared.runs),
+        terminal.comparison_table({run.name: run.summary for run in compared.runs}),
+        terminal.pairs_table(compared.comparisons),
+        terminal.reasons_table(compared.runs),
     ]
     check(text, tables, width)
     assert len(INTERVAL.findall(" ".join(text.split()))) >= 2 * 3 + 2 * 2  # of two comparisons, and of the sweep's runs
     [sweep] = compared.sweeps
-    for column in report.sweep_table(sweep).columns[:-1]:
+    for column in terminal.sweep_table(sweep).columns[:-1]:
         assert all(str(cell) in text for cell in column.cells)
 
 

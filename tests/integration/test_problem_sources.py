@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
@@ -50,7 +50,7 @@ def test_a_folder_is_read_as_hugging_face_reads_it(tmp_path: Path, monkeypatch: 
     folder.mkdir()
     (folder / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
     samples = load_dataset(f"hf:{folder}", format="gsm8k")
-    assert samples == [Sample("1", "1+1?", "2"), Sample("2", "2+1?", "3")]
+    assert samples == [Example("1", "1+1?", "2"), Example("2", "2+1?", "3")]
     with pytest.raises(DatasetError, match=r"row 1, field 'answer': 'so.*; it must be a number; row 2, field 'answer'"):
         load_dataset(f"hf:{folder}", format="amc")
     with pytest.raises(DatasetError, match=r"cannot load the dataset .*lessons from Hugging Face: ValueError"):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
-from scaffolding_ext.evaluation.report.html_report.page import rendered
+from scaffolding_ext.evaluation.report.page import rendered
 
 pytestmark = pytest.mark.integration
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

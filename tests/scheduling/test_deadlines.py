@@ -9,8 +9,8 @@ import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.run.datasets import Sample
-from scaffolding_ext.evaluation.run.engine import Job, LocalEngine
+from scaffolding_ext.evaluation.run.datasets import Example
+from scaffolding_ext.evaluation.run.runner import EvaluationJob, LocalEngine
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.scheduling import EarliestDeadline
@@ -51,10 +51,10 @@ def test_a_stack_file_sets_the_hosts_deadline() -> None:
 
 
 def test_harder_questions_have_more_time() -> None:
-    samples = [Sample(kind or "other", "2+2?", "4", kind) for kind in ("easy", "medium", "hard", None)]
+    samples = [Example(kind or "other", "2+2?", "4", kind) for kind in ("easy", "medium", "hard", None)]
     with host(deadline=10) as llm:
         engine = LocalEngine(llm, deadline_times={"easy": 1, "medium": 2, "hard": 3})
-        records = [asyncio.run(engine.run(Job(sample, 0))) for sample in samples]
+        records = [asyncio.run(engine.run(EvaluationJob(sample, 0))) for sample in samples]
     assert [record.output for record in records] == ["10", "20", "30", "10"]
 
 

@@ -23,7 +23,7 @@ from scaffolding_ext import (
     load_config,
     load_stack,
 )
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.runner import evaluate, evaluate_async
 from scaffolding_ext.evaluation.run.summary import Summary, summarize
@@ -78,7 +78,7 @@ def ask(llm: ScaffoldingLlm) -> tuple[str | None, int]:
     return answer or reason, result.program.ledger.total.decoded
 
 
-async def wait(llm: ScaffoldingLlm, samples: list[Sample]) -> list[Record]:
+async def wait(llm: ScaffoldingLlm, samples: list[Example]) -> list[Record]:
     await llm.generate_async("How many?", sample_id="a", epoch=1)
     async for part in llm.generate_async("How many?"):
         assert part is not None

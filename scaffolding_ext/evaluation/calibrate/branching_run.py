@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.tree.gates.layer_exit import fit_layer_exit
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.score import ConfidenceWeighted, ControllerScorer, VerdictScorer
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import TaskStatus
@@ -80,7 +80,7 @@ class _Recorder(WrappingWorker):
         return await self.worker.run_task(task)
 
 
-def run_branches(config: StackConfig, samples: Sequence[Sample]) -> list[BranchedProblem]:
+def run_branches(config: StackConfig, samples: Sequence[Example]) -> list[BranchedProblem]:
     """Write and judge the branches of a stack's controller on samples, with nothing skipped and nothing cut short.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.documents import plain
 from scaffolding_ext.evaluation.compare.comparison import Comparison, Point, compare, paired
 from scaffolding_ext.evaluation.compare.finished_run import Key, Run, distinct_names, read_run
-from scaffolding_ext.evaluation.compare.frontier import Sweep, sweeps_of
+from scaffolding_ext.evaluation.compare.sweeps import Sweep, sweeps_of
 from scaffolding_ext.evaluation.run.records import Record, each_record
 
 

@@ -1,4 +1,4 @@
-"""A record's trace as steps on lanes, for the time line of the report and for Chrome's trace viewer."""
+"""A record's trace as steps on lanes: for the report's time line and trees, and for Chrome's trace viewer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MICROSECONDS = 1e6
 _OF_EVERY_EVENT = ("event", "branch", "seconds")
 
 
-class Step(NamedTuple):
+class TimelineStep(NamedTuple):
     """A decision, and the work that led to it.
 
     Attributes:
@@ -33,12 +33,12 @@ class Step(NamedTuple):
     figures: dict[str, Any]
 
 
-def steps_of(record: Record) -> list[Step]:
+def steps_of(record: Record) -> list[TimelineStep]:
     """The steps of a record in order of time, with the request's end as the last.
 
     A branch's first step starts where the branch above it took its last one, or with the request.
     """
-    steps: list[Step] = []
+    steps: list[TimelineStep] = []
     ends: dict[str, float] = {}
     for event in sorted(record.trace, key=lambda event: event["seconds"]):
         path = [str(number) for number in event["branch"]]
@@ -46,13 +46,13 @@ def steps_of(record: Record) -> list[Step]:
         above = [".".join(path[:length]) or MAIN for length in range(len(path), -1, -1)]
         start = next((ends[name] for name in above if name in ends), 0.0)
         figures = {name: value for name, value in event.items() if name not in _OF_EVERY_EVENT}
-        steps.append(Step(lane, start, event["seconds"], event["event"], figures))
+        steps.append(TimelineStep(lane, start, event["seconds"], event["event"], figures))
         ends[lane] = event["seconds"]
     end = max(record.seconds["total"], *ends.values(), 0.0)
-    return [*steps, Step(MAIN, ends.get(MAIN, 0.0), end, "failed" if record.error else "done", outcome(record))]
+    return [*steps, TimelineStep(MAIN, ends.get(MAIN, 0.0), end, "failed" if record.error else "done", outcome(record))]
 
 
-def lanes_of(steps: list[Step]) -> list[str]:
+def lanes_of(steps: list[TimelineStep]) -> list[str]:
     """The lanes, main first, then branches by their numbers, each followed by its own branches."""
 
     def place(lane: str) -> tuple[int, ...]:
@@ -105,3 +105,55 @@ def _events(names: Sequence[str], samples: Sequence[KeptSample]) -> Iterator[dic
                     "dur": (step.end - step.start) * _MICROSECONDS,
                     "args": step.figures,
                 }
+
+
+def trees_of(steps: Sequence[TimelineStep]) -> list[dict[str, Any]]:
+    """The trees that a record's searches have written, one a lane.
+
+    Returns:
+        Of each tree its `lane` and its `nodes`. A node has its `path`, the number of its parent among the nodes (None
+        behind the root), its place (`x` in [0, 1], `depth`), the number of the `step` that wrote it, its `value` (None
+        where nobody judged it), `visits` (nodes in its subtree), `answer`, and a `state`: `won`, `ended`, `open`
+        (something stands behind it) or `cut`.
+    """
+    lanes = dict.fromkeys(step.lane for step in steps if step.event == "tree")
+    return [{"lane": lane, "nodes": nodes} for lane in lanes if (nodes := _nodes(steps, lane))]
+
+
+def _nodes(steps: Sequence[TimelineStep], lane: str) -> list[dict[str, Any]]:
+    found: dict[tuple[int, ...], dict[str, Any]] = {}
+    winner: tuple[int, ...] = ()
+    for number, step in enumerate(steps):
+        if step.lane != lane:
+            continue
+        figures = step.figures
+        if step.event == "branches":
+            columns = (figures["paths"], figures["answers"], figures["finish_reasons"])
+            for path, answer, reason in zip(*columns, strict=True):
+                found[tuple(path)] = {"path": list(path), "step": number, "answer": answer, "has_ended": bool(reason)}
+        elif step.event == "select":
+            for path, value in zip(figures["paths"], figures["values"], strict=True):
+                found.get(tuple(path), {})["value"] = value
+        elif step.event == "tree":
+            winner = tuple(figures["winner"] or ())
+    order = sorted(found)
+    numbers = {path: number for number, path in enumerate(order)}
+    children = {path: [other for other in order if other[:-1] == path] for path in order}
+    leaves = [path for path in order if not children[path]]
+    place = {path: (number + 0.5) / len(leaves) for number, path in enumerate(leaves)}
+    visits = dict.fromkeys(order, 1)
+    for path in sorted(order, key=len, reverse=True):
+        if children[path]:
+            place[path] = sum(place[child] for child in children[path]) / len(children[path])
+            visits[path] += sum(visits[child] for child in children[path])
+    nodes = []
+    for path in order:
+        node, has_won = found[path], path == winner[: len(path)]
+        has_ended = node.pop("has_ended")
+        state = "won" if has_won else "ended" if has_ended else "open" if children[path] else "cut"
+        nodes.append(
+            {"value": None, **node}
+            | {"parent": numbers.get(path[:-1]), "x": place[path], "depth": len(path)}
+            | {"visits": visits[path], "state": state}
+        )
+    return nodes

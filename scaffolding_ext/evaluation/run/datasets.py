@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
 from scaffolding_ext.evaluation.run.gym import gym_problems
 from scaffolding_ext.evaluation.run.jsonl import Row, read_rows
-from scaffolding_ext.evaluation.run.rows import Sample, samples_of
+from scaffolding_ext.evaluation.run.rows import Example, samples_of
 from scaffolding_ext.tinylm.grammar import KINDS, sample_problem
 
-__all__ = ["EMBEDDED", "Limit", "Sample", "embedded_problems", "load_dataset", "parse_limit", "read_jsonl"]
+__all__ = ["EMBEDDED", "Example", "Limit", "embedded_problems", "load_dataset", "parse_limit", "read_jsonl"]
 
 EMBEDDED = "tinylm:held_out"
 HUB, GYM = "hf:", "reasoning_gym:"
@@ -68,7 +68,7 @@ def load_dataset(
     subset: str | None = None,
     split: str | None = None,
     args: Mapping[str, Any] | None = None,
-) -> list[Sample]:
+) -> list[Example]:
     """Load a dataset.
 
     Args:
@@ -132,7 +132,7 @@ def parse_limit(limit: str) -> Limit:
     return parsed
 
 
-def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) -> list[Sample]:
+def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) -> list[Example]:
     """Draw distinct held-out problems; a larger `num_samples` extends the same list.
 
     Raises:
@@ -141,13 +141,13 @@ def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) 
     if kind is not None and kind not in KINDS:
         raise DatasetError(f"unknown kind {kind!r} of {EMBEDDED}; known: {', '.join(KINDS)}")
     rng = random.Random(seed)
-    problems: dict[str, Sample] = {}
+    problems: dict[str, Example] = {}
     for _ in range(num_samples * _MAX_DRAWS_PER_SAMPLE):
         if len(problems) == num_samples:
             break
         problem = sample_problem(rng, "held_out", kind)
         name = f"held_out-{seed}-{len(problems)}"
-        problems.setdefault(problem.question, Sample(name, problem.question, problem.answer, problem.kind))
+        problems.setdefault(problem.question, Example(name, problem.question, problem.answer, problem.kind))
     if len(problems) < num_samples:
         raise DatasetError(f"{EMBEDDED} gave {len(problems)} different problems, not {num_samples}; ask for fewer")
     return list(problems.values())
@@ -159,7 +159,7 @@ def read_jsonl(
     *,
     skip_bad_rows: bool = False,
     format: str | None = None,
-) -> list[Sample]:
+) -> list[Example]:
     """Read a JSONL file (or .jsonl.gz) with one object a line.
 
     Its fields: `problem`, `question` or `prompt`; `answer` or `target` (text or a number); `id` (the line's number

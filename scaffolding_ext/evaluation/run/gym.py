@@ -10,7 +10,7 @@ from typing import Any
 
 from scaffolding_ext.answers.pool import KillablePool, OverrunError
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
-from scaffolding_ext.evaluation.run.rows import Sample
+from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.scoring import Score
 
 _FULL_SCORE = 1.0  # less is for a part of the answer, or for its form
@@ -74,7 +74,7 @@ def _drawn(task: str, num_samples: int, seed: int, args: str) -> Any:
     return reasoning_gym.create_dataset(task, size=num_samples, seed=seed, **json.loads(args))
 
 
-def gym_problems(task: str, num_samples: int, seed: int, args: Mapping[str, Any]) -> list[Sample]:
+def gym_problems(task: str, num_samples: int, seed: int, args: Mapping[str, Any]) -> list[Example]:
     """Draw the problems of a task.
 
     Args:
@@ -99,6 +99,6 @@ def gym_problems(task: str, num_samples: int, seed: int, args: Mapping[str, Any]
         raise DatasetError(f"cannot draw problems of reasoning_gym:{task}: {type(error).__name__}: {error}") from error
     verifiers = [Verifier(task, num_samples, seed, given, number) for number in range(num_samples)]
     return [
-        Sample(f"{task}-{seed}-{number}", entry["question"], str(entry["answer"]), task, verifiers[number])
+        Example(f"{task}-{seed}-{number}", entry["question"], str(entry["answer"]), task, verifiers[number])
         for number, entry in enumerate(entries)
     ]

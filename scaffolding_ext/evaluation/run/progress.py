@@ -37,7 +37,7 @@ def progress_shown(
         in_tokens: Whether it is told in decoded tokens, and not in requests.
     """
     console = Console(stderr=True)
-    saving = Saving(against)
+    saving = SavedTokens(against)
     step = max(1, total // _NUM_LINES)
 
     def num_done() -> int:
@@ -71,7 +71,7 @@ def progress_shown(
         yield advance
 
 
-class Saving:
+class SavedTokens:
     """Decoded tokens saved against another run, on the samples that both have done.
 
     Args:
@@ -93,7 +93,7 @@ class Saving:
         return f", {1 - self._own / self._other:.1%} saved" if self._other else ""
 
 
-def figures(tally: Tally, saving: Saving) -> str:
+def figures(tally: Tally, saving: SavedTokens) -> str:
     """Accuracy, tokens and failures so far, in one line."""
     right = f"{tally.num_correct / tally.num_samples:.1%}" if tally.num_samples else "-"
     return f"{right} right, {tally.tokens['decoded']:,} tokens{saving}, {tally.num_failed} failed"

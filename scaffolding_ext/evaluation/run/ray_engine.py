@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
 from typing import Any
 
 from scaffolding_ext.errors import EngineError, MissingDependencyError
-from scaffolding_ext.evaluation.run.engine import Engine, Job, failed_record
 from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.runner import Engine, EvaluationJob, failed_record
 
 MakeEngine = Callable[[], AbstractContextManager[Engine]]
 _MAX_RETRIES = 3  # of a job whose actor died; a job that ends each of its processes fails
@@ -37,7 +38,7 @@ class StackActor:
         """How many jobs the engine runs at once."""
         return self._engine.max_parallel_requests
 
-    async def run(self, job: Job) -> Record:
+    async def run(self, job: EvaluationJob) -> Record:
         """Run a job."""
         return await self._engine.run(job)
 
@@ -66,7 +67,7 @@ class RayEngine:
         self._freed = asyncio.Condition()
         self._last_error: Exception | None = None
 
-    async def run(self, job: Job) -> Record:
+    async def run(self, job: EvaluationJob) -> Record:
         """Run a job; cancelling it cancels the request.
 
         A job fails where it has ended its process several times, or has lost several actors for good.
@@ -142,6 +143,7 @@ def ray_engine(make_engine: MakeEngine, num_actors: int, gpus_per_actor: float |
     except ImportError as error:
         raise MissingDependencyError("ray", "ray") from error
     with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(sys.stderr))  # Ray reports actors that died on the run's standard output
         if not ray.is_initialized():
             ray.init(log_to_driver=False, include_dashboard=False)
             stack.callback(ray.shutdown)

@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS = 60
 _BEHIND_HASHES = re.compile(r"####\s*(\S[^\n]*?)\s*\Z")
 
 
-class Sample(NamedTuple):
+class Example(NamedTuple):
     """One question.
 
     Attributes:
@@ -99,7 +99,7 @@ def samples_of(
     *,
     skip_bad_rows: bool = False,
     place: str = "line",
-) -> list[Sample]:
+) -> list[Example]:
     """The samples of a dataset's rows.
 
     Args:
@@ -117,7 +117,7 @@ def samples_of(
     """
     form = FORMATS[require.one_of("dataset.format", format, FORMATS)] if format else _ANY
     fields = _fields_of(form, columns or {})
-    samples: dict[str, Sample] = {}
+    samples: dict[str, Example] = {}
     places: dict[str, str] = {}
     problems = []
     for row in rows:
@@ -157,7 +157,7 @@ def _fields_of(form: Format, columns: Mapping[str, str | None]) -> dict[str, tup
     return {role: (own,) if (own := columns.get(role)) else known for role, known in form.fields.items()}
 
 
-def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], read_target: Callable[[str], str]) -> Sample:
+def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], read_target: Callable[[str], str]) -> Example:
     """The sample of a row; errors begin behind the line's number."""
     if row.problem is not None:
         raise DatasetError(f": {row.problem}")
@@ -171,7 +171,7 @@ def _sample(row: Row, fields: Mapping[str, tuple[str, ...]], read_target: Callab
         answer = read_target(_as_text(row.value[target], target))
     except ValueError as error:
         raise DatasetError(f", field {target!r}: {_shortened(row.value[target])}; {error}") from error
-    return Sample(name or str(row.number), question, answer, kind)
+    return Example(name or str(row.number), question, answer, kind)
 
 
 def _present(row: Mapping[str, Any], names: tuple[str, ...]) -> str:

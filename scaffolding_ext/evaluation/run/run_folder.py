@@ -1,15 +1,20 @@
-"""The folder of a run: claimed before anything costly is done, and removed again where no record was written."""
+"""The folder of a run: claimed before anything costly is done, and taken up again where a run is resumed."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
-from scaffolding_ext.errors import OutputError
+from scaffolding_ext.errors import ConfigError, DatasetError, OutputError
+from scaffolding_ext.evaluation.run.datasets import Example
+from scaffolding_ext.evaluation.run.records import Record, each_record, prompt_hash
 
 SAMPLES, SUMMARY, CONFIG = "samples.jsonl", "summary.json", "config.yaml"
 VOTES = "votes.jsonl"  # of a run with one budget for all votes, whose samples.jsonl holds their single samples
@@ -90,3 +95,116 @@ def _remove(folders: list[Path]) -> None:
             folder.rmdir()
         except OSError:
             return
+
+
+# Keys on which no output depends: how much is run, where to, and how fast.
+_FREE = ("max_parallel_requests", "deadline", "evaluation", "opentelemetry")
+_TAIL_BYTES = 2**16
+_MISSING = object()
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """The SHA-256 of everything in a resolved stack on which outputs depend, as `sha256:` and 64 hexadecimal digits."""
+    bound = {key: value for key, value in config.items() if key not in _FREE}
+    return "sha256:" + hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).hexdigest()
+
+
+def check_config(config: Mapping[str, Any], of_run: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to resume a run of another stack.
+
+    Args:
+        config: The resolved stack of now.
+        of_run: The resolved stack of the run in the folder.
+        folder: For the message.
+
+    Raises:
+        ConfigError: They differ where outputs depend on it; `key` is the first such key.
+    """
+    for key in sorted({*config, *of_run} - {*_FREE}):
+        for path, now, then in _differences(key, config.get(key, _MISSING), of_run.get(key, _MISSING)):
+            raise ConfigError(
+                f"is {_shown(now)}, but the run in {folder} has {_shown(then)}, and samples of both would mix: "
+                "put it back, or name another --output_path",
+                path,
+            )
+
+
+def mend(path: Path) -> bool:
+    """Remove the last line of a file of records where it is incomplete; returns whether it was.
+
+    A line that lacks nothing but its line break gets it.
+    """
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        start = end
+        tail = b""
+        while start and b"\n" not in tail:
+            step = min(start, _TAIL_BYTES)
+            start -= step
+            file.seek(start)
+            tail = file.read(step) + tail
+        torn = tail.rpartition(b"\n")[2]
+        if not torn:
+            return False
+        try:
+            Record.from_json(json.loads(torn))
+        except (ValueError, TypeError, AttributeError):
+            file.truncate(end - len(torn))
+        else:
+            file.seek(end)
+            file.write(b"\n")
+        return True
+
+
+def taken_up(
+    path: Path, samples: Sequence[Example], epochs: int, on_record: Callable[[Record], None]
+) -> set[tuple[str, int]]:
+    """Read a run's records again.
+
+    Args:
+        path: The file of records.
+        samples: The samples of now.
+        epochs: How often each is run now.
+        on_record: Called with each record.
+
+    Returns:
+        Id and epoch of each.
+
+    Raises:
+        DatasetError: The file is damaged, or the question of a record has changed.
+        ConfigError: A record is of no sample or epoch of now: both may become more, not fewer.
+    """
+    asked = {sample.id: sample for sample in samples}
+    done: set[tuple[str, int]] = set()
+    for record in each_record(path):
+        sample = asked.get(record.id)
+        if sample is None or record.epoch >= epochs:
+            key = "evaluation.limit" if sample is None else "evaluation.epochs"
+            raise ConfigError(
+                f"leaves out {record.id!r} in epoch {record.epoch}, which the run in {path.parent} has: a run that is "
+                "continued may get more samples and epochs, not fewer",
+                key,
+            )
+        if record.prompt_hash != prompt_hash(sample.prompt) or record.target != sample.target:
+            raise DatasetError(
+                f"the sample {record.id!r} has changed since the run in {path.parent} began (its question or answer): "
+                "name another --output_path"
+            )
+        if (record.id, record.epoch) in done:
+            raise DatasetError(f"{path} holds {record.id!r} in epoch {record.epoch} twice; delete one of the lines")
+        done.add((sample.id, record.epoch))
+        on_record(record)
+    return done
+
+
+def _differences(path: str, now: Any, then: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted keys whose values differ, with both."""
+    if isinstance(now, Mapping) and isinstance(then, Mapping):
+        for key in dict.fromkeys([*now, *then]):
+            yield from _differences(f"{path}.{key}", now.get(key, _MISSING), then.get(key, _MISSING))
+    elif now != then:
+        yield path, now, then
+
+
+def _shown(value: Any) -> str:
+    return "not there" if value is _MISSING else repr(value)

@@ -5,15 +5,167 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from scaffolding_ext import require
+from scaffolding_ext.answers import extract
+from scaffolding_ext.controllers.base import honoured_by
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.run.datasets import Sample
-from scaffolding_ext.evaluation.run.engine import Engine, Job, LocalEngine
-from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.datasets import Example
+from scaffolding_ext.evaluation.run.records import Record, RecordError, prompt_hash
+from scaffolding_ext.evaluation.run.scoring import Score, score, score_quickly
+from scaffolding_ext.evaluation.run.sections import figures_of
 from scaffolding_ext.host.arguments import checked_prompt
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.request.completion import Completion
+from scaffolding_ext.request.ledger import Ledger
+
+
+class EvaluationJob(NamedTuple):
+    """One sample in one of its epochs."""
+
+    sample: Example
+    epoch: int
+
+
+class Engine(Protocol):
+    """Runs jobs.
+
+    Attributes:
+        max_parallel_requests: Jobs that it runs at once; no more are given to it.
+    """
+
+    max_parallel_requests: int
+
+    async def run(self, job: EvaluationJob) -> Record:
+        """Run a job to its end. A job that fails has a record, too; an exception ends the whole run."""
+
+
+class LocalEngine:
+    """Runs jobs on a stack in this process.
+
+    Args:
+        llm: The stack.
+        timeout: Seconds that a request may take, or None.
+        clock: Seconds from any origin, monotonic.
+        units_implied: Whether the questions imply units (see `scoring.score`).
+        deadline_times: How many times the stack's deadline a sample of a kind has; other kinds have it once.
+        samples_of_votes: Whether a job is one sample of the stack's vote, its epoch the sample's index in it.
+    """
+
+    def __init__(
+        self,
+        llm: ScaffoldingLlm,
+        timeout: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        units_implied: bool = False,
+        samples_of_votes: bool = False,
+        deadline_times: Mapping[str, float] | None = None,
+    ) -> None:
+        self.max_parallel_requests = llm.max_parallel_requests
+        self._llm = llm
+        self._timeout = timeout
+        self._clock = clock
+        self._units_implied = units_implied
+        self._samples_of_votes = samples_of_votes
+        self._deadline_times = deadline_times or {}
+
+    async def run(self, job: EvaluationJob) -> Record:
+        """As `Engine`; cancelling it cancels the request."""
+        sample = job.sample
+        started = self._clock()
+        which: dict[str, Any] = (
+            {"epoch": 0, "only_sample": job.epoch} if self._samples_of_votes else {"epoch": job.epoch}
+        )
+        which |= self._type_of(sample)
+        if self._llm.deadline is not None:
+            which["deadline"] = self._llm.deadline * self._deadline_times.get(sample.kind or "", 1.0)
+        result = self._llm.generate_async(sample.prompt, sample_id=sample.id, timeout=self._timeout, **which)
+        error: Exception | None = None
+        try:
+            await result
+        except asyncio.CancelledError:
+            result.cancel()
+            raise
+        except Exception as failure:  # of any type: a controller's own errors reach its caller as they are
+            error = failure
+        seconds = round(self._clock() - started, 6)
+        output = result.outputs[0] if error is None else None
+        answer = None if output is None else _answer_of(output)
+        ended_at = round(time.time(), 3)
+        scored = None if output is None else await self._score(answer, sample)
+        published = result.program.figures
+        return Record(
+            id=sample.id,
+            epoch=job.epoch,
+            prompt_hash=prompt_hash(sample.prompt),
+            target=sample.target,
+            output=None if output is None else output.text,
+            answer=answer,
+            correct=scored is not None and scored.correct,
+            verdict=None if scored is None else scored.verdict,
+            exit_reason=result.exit_reason,
+            ledger=result.program.ledger.to_json(),
+            seconds={"total": seconds, "ended_at": ended_at, **result.program.meter.seconds},
+            seed=result.program.seeds.seed,
+            trace=list(result.program.trace),
+            error=None if error is None else RecordError(type(error).__name__, str(error)),
+            prompt=sample.prompt,
+            kind=sample.kind,
+            figures=await self._figures(published, scored, answer, sample) if published else {},
+        )
+
+    async def _figures(
+        self, published: Mapping[str, Mapping[str, Any]], scored: Score | None, answer: str | None, sample: Example
+    ) -> dict[str, dict[str, Any]]:
+        async def is_right(other: str) -> bool:
+            assert scored is not None
+            return (scored if other == answer else await self._score(other, sample)).correct
+
+        return await figures_of(published, None if scored is None else is_right)
+
+    def _type_of(self, sample: Example) -> dict[str, Any]:
+        """The sample's kind, for a controller that asks for types."""
+        asks = "task_type" in honoured_by(self._llm.prototype_controller)
+        return {"task_type": sample.kind} if asks and sample.kind is not None else {}
+
+    async def _score(self, answer: str | None, sample: Example) -> Score:
+        if sample.verify is not None:
+            return await asyncio.to_thread(sample.verify, answer)
+        units_implied = self._units_implied
+        quick = score_quickly(answer, sample.target, units_implied=units_implied)
+        if quick is not None:
+            return quick
+        return await asyncio.to_thread(score, answer, sample.target, units_implied=units_implied)
+
+
+def failed_record(job: EvaluationJob, error: Exception) -> Record:
+    """The record of a job that failed before it had one."""
+    return Record(
+        id=job.sample.id,
+        epoch=job.epoch,
+        prompt_hash=prompt_hash(job.sample.prompt),
+        target=job.sample.target,
+        output=None,
+        answer=None,
+        correct=False,
+        verdict=None,
+        exit_reason=None,
+        ledger=Ledger().to_json(),
+        seconds={"total": 0.0, "ended_at": round(time.time(), 3)},
+        seed=None,
+        trace=[],
+        error=RecordError(type(error).__name__, str(error)),
+        prompt=job.sample.prompt,
+        kind=job.sample.kind,
+    )
+
+
+def _answer_of(output: Any) -> str | None:
+    """The controller's answer; where a controller gives none, the answer that its text states."""
+    return output.answer if isinstance(output, Completion) else extract(output.text or "")
+
 
 OnRecord = Callable[[Record], None]
 MAX_REQUESTS = 1_000_000  # of one run
@@ -21,7 +173,7 @@ MAX_REQUESTS = 1_000_000  # of one run
 
 def evaluate(
     llm: ScaffoldingLlm,
-    samples: Sequence[Sample],
+    samples: Sequence[Example],
     epochs: int = 1,
     timeout: float | None = None,
     on_record: OnRecord | None = None,
@@ -55,7 +207,7 @@ def evaluate(
 
 async def evaluate_async(
     llm: ScaffoldingLlm,
-    samples: Sequence[Sample],
+    samples: Sequence[Example],
     epochs: int = 1,
     timeout: float | None = None,
     on_record: OnRecord | None = None,
@@ -75,13 +227,20 @@ async def evaluate_async(
     return [records[sample.id, epoch] for sample, epoch in jobs_of(samples, epochs)]
 
 
-def jobs_of(samples: Iterable[Sample], epochs: int, without: Collection[tuple[str, int]] = ()) -> Iterator[Job]:
+def jobs_of(
+    samples: Iterable[Example], epochs: int, without: Collection[tuple[str, int]] = ()
+) -> Iterator[EvaluationJob]:
     """Every sample in every epoch, but those whose id and epoch are in `without`."""
-    return (Job(sample, epoch) for sample in samples for epoch in range(epochs) if (sample.id, epoch) not in without)
+    return (
+        EvaluationJob(sample, epoch)
+        for sample in samples
+        for epoch in range(epochs)
+        if (sample.id, epoch) not in without
+    )
 
 
 async def run_jobs(
-    engine: Engine, jobs: Iterator[Job], on_record: OnRecord, is_stopped: Callable[[], bool] = lambda: False
+    engine: Engine, jobs: Iterator[EvaluationJob], on_record: OnRecord, is_stopped: Callable[[], bool] = lambda: False
 ) -> None:
     """Run jobs, as many at once as the engine does; cancelling it cancels those in flight.
 
@@ -92,7 +251,7 @@ async def run_jobs(
         is_stopped: Asked after each job; where it says so, no more are begun, and those in flight are waited for.
     """
 
-    async def run_from(job: Job | None) -> None:
+    async def run_from(job: EvaluationJob | None) -> None:
         while job is not None:
             on_record(await engine.run(job))
             job = None if is_stopped() else next(jobs, None)
@@ -107,7 +266,7 @@ async def run_jobs(
 
 
 async def run_rounds(
-    engine: Engine, rounds: Iterable[Iterator[Job]], on_record: OnRecord, is_stopped: Callable[[], bool]
+    engine: Engine, rounds: Iterable[Iterator[EvaluationJob]], on_record: OnRecord, is_stopped: Callable[[], bool]
 ) -> None:
     """Run jobs round by round, each as `run_jobs`; a round is asked for when the one before it has ended."""
     for jobs in rounds:
@@ -116,7 +275,7 @@ async def run_rounds(
             return
 
 
-def check_samples(samples: Sequence[Sample], epochs: int) -> None:
+def check_samples(samples: Sequence[Example], epochs: int) -> None:
     """Refuse samples that cannot be run, all of them before the first is, and a run that would never end.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A run from its first sample to its last, with all that is done before: taken up, run, interrupted, written."""
+"""A run from its first sample to its last: taken up, run, interrupted, written."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scaffolding_ext import __version__
+from scaffolding_ext.controllers.base import BaseController, sub_controllers
 from scaffolding_ext.documents import json_text, write_text
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
-from scaffolding_ext.evaluation.run.engine import Engine, Job, LocalEngine
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.progress import progress_shown
 from scaffolding_ext.evaluation.run.ray_engine import ray_engine
 from scaffolding_ext.evaluation.run.records import Record, record_writer
-from scaffolding_ext.evaluation.run.resume import check_config, fingerprint, mend, taken_up
-from scaffolding_ext.evaluation.run.run_folder import CONFIG, SAMPLES, SUMMARY, VOTES
-from scaffolding_ext.evaluation.run.runner import check_samples, jobs_of, run_rounds
+from scaffolding_ext.evaluation.run.run_folder import (
+    CONFIG,
+    SAMPLES,
+    SUMMARY,
+    VOTES,
+    check_config,
+    fingerprint,
+    mend,
+    taken_up,
+)
+from scaffolding_ext.evaluation.run.runner import Engine, EvaluationJob, LocalEngine, check_samples, jobs_of, run_rounds
 from scaffolding_ext.evaluation.run.summary import Summary, Tally, summarize
 from scaffolding_ext.evaluation.run.vote_budget import VoteBudget
 from scaffolding_ext.protocol import Controller
@@ -89,7 +97,7 @@ class Session:
     def __init__(
         self,
         config: StackConfig,
-        samples: Sequence[Sample],
+        samples: Sequence[Example],
         folder: Path | None,
         controller: Controller | None = None,
         budget: VoteBudget | None = None,
@@ -210,22 +218,22 @@ class Session:
             asyncio.run(interrupts.run(work))
         return interrupts.signal
 
-    def finish(self, calibration_cost: TokenCounts | None, stopped_by: int | None) -> Finished:
+    def finish(self, stopped_by: int | None) -> Finished:
         """Sum up what was run, and write it; where a budget was spent on votes, these are written and summed up.
 
         Args:
-            calibration_cost: What `calibration_cost.calibration_cost` says of the run's controller.
             stopped_by: What `go` returned.
         """
+        calibrations = calibration_cost(self.controller)
         price = {str(kind): each for kind, each in self.config.evaluation.price.items()}
         if self._budget is None:
-            summary = self.tally.summary(calibration_cost, price=price)
+            summary = self.tally.summary(calibrations, price=price)
         else:
             votes = self._budget.votes()
             if self._folder is not None:
                 lines = (json_text(vote.to_json()) + "\n" for vote in votes)
                 write_text(self._folder / VOTES, "".join(lines))
-            summary = summarize(votes, calibration_cost, price=price)
+            summary = summarize(votes, calibrations, price=price)
         document = self.document() | {
             "state": "finished" if stopped_by is None else "interrupted",
             "summary": summary.to_json(),
@@ -236,7 +244,7 @@ class Session:
             write_text(self._folder / SUMMARY, json.dumps(document, indent=2) + "\n")
         return Finished(document, summary)
 
-    def _rounds(self) -> Iterator[Iterator[Job]]:
+    def _rounds(self) -> Iterator[Iterator[EvaluationJob]]:
         """What is to be run: all at once, or what a budget buys next."""
         if self._budget is not None:
             yield from self._budget.rounds()
@@ -296,3 +304,10 @@ class Interrupts:
         finally:
             for number in heard:
                 loop.remove_signal_handler(number)
+
+
+def calibration_cost(controller: Controller) -> TokenCounts | None:
+    """Tokens of the calibrations of a controller and its sub-controllers; None where no calibration says how many."""
+    own = controller.calibration_cost if isinstance(controller, BaseController) else None
+    costs = [cost for cost in (own, *map(calibration_cost, sub_controllers(controller))) if cost is not None]
+    return TokenCounts(*map(sum, zip(*costs, strict=True))) if costs else None

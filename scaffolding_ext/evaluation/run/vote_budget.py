@@ -21,9 +21,9 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.run.datasets import Sample
-from scaffolding_ext.evaluation.run.engine import Job
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.runner import EvaluationJob
 from scaffolding_ext.evaluation.run.sections import shares_of
 from scaffolding_ext.protocol import Controller
 from scaffolding_ext.request.figures import Share, added
@@ -49,7 +49,7 @@ class VoteBudget:
     """
 
     def __init__(
-        self, controller: Controller, questions: Sequence[Sample], total_tokens: int, spending: Spending
+        self, controller: Controller, questions: Sequence[Example], total_tokens: int, spending: Spending
     ) -> None:
         vote = _checked(controller)
         if total_tokens < len(questions):
@@ -66,7 +66,7 @@ class VoteBudget:
         """Take a sample in."""
         self._drawn[record.id][record.epoch] = dataclasses.replace(record, trace=[])
 
-    def rounds(self) -> Iterator[Iterator[Job]]:
+    def rounds(self) -> Iterator[Iterator[EvaluationJob]]:
         """The samples to draw, round by round; add all samples of a round before you ask for the next.
 
         Raises:
@@ -79,7 +79,7 @@ class VoteBudget:
             with require.under("evaluation"):
                 chosen, is_last = next_round(votes, self._total_tokens, CLAIMS[self._spending], self._rule)
             sizes = {index: len(votes[index].classes) for index in chosen}
-            jobs = [Job(self._questions[index], size) for index, size in sizes.items()]
+            jobs = [EvaluationJob(self._questions[index], size) for index, size in sizes.items()]
             missing = [job for job in jobs if job.epoch not in self._drawn[job.sample.id]]
             num_bought = sum(len(each.classes) for each in votes) + len(jobs) - len(missing)
             if (missing or is_last) and num_bought < sum(map(len, self._drawn.values())):
@@ -127,7 +127,7 @@ class VoteBudget:
         """The samples of each question that has some, in the order of their index."""
         return [[drawn[index] for index in sorted(drawn)] for drawn in self._drawn.values() if drawn]
 
-    def _votes_of(self, question: Sample, num_samples: int) -> Votes:
+    def _votes_of(self, question: Example, num_samples: int) -> Votes:
         samples = [self._drawn[question.id][index] for index in range(num_samples)]
         classes = group([sample.answer for sample in samples])
         return Votes(classes, self.max_samples, lengths=[_decoded(sample) for sample in samples])

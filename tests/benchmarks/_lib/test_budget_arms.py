@@ -15,7 +15,7 @@ from benchmarks._lib.served_queue import Served
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.tinylm.grammar import KINDS
 
 
@@ -24,9 +24,9 @@ class Asked(Server):
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self.met: list[tuple[Sequence[int], list[Sample], list[float]]] = []
+        self.met: list[tuple[Sequence[int], list[Example], list[float]]] = []
 
-    def serve(self, demand: Demand, budgets: Sequence[int], samples: Sequence[Sample], arrivals: Floats) -> Served:
+    def serve(self, demand: Demand, budgets: Sequence[int], samples: Sequence[Example], arrivals: Floats) -> Served:
         self.met.append((tuple(budgets), list(samples), arrivals.tolist()))
         return Served(np.ones(len(samples)), np.arange(len(samples), dtype=float))
 

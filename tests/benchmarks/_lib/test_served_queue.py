@@ -11,7 +11,7 @@ from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.budgets.queueing import TaskType
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
-from scaffolding_ext.evaluation.run.rows import Sample
+from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol.notes import PROBE, purpose_of
 from scaffolding_ext.testing import ScriptedWorker
@@ -24,7 +24,11 @@ def test_each_question_is_asked_as_of_its_type(at_once: int) -> None:
     plan = PlannedBudgets(Demand(TYPES, 1.0, 10, 50), {"sums": 5, "proofs": 9}, 7, "")
     controller = QueueAwareBudgetController(plan, generation_controller=BudgetForcingController(50, family="tinylm"))
     worker = ScriptedWorker(lambda task: "4}" if purpose_of(task) == PROBE else "thinking " * 9)
-    samples = [Sample("a", "What?", "4", "sums"), Sample("b", "Why?", "5", "proofs"), Sample("c", "How?", "4", "sums")]
+    samples = [
+        Example("a", "What?", "4", "sums"),
+        Example("b", "Why?", "5", "proofs"),
+        Example("c", "How?", "4", "sums"),
+    ]
     with ScaffoldingLlm(controller, {"generation": worker}, max_parallel_requests=at_once) as llm:
         served = serve(llm, samples, np.zeros(3))
     assert served.correct.tolist() == [1, 0, 1]

@@ -16,14 +16,14 @@ from scaffolding_ext.controllers.chain import Prefix, Probe, ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping import Consecutive
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import Outcome
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 
 pytest.importorskip("torch")
 
 
 def chain(num_tokens: int, answer: str, *beliefs: tuple[int, str]) -> Any:
     """A chain about a question whose answer is 7."""
-    sample = Sample("a", "?", "7", "sum")
+    sample = Example("a", "?", "7", "sum")
     return lab.Chain(sample, [0], [1] * num_tokens, "", answer, [lab.Belief(*belief) for belief in beliefs])
 
 

@@ -16,7 +16,7 @@ from benchmarks.studies.phrasings import (
     prefilled,
     recommended,
 )
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 
 SUM = "Start with 19. Apply u+7,v+5. Find the total."
 LARGEST = "Find the largest number: v36,w17."
@@ -101,7 +101,7 @@ def test_figures_tell_a_signal_that_knows_from_one_that_does_not():
 
 
 def test_on_the_roots_kv_the_gate_sees_of_a_branch_its_opening_alone():
-    samples = [Sample("a", SUM, "31"), Sample("b", LARGEST, "36")]
+    samples = [Example("a", SUM, "31"), Example("b", LARGEST, "36")]
     with Lab({WORKER: "tinylm/draft"}, max_seq_len=256) as lab:
         rows = Phraser(lab, "tinylm/draft", ["Okay.\n", "First\n"], max_tokens=2).rows(samples)
     seen = {name: np.array([row.signals[n] for row in rows]).reshape(2, 8) for n, name in enumerate(SIGNALS)}

@@ -19,7 +19,7 @@ from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.reward import RewardController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.run.rows import Sample
+from scaffolding_ext.evaluation.run.rows import Example
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
@@ -87,7 +87,7 @@ def test_a_classifier_names_the_type_and_a_keyword_goes_before_it(classifier: An
 
 
 def test_the_type_is_a_field_of_the_dataset() -> None:
-    samples = [Sample("1", "What?", "4", "sums"), Sample("2", "Why?", "4", "proofs"), Sample("3", "How?", "4", None)]
+    samples = [Example("1", "What?", "4", "sums"), Example("2", "Why?", "4", "proofs"), Example("3", "How?", "4", None)]
     with ScaffoldingLlm(controller(), {"generation": worker()}) as llm:
         records = evaluate(llm, samples)
     assert [len((record.output or "").partition("</think>")[0]) for record in records] == [SUMS, PROOFS, MIXTURE]

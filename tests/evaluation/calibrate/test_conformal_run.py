@@ -12,8 +12,8 @@ from scaffolding_ext.controllers.draft_target.conformal_draft_target import Conf
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.scores import pool_key
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.evaluation.calibrate.calibration_cost import calibration_cost
 from scaffolding_ext.evaluation.run.datasets import load_dataset
+from scaffolding_ext.evaluation.run.session import calibration_cost
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
 

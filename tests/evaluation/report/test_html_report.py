@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
-from scaffolding_ext.evaluation.report.html_report.charts import distribution_chart, frontier_chart
-from scaffolding_ext.evaluation.report.html_report.page import rendered
-from scaffolding_ext.evaluation.report.html_report.trees import trees_of
-from scaffolding_ext.evaluation.report.timeline import Step, write_chrome_trace
+from scaffolding_ext.evaluation.report.charts import distribution_chart, frontier_chart
+from scaffolding_ext.evaluation.report.page import rendered
+from scaffolding_ext.evaluation.report.timeline import TimelineStep, trees_of, write_chrome_trace
 
 STACK = "controller: {{type: Controller, args: {{threshold: {}}}}}\n"
 HOSTILE = '</script><script>alert("x")</script>&amp;'
@@ -111,8 +110,8 @@ def test_charts_stay_within_their_frame(write_run: Callable[..., Path]) -> None:
 
 
 def test_a_search_is_drawn_as_its_tree_step_by_step() -> None:
-    def at(event: str, **figures: Any) -> Step:
-        return Step("main", 0.0, 0.0, event, figures)
+    def at(event: str, **figures: Any) -> TimelineStep:
+        return TimelineStep("main", 0.0, 0.0, event, figures)
 
     first = {"paths": [[0], [1]], "answers": [None, None], "finish_reasons": [None, None]}
     second = {"paths": [[1, 0], [1, 1]], "answers": ["7", None], "finish_reasons": ["stop", None]}

@@ -11,7 +11,7 @@ import pytest
 
 from scaffolding_ext.evaluation.compare.compared import KeptSample, kept_samples
 from scaffolding_ext.evaluation.compare.finished_run import read_run
-from scaffolding_ext.evaluation.report.timeline import Step, lanes_of, steps_of, write_chrome_trace
+from scaffolding_ext.evaluation.report.timeline import TimelineStep, lanes_of, steps_of, write_chrome_trace
 from scaffolding_ext.evaluation.run.records import RecordError, read_records
 
 
@@ -33,12 +33,12 @@ def test_a_step_starts_where_its_lane_or_the_branch_above_it_was_last(write_run:
     (record,) = read_records(folder / "samples.jsonl")
     steps = steps_of(record)
     assert steps == [
-        Step("main", 0.0, 0.5, "allocate", {"num_more": 2}),
-        Step("2", 0.5, 0.7, "probe", {"answer": "3"}),
-        Step("10", 0.5, 0.9, "probe", {"answer": "4"}),
-        Step("2", 0.7, 1.0, "stop", {}),
-        Step("main", 0.5, 1.2, "vote", {"answers": ["3", "4"], "winner": 0}),
-        Step("main", 1.2, 1.5, "done", {"answer": "1", "exit_reason": "end", "correct": True}),
+        TimelineStep("main", 0.0, 0.5, "allocate", {"num_more": 2}),
+        TimelineStep("2", 0.5, 0.7, "probe", {"answer": "3"}),
+        TimelineStep("10", 0.5, 0.9, "probe", {"answer": "4"}),
+        TimelineStep("2", 0.7, 1.0, "stop", {}),
+        TimelineStep("main", 0.5, 1.2, "vote", {"answers": ["3", "4"], "winner": 0}),
+        TimelineStep("main", 1.2, 1.5, "done", {"answer": "1", "exit_reason": "end", "correct": True}),
     ]
     assert lanes_of(steps) == ["main", "2", "10"]
 

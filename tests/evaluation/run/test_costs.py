@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, record_writer
 from scaffolding_ext.evaluation.run.runner import evaluate_async
 from scaffolding_ext.evaluation.run.summary import Tally
@@ -29,7 +29,7 @@ class InstantWorker(Worker):
 
 
 def test_a_record(call_count: Any, within_ceiling: Callable[[str, float], None], tmp_path: Path) -> None:
-    samples = [Sample(f"q{number}", f"Question {number}", "1") for number in range(NUM_SAMPLES)]
+    samples = [Example(f"q{number}", f"Question {number}", "1") for number in range(NUM_SAMPLES)]
     tally = Tally()
 
     async def run(llm: ScaffoldingLlm, name: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaffolding_ext.errors import ConfigError, DatasetError
-from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Limit, Sample, load_dataset, parse_limit
+from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Example, Limit, load_dataset, parse_limit
 from scaffolding_ext.tinylm.grammar import KINDS, split_of
 
 
@@ -27,7 +27,7 @@ def write(path: Path, *rows: Any) -> Path:
 @pytest.mark.parametrize("target_field", ["answer", "target"])
 def test_the_field_names_of_common_datasets_are_known(tmp_path: Path, prompt_field: str, target_field: str) -> None:
     path = write(tmp_path / "a.jsonl", {prompt_field: "1+1?", target_field: "2", "unique": True})
-    assert load_dataset(path) == [Sample("1", "1+1?", "2")]
+    assert load_dataset(path) == [Example("1", "1+1?", "2")]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_numbers_become_the_text_that_one_would_write(tmp_path: Path, value: Any
 def test_ids_and_kinds_are_optional(tmp_path: Path) -> None:
     rows = ({"id": 7, "question": "a", "answer": 1, "kind": "sum"}, "", {"question": "b", "answer": 2})
     samples = load_dataset(write(tmp_path / "a.jsonl", *rows))
-    assert samples == [Sample("7", "a", "1", "sum"), Sample("3", "b", "2", None)]  # by line, the empty one counted
+    assert samples == [Example("7", "a", "1", "sum"), Example("3", "b", "2", None)]  # by line, the empty one counted
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_row_that_could_mean_two_things_or_nothing_is_refused(tmp_path: Path, 
 
 def test_the_same_question_under_two_names_means_one_thing(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"question": "1+1?", "prompt": "1+1?", "answer": 2})
-    assert load_dataset(path) == [Sample("1", "1+1?", "2")]
+    assert load_dataset(path) == [Example("1", "1+1?", "2")]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_another_encoding_is_told_with_its_line(tmp_path: Path, data: bytes, mes
 def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode())
-    assert load_dataset(path) == [Sample("1", "a", "1")]
+    assert load_dataset(path) == [Example("1", "a", "1")]
 
 
 def test_a_file_without_end_is_refused() -> None:
@@ -158,7 +158,7 @@ def test_bad_rows_can_be_left_out_with_a_warning(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", "{", GOOD, {"id": "2", **GOOD}, {"question": "b", "answer": 2})
     with pytest.warns(UserWarning, match=r"2 of 4 rows are left out: line 1: no valid JSON.*; line 3, field 'id'"):
         samples = load_dataset(path, skip_bad_rows=True)
-    assert samples == [Sample("2", "a", "1"), Sample("4", "b", "2")]
+    assert samples == [Example("2", "a", "1"), Example("4", "b", "2")]
     with pytest.raises(DatasetError, match="no rows that can be used: line 1"):
         load_dataset(write(tmp_path / "b.jsonl", "{"), skip_bad_rows=True)
 
@@ -167,8 +167,8 @@ def test_columns_say_what_a_file_calls_its_fields(tmp_path: Path) -> None:
     row = {"prompt": "system text", "text": "1+1?", "solution": 2, "answer": "as shown", "uid": 7, "level": "easy"}
     columns = {"prompt": "text", "target": "solution", "id": "uid", "kind": "level"}
     path = write(tmp_path / "a.jsonl", row)
-    assert load_dataset(path, columns=columns) == [Sample("7", "1+1?", "2", "easy")]
-    assert load_dataset(path) == [Sample("1", "system text", "as shown")]
+    assert load_dataset(path, columns=columns) == [Example("7", "1+1?", "2", "easy")]
+    assert load_dataset(path) == [Example("1", "system text", "as shown")]
     assert "no field 'txt'; it has: prompt, text" in problem_of(path, columns={"prompt": "txt"})
     assert "columns has promt; it may have prompt, target, id, kind" in problem_of(path, columns={"promt": "text"})
 
@@ -184,15 +184,15 @@ GSM8K = {"question": "1+1?", "answer": "1+1=<<1+1=2>>2 clips.\n#### 1,234"}
 @pytest.mark.parametrize(
     ("format", "row", "sample"),
     [
-        ("math500", MATH500, Sample("t/1", "1+1?", "2", "Algebra")),
-        ("aime", AIME, Sample("2024-I-1", "1+1?", "25")),
-        ("aime", {"id": 60, "problem": "1+1?", "answer": "204", "year": "2024"}, Sample("60", "1+1?", "204")),
-        ("amc", AMC, Sample("3", "1+1?", "27")),
-        ("gsm8k", GSM8K, Sample("1", "1+1?", "1234")),
+        ("math500", MATH500, Example("t/1", "1+1?", "2", "Algebra")),
+        ("aime", AIME, Example("2024-I-1", "1+1?", "25")),
+        ("aime", {"id": 60, "problem": "1+1?", "answer": "204", "year": "2024"}, Example("60", "1+1?", "204")),
+        ("amc", AMC, Example("3", "1+1?", "27")),
+        ("gsm8k", GSM8K, Example("1", "1+1?", "1234")),
     ],
 )
 def test_benchmarks_are_read_as_they_are_written(
-    tmp_path: Path, format: str, row: dict[str, Any], sample: Sample
+    tmp_path: Path, format: str, row: dict[str, Any], sample: Example
 ) -> None:
     assert load_dataset(write(tmp_path / "a.jsonl", row), format=format) == [sample]
 

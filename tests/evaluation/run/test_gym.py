@@ -13,7 +13,7 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.evaluation.run import gym
-from scaffolding_ext.evaluation.run.datasets import Sample, load_dataset
+from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.evaluation.run.scoring import Score
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -75,7 +75,7 @@ def test_a_verifier_that_does_not_end_is_killed(verify: Any) -> None:
 
 
 def test_a_sample_is_scored_by_its_verifier(verify: Any) -> None:
-    samples = [Sample("even", "Say an even number.", "2", verify=verify)]
+    samples = [Example("even", "Say an even number.", "2", verify=verify)]
     worker = ScriptedWorker("\\boxed{4}")
     with ScaffoldingLlm(NativeGenerationController(), {"generation": worker}) as llm:
         [record] = evaluate(llm, samples)

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.errors import ConfigError, EngineError, MissingDependencyError
-from scaffolding_ext.evaluation.run.datasets import Sample
-from scaffolding_ext.evaluation.run.engine import Job, failed_record
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.ray_engine import RayEngine, ray_engine
+from scaffolding_ext.evaluation.run.runner import EvaluationJob, failed_record
 from scaffolding_ext.stack.config import EvaluationConfig, validated
 
-JOB = Job(Sample("a", "say 1", "1", "sum"), 2)
+JOB = EvaluationJob(Example("a", "say 1", "1", "sum"), 2)
 
 
 class DeadError(Exception):
@@ -33,7 +33,7 @@ class Actor:
         self._number, self._cluster = number, cluster
         self.run, self.size = SimpleNamespace(remote=self._take), SimpleNamespace(remote=self._tell)
 
-    def _take(self, job: Job) -> asyncio.Future[Any]:
+    def _take(self, job: EvaluationJob) -> asyncio.Future[Any]:
         ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._cluster.jobs.append((self._number, ended))
         self._cluster.is_given.set()

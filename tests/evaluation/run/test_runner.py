@@ -11,7 +11,7 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.errors import EngineError, RequestCancelledError
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, RecordError, prompt_hash
 from scaffolding_ext.evaluation.run.runner import evaluate, evaluate_async
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -21,8 +21,8 @@ from scaffolding_ext.testing import FakeClock, Reply, ScriptedWorker
 WAIT = 30.0
 
 
-def samples(*numbers: int) -> list[Sample]:
-    return [Sample(f"s{number}", f"say {number}", str(number)) for number in numbers]
+def samples(*numbers: int) -> list[Example]:
+    return [Example(f"s{number}", f"say {number}", str(number)) for number in numbers]
 
 
 def said(task: Any) -> Reply:

@@ -21,9 +21,9 @@ from scaffolding_ext.controllers.draft_target.conformal_draft_target import Conf
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.evaluation.compare.compared import compare_runs
-from scaffolding_ext.evaluation.report.html_report.page import rendered
-from scaffolding_ext.evaluation.report.report import summary_text, text_of
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.report.page import rendered
+from scaffolding_ext.evaluation.report.terminal import summary_text, text_of
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, read_records, record_writer
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.evaluation.run.sections import Sections, figures_of, shares_of
@@ -39,8 +39,8 @@ from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 
-def samples(num: int = 6) -> list[Sample]:
-    return [Sample(f"q{number}", f"question {number}", "1") for number in range(num)]
+def samples(num: int = 6) -> list[Example]:
+    return [Example(f"q{number}", f"question {number}", "1") for number in range(num)]
 
 
 def run(controller: Any, worker: Any, num: int = 6, **more: Any) -> list[Record]:

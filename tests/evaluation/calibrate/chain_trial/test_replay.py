@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.chain.stopping import Consecutive, Needs, Patte
 from scaffolding_ext.errors import ConfigError, DatasetError, NoOutputError
 from scaffolding_ext.evaluation.calibrate.chain_trial.recorded import RecordedChain, read_chains
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import TOKENS_PER_BLOCK, cut_at, fixed_cuts, lacking, play
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import record_writer
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -47,7 +47,7 @@ def stopping(**arguments):
 
 def run(controller, **options):
     worker = ScriptedWorker(respond, **options)
-    samples = [Sample(str(number), QUESTION.format(number), "7") for number in range(len(CHAINS))]
+    samples = [Example(str(number), QUESTION.format(number), "7") for number in range(len(CHAINS))]
     with ScaffoldingLlm(controller, {"generation": worker}) as llm:
         return evaluate(llm, samples)
 

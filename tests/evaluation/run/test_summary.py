@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaffolding_ext.evaluation.run.repeats import Attempt, figures_of
+from scaffolding_ext.evaluation.run.summary import Attempt, figures_of
 
 RIGHT = [Attempt(epoch, "7", True) for epoch in range(4)]
 # Two ways to write one wrong answer outvote the right one; the attempts come in another order than they are counted.

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.errors import ConfigError, DatasetError
-from scaffolding_ext.evaluation.run.datasets import Sample
+from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, prompt_hash, read_records, record_writer
-from scaffolding_ext.evaluation.run.resume import check_config, fingerprint, mend, taken_up
+from scaffolding_ext.evaluation.run.run_folder import check_config, fingerprint, mend, taken_up
 
 LEDGER = {"total": {"decoded": 1, "prefilled": 0, "reused": 0}, "by_purpose": {}, "num_unmetered_tasks": 0}
-SAMPLES = [Sample("a", "say 1", "1"), Sample("b", "say 2", "2")]
+SAMPLES = [Example("a", "say 1", "1"), Example("b", "say 2", "2")]
 
 
-def record_of(sample: Sample, epoch: int = 0) -> Record:
+def record_of(sample: Example, epoch: int = 0) -> Record:
     hashed, target = prompt_hash(sample.prompt), sample.target
     return Record(
         sample.id, epoch, hashed, target, "ü\u2028", "1", True, "equal", "end", LEDGER, {"total": 0.5}, 7, [], None
@@ -67,7 +67,7 @@ def test_records_are_taken_up_by_id_and_epoch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("samples", "epochs", "key"), [(SAMPLES, 1, "evaluation.epochs"), (SAMPLES[1:], 2, "evaluation.limit")]
 )
-def test_a_run_cannot_be_made_smaller(tmp_path: Path, samples: list[Sample], epochs: int, key: str) -> None:
+def test_a_run_cannot_be_made_smaller(tmp_path: Path, samples: list[Example], epochs: int, key: str) -> None:
     path = written(tmp_path / "samples.jsonl", record_of(SAMPLES[0], 1))
     with pytest.raises(ConfigError, match="may get more samples and epochs, not fewer") as caught:
         taken_up(path, samples, epochs, lambda record: None)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from scaffolding_ext.evaluation.report.report import comparison_table
+from scaffolding_ext.evaluation.report.terminal import comparison_table
 from scaffolding_ext.evaluation.run.records import Record, RecordError
 from scaffolding_ext.evaluation.run.summary import Summary, summarize
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts

@@ -10,8 +10,8 @@ import pytest
 
 from scaffolding_ext.evaluation.compare.comparison import compare
 from scaffolding_ext.evaluation.compare.finished_run import read_run
-from scaffolding_ext.evaluation.compare.frontier import Sweep, sweeps_of
-from scaffolding_ext.evaluation.report.report import shown_saving
+from scaffolding_ext.evaluation.compare.sweeps import Sweep, sweeps_of
+from scaffolding_ext.evaluation.report.terminal import shown_saving
 
 STACK = """
 controller: {{type: DynasorCoTController, args: {{certainty_threshold: {threshold}, chunk_size: 64}}}}

@@ -12,10 +12,9 @@ from scaffolding_ext import __version__
 from scaffolding_ext.documents import json_text, write_text
 from scaffolding_ext.evaluation.compare.compared import Compared, KeptSample
 from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, Run
-from scaffolding_ext.evaluation.report import report as tables
-from scaffolding_ext.evaluation.report.html_report.charts import color_of, distribution_chart, frontier_chart
-from scaffolding_ext.evaluation.report.html_report.trees import trees_of
-from scaffolding_ext.evaluation.report.timeline import lanes_of, steps_of
+from scaffolding_ext.evaluation.report import terminal as tables
+from scaffolding_ext.evaluation.report.charts import color_of, distribution_chart, frontier_chart
+from scaffolding_ext.evaluation.report.timeline import lanes_of, steps_of, trees_of
 from scaffolding_ext.evaluation.run.records import Record
 
 PURPOSE_COLORS = {
@@ -47,7 +46,7 @@ def rendered(compared: Compared, samples: Sequence[KeptSample]) -> str:
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(
-        loader=PackageLoader("scaffolding_ext.evaluation.report.html_report"),
+        loader=PackageLoader("scaffolding_ext.evaluation.report"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
