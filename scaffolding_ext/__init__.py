@@ -113,15 +113,10 @@ _NAMES = {
     "workers.trtllm.worker": "TRTLLMWorker",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
-# Names that go away, each with its `scaffolding_ext.deprecation.Deprecation`: they warn, and give what replaced them.
-_RENAMED: dict[str, Any] = {}
 __all__ = ["__version__", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _RENAMED:
-        _RENAMED[name].warn()
-        return getattr(importlib.import_module(__name__), _RENAMED[name].new)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

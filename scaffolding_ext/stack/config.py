@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from scaffolding_ext import plain_yaml
-from scaffolding_ext.deprecation import Deprecation
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.registry import unknown_name
 
@@ -27,30 +26,14 @@ class _Section(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
-    renamed_keys: ClassVar[Mapping[str, tuple[str, Deprecation]]] = {}  # by its old name, the new one of a key
-
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and cls.renamed_keys.keys() & value.keys():
-            value = cls._under_new_names(value)
         for key in value if isinstance(value, Mapping) else ():
             if key not in cls.model_fields:
                 message = unknown_name("key", str(key), tuple(cls.model_fields))
                 raise PydanticCustomError("unknown_key", "{message}", {"message": message, "key": str(key)})
         return value
-
-    @classmethod
-    def _under_new_names(cls, value: Mapping[str, Any]) -> dict[str, Any]:
-        moved = dict(value)
-        for old in cls.renamed_keys.keys() & value.keys():
-            new, deprecation = cls.renamed_keys[old]
-            if new in value:
-                message = f"{old} and {new} are one key; give {new} alone"
-                raise PydanticCustomError("unknown_key", "{message}", {"message": message, "key": old})
-            deprecation.warn()
-            moved[new] = moved.pop(old)
-        return moved
 
 
 class ComponentConfig(_Section):

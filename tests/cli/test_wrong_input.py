@@ -134,7 +134,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a prompt of blanks": (["run", " \n", "--config", "stack.yaml"], "prompt: is empty"),
     "a prompt of other bytes": (["run", "\udcff", "--config", "stack.yaml"], "holds bytes that are no text"),
     "an override of other bytes": ([*EVAL, "--set", "seed=\udcff"], "the value of seed holds bytes that are no text"),
-    "a deep override": ([*EVAL, "--set", "seed=" + "[" * 5000], "the value of seed is nested deeper than 64 levels"),
+    "a deep override": ([*EVAL, "--set", "seed=" + "[" * 5000], "the value of seed is nested too deeply"),
     "a bomb of aliases": (["run", "x", "--config", "bomb.yaml"], "holds more than 100,000 values"),
     "a stack without end": (["run", "x", "--config", "/dev/zero"], "is longer than 1,048,576 bytes"),
     "a stack of 300 characters": (["run", "x", "--config", NAME], "cannot read the stack file"),
