@@ -26,13 +26,11 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.thinking import ServerBudget
+from scaffolding_ext.protocol.worker import ServerBudget
 from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 from scaffolding_ext.registry import Registry
-from scaffolding_ext.request.completion import Completion
-from scaffolding_ext.request.opened_program import in_program
-from scaffolding_ext.request.program import Program, current_program, record
-from scaffolding_ext.request.question import Question
+from scaffolding_ext.request.program import Program, Question, current_program, in_program, record
+from scaffolding_ext.request.results import Completion
 
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.repetition import Loops

@@ -55,10 +55,10 @@ if TYPE_CHECKING:  # for type checkers, which cannot read the table below
     from scaffolding_ext.protocol.worker import BaseWorker as BaseWorker
     from scaffolding_ext.protocol.worker import WrappingWorker as WrappingWorker
     from scaffolding_ext.protocol.worker_tags import WorkerTag as WorkerTag
-    from scaffolding_ext.request.completion import Completion as Completion
     from scaffolding_ext.request.ledger import Ledger as Ledger
     from scaffolding_ext.request.program import Program as Program
     from scaffolding_ext.request.program import current_program as current_program
+    from scaffolding_ext.request.results import Completion as Completion
     from scaffolding_ext.request.results import ScaffoldingResult as ScaffoldingResult
     from scaffolding_ext.request.results import completion_of as completion_of
     from scaffolding_ext.stack.build import build_stack as build_stack
@@ -75,7 +75,6 @@ __version__ = "0.1.0"
 
 # The public names, by the module of the package that holds each.
 _NAMES = {
-    "request.completion": "Completion",
     "controllers.base": "BaseController",
     "controllers.basic.best_of_n": "BestOfNController",
     "controllers.budgets.budget_forcing": "BudgetForcingController",
@@ -99,7 +98,7 @@ _NAMES = {
     "request.ledger": "Ledger",
     "request.program": "Program current_program",
     "prompts.prompting": "Prompting",
-    "request.results": "ScaffoldingResult completion_of",
+    "request.results": "Completion ScaffoldingResult completion_of",
     "stack.build": "build_stack load_stack",
     "stack.config": "StackConfig",
     "stack.load": "load_config",

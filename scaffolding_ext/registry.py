@@ -503,5 +503,5 @@ policies = Registry(
         "ShortestRemaining": "scaffolding_ext.scheduling.policies:ShortestRemaining",
     },
     "scaffolding_ext.policies",
-    base="scaffolding_ext.scheduling.base:Policy",
+    base="scaffolding_ext.scheduling.policies:Policy",
 )

@@ -14,7 +14,7 @@ from scaffolding_ext.protocol import StreamGenerationTask, TaskStatus, Worker
 from scaffolding_ext.protocol.worker import WrappingWorker
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.program import current_program, priority_of, record
-from scaffolding_ext.scheduling.base import Policy
+from scaffolding_ext.scheduling.policies import Policy
 from scaffolding_ext.scheduling.waiting_line import WaitingLine
 
 

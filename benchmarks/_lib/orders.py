@@ -7,8 +7,15 @@ from collections.abc import Callable, Sequence
 
 from benchmarks._lib.recorded_programs import RecordedProgram
 from scaffolding_ext.request.progress import Progress
-from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
-from scaffolding_ext.scheduling.base import AgeingPolicy
+from scaffolding_ext.scheduling.policies import (
+    AgeingPolicy,
+    EarliestDeadline,
+    Fifo,
+    Gang,
+    LeastAttained,
+    Policy,
+    ShortestRemaining,
+)
 
 KNOWN = "lengths known"
 

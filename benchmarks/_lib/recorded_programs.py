@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.request.progress import Steps
+from scaffolding_ext.request.progress import StepCounts
 
 
 class Round(NamedTuple):
@@ -19,7 +19,7 @@ class Round(NamedTuple):
     """
 
     num_tokens: tuple[int, ...]
-    steps: Steps = Steps()
+    steps: StepCounts = StepCounts()
 
 
 class RecordedProgram(NamedTuple):
@@ -82,5 +82,5 @@ def replayed_vote(rule: AllocationRule, classes: Sequence[int], lengths: Sequenc
 
 def _round(num_tokens: Sequence[int], classes: Sequence[int], max_samples: int) -> Round:
     """A round of a vote that knows these classes."""
-    steps = Steps("vote", len(classes), max_samples - len(classes), entropy_certaindex(classes))
+    steps = StepCounts("vote", len(classes), max_samples - len(classes), entropy_certaindex(classes))
     return Round(tuple(num_tokens), steps)

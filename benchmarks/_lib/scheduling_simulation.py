@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.simulation import NEVER, BatchingEngine
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
 from scaffolding_ext.request.progress import Progress
-from scaffolding_ext.scheduling.base import Policy
+from scaffolding_ext.scheduling.policies import Policy
 from scaffolding_ext.scheduling.waiting_line import WaitingLine
 
 PATIENCE = 512  # as that of our engine

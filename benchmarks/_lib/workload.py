@@ -11,7 +11,7 @@ from benchmarks._lib.programs import CHAIN, VOTE, Floats, Problem
 from benchmarks._lib.recorded_programs import RecordedProgram
 from benchmarks._lib.scheduling_simulation import serve_programs
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.scheduling import Fifo, Policy
+from scaffolding_ext.scheduling.policies import Fifo, Policy
 
 
 class Workload(NamedTuple):

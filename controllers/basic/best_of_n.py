@@ -18,7 +18,7 @@ from scaffolding_ext.protocol import Controller, ControllerGenerator, Generation
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.request.program import publish, publish_figures, record
-from scaffolding_ext.request.progress import Steps
+from scaffolding_ext.request.progress import StepCounts
 
 _REWARDS = ("mean_logprob", "confidence")
 
@@ -83,9 +83,9 @@ class BestOfNController(BaseController):
         if self.reward is not None:
             self.reward.prepare(task)
         sampler = Sampler(self.generation_controller, task, num, {**(generation_kwargs or {}), **sampling_params})
-        publish(Steps(type(self).__name__, 0, num))
+        publish(StepCounts(type(self).__name__, 0, num))
         yield sampler.start(num)
-        publish(Steps(type(self).__name__, num, 0, 1.0))
+        publish(StepCounts(type(self).__name__, num, 0, 1.0))
         sampler.look_for_copies(self)
         samples = sampler.samples
         if self.reward_controller is not None:

@@ -17,7 +17,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.registry import import_target
-from scaffolding_ext.request.figures import Share
+from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import current_program, publish_figures, record
 
 Classifier = Callable[[str], str | None]
@@ -99,7 +99,7 @@ class QueueAwareBudgetController(BaseController):
         budget = planned if thinking_budget is None else min(planned, thinking_budget)
         record("queue_budget", task_type=task_type, known=known, planned=planned, given=budget)
         types = {str(task_type) if known else "of no planned type": 1}
-        publish_figures(type(self).__name__, given_tokens=budget, planned=Share(int(known), 1), types=types)
+        publish_figures(type(self).__name__, given_tokens=budget, planned=Ratio(int(known), 1), types=types)
         yield from self.generation_controller.process([task], thinking_budget=budget, **kwargs)
 
     def _say_unknown(self, task_type: str | None, plan: PlannedBudgets) -> None:

@@ -42,9 +42,9 @@ from scaffolding_ext.prompts.prompting import DEFAULT_FAMILY, UNTHINKING_FAMILY,
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.registry import answer_probes, probe_schedules, stopping_rules
-from scaffolding_ext.request.figures import Share
+from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import publish, publish_figures, record
-from scaffolding_ext.request.progress import Steps
+from scaffolding_ext.request.progress import StepCounts
 
 # How eagerly to stop: agreeing probes asked for, and tokens between probes. Source: Dynasor's code, `dynasor/cot.py`.
 EFFORTS = {"mild": (8, 64), "low": (5, 64), "mid": (3, 64), "high": (2, 64), "crazy": (2, 32)}
@@ -214,7 +214,7 @@ class DynasorCoTController(BaseController):
         ended = "budget" if chain.finish_reason == "length" else "own end"
         publish_figures(
             type(self).__name__,
-            stopped_early=Share(int(stop is not None), 1),
+            stopped_early=Ratio(int(stop is not None), 1),
             stop_reason={ended if stop is None else stop.reason: 1},
             chain_tokens=num_tokens,
             probes=len(probes),
@@ -235,7 +235,7 @@ class DynasorCoTController(BaseController):
     def _publish(self, chain: Chain, position: int, gap: int, probes: list[Probe]) -> None:
         """Publish how far the chain is: its knob counts the looks that its budget leaves."""
         num_left = math.ceil((chain.max_tokens - position) / max(1, gap))
-        publish(Steps(type(self).__name__, len(probes), num_left, certaindex_of(self.rule, probes)))
+        publish(StepCounts(type(self).__name__, len(probes), num_left, certaindex_of(self.rule, probes)))
 
     def _sorted(self, probes: list[Probe], asked: Asked, known: AnswerClasses) -> ControllerGenerator:
         """The probes, with the class of the newest answer; a shorter form of an answer may renumber the others."""

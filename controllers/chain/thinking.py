@@ -13,9 +13,9 @@ from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
 from scaffolding_ext.controllers.prompting import decode, encode
 from scaffolding_ext.prompts.prompting import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator
-from scaffolding_ext.protocol.notes import notes_of, set_notes
-from scaffolding_ext.protocol.thinking import ServerBudget, ThinkingBudget
-from scaffolding_ext.request.figures import Share
+from scaffolding_ext.protocol.notes import ThinkingBudget, notes_of, set_notes
+from scaffolding_ext.protocol.worker import ServerBudget
+from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import publish_figures, record
 
 _SLACK = 8  # tokens: a server may finish a character, or a word, before it closes
@@ -127,8 +127,8 @@ def record_thinking(chain: Chain, budget: int, family: PromptFamily, by: str = "
     if found is not None:
         publish_figures(
             "BudgetForcingController",
-            kept=Share(int(found.num_thinking <= budget), 1),
-            used=Share(found.num_thinking, budget),
+            kept=Ratio(int(found.num_thinking <= budget), 1),
+            used=Ratio(found.num_thinking, budget),
             kept_by={by: 1},
             thinking_tokens=found.num_thinking,
             answering_tokens=found.num_answering,

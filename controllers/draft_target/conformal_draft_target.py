@@ -40,7 +40,7 @@ from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.registry import take_over_rules
-from scaffolding_ext.request.figures import Answers, Share
+from scaffolding_ext.request.figures import Answers, Ratio
 from scaffolding_ext.request.program import elapsed, next_seed, publish_figures, record
 from scaffolding_ext.request.seeds import derive_seed
 
@@ -61,7 +61,7 @@ class ConformalDraftTargetController(BaseController):
         draft_controller: Drafts a chunk on the worker `draft`; None generates plainly at temperature 0.7. Several
             chains get this temperature, too, where a controller sets none.
         target_controller: Writes the target's chunks on the worker `target`; None as for the draft.
-        alpha: Share of the chunks that the target takes over; of the conformal rule, like the next two.
+        alpha: Ratio of the chunks that the target takes over; of the conformal rule, like the next two.
         coverage: `"marginal"`, its default, or `"conditional"`.
         calibration: A calibration, or its file; needed for marginal coverage.
         rule: Decides on the chunks: the name of a rule (`"coin"`, `"growing"`, `"ranking"`, `"reflection_words"`), or
@@ -254,13 +254,13 @@ class ConformalDraftTargetController(BaseController):
         level = decision.figures.get("alpha")
         publish_figures(
             type(self).__name__,
-            take_over_rate=Share(int(decision.taken_over), 1),
-            **({} if level is None else {"alpha": Share(level, 1)}),
+            take_over_rate=Ratio(int(decision.taken_over), 1),
+            **({} if level is None else {"alpha": Ratio(level, 1)}),
             draft_tokens=num_draft_tokens,
             target_tokens=num_target_tokens,
-            rejected_drafts=Share(int(rejected), 1),
+            rejected_drafts=Ratio(int(rejected), 1),
             rejected_draft_tokens=num_draft_tokens if rejected else 0,
-            intensity=Share(chain.seconds_drafting + elapsed() - began, seconds_waited),
+            intensity=Ratio(chain.seconds_drafting + elapsed() - began, seconds_waited),
         )
         if chain.turn >= self.max_turns:
             chain.end("max_turns")

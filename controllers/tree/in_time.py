@@ -7,8 +7,8 @@ from typing import Any
 
 from scaffolding_ext.protocol import ControllerGenerator, ParallelProcess, close_generator
 from scaffolding_ext.protocol.branching import BranchTask
-from scaffolding_ext.protocol.limited_step import LimitedStep
 from scaffolding_ext.protocol.notes import Purpose, purpose_of, token_counts_of
+from scaffolding_ext.protocol.tasks import LimitedStep
 from scaffolding_ext.request.program import discard
 
 

@@ -37,9 +37,9 @@ from scaffolding_ext.prompts.sampling_params import (
     set_sampling_params,
 )
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
-from scaffolding_ext.protocol.limited_step import LimitedStep
 from scaffolding_ext.protocol.notes import Purpose
 from scaffolding_ext.protocol.relay import relay
+from scaffolding_ext.protocol.tasks import LimitedStep
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import (
     search_expanders,
@@ -48,7 +48,7 @@ from scaffolding_ext.registry import (
     search_stops,
     search_strategies,
 )
-from scaffolding_ext.request.figures import Answers, Share
+from scaffolding_ext.request.figures import Answers, Ratio
 from scaffolding_ext.request.ledger import Ledger, Meter
 from scaffolding_ext.request.program import (
     current_program,
@@ -59,7 +59,7 @@ from scaffolding_ext.request.program import (
     publish_figures,
     record,
 )
-from scaffolding_ext.request.progress import Steps as Progress
+from scaffolding_ext.request.progress import StepCounts
 from scaffolding_ext.request.seeds import derive_seed
 
 TEMPLATE_LEN = 64  # tokens around a solution that is refined
@@ -313,7 +313,7 @@ class _Search:
                 self._record_selected(self._judged, list(dict.fromkeys(node.parent for node in nodes)))
         else:
             self._reason = "finished"
-        publish(Progress(type(self._parts).__name__, len(self._nodes), 0, 1.0))
+        publish(StepCounts(type(self._parts).__name__, len(self._nodes), 0, 1.0))
 
     def answer(self) -> ControllerGenerator:
         """The branch that is the answer; those whose answer is missing and counts are asked for it.
@@ -418,7 +418,7 @@ class _Search:
             confidences = [node.confidence for node in nodes]
             leader = gate.leader(confidences)
             record("decode_exit", leader=leader, confidences=confidences)
-            publish_figures(self._section, decode_exit_rate=Share(int(leader is not None), 1))
+            publish_figures(self._section, decode_exit_rate=Ratio(int(leader is not None), 1))
             if leader is not None:
                 for node in nodes:
                     node.is_cut = node is not nodes[leader]
@@ -511,7 +511,7 @@ class _Search:
             confidences = [node.confidence for node in nodes]
             leader = gate.leader(confidences)
             record("skip", leader=leader, confidences=confidences)
-            publish_figures(self._section, skip_rate=Share(int(leader is not None), 1))
+            publish_figures(self._section, skip_rate=Ratio(int(leader is not None), 1))
             if leader is not None:
                 for node, confidence in zip(nodes, confidences, strict=True):
                     node.score = _settled(confidence)
@@ -602,10 +602,10 @@ class _Search:
         decoded = max(decoded, len(self._nodes))  # so that empty texts use the budget up, too
         return Spent(decoded, max(total.computed, decoded), len(self._nodes), elapsed() - self._began)
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> StepCounts:
         left = self._parts.budget.nodes_left(self._spent())
         share = self._leaders[-1][1] if self._leaders else 0.0
-        return Progress(type(self._parts).__name__, len(self._nodes), left or 0, share)
+        return StepCounts(type(self._parts).__name__, len(self._nodes), left or 0, share)
 
 
 def _nothing_written(budget: Budget) -> NoOutputError:

@@ -15,8 +15,7 @@ from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.request.program import current_program
-from scaffolding_ext.request.question import NO_QUESTION, Question
+from scaffolding_ext.request.program import NO_QUESTION, Question, current_program
 
 # What the answer's task tells of its answer.
 _OUTPUT = ("output_str", "output_tokens", "finish_reason", "logprobs", "context_logits")

@@ -29,7 +29,7 @@ from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.prompts.prompting import family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, refuse_greedy, set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
-from scaffolding_ext.request.figures import Share
+from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import publish_figures, record
 
 _POSITIONS = 256  # that are looked at until others have their turn
@@ -129,7 +129,7 @@ class DeepConfController(BaseController):
         unsure = [sample for sample in samples if _is_unsure(sample)]
         num_discarded, stopped = sampler.discard(unsure), [sample.index for sample in unsure]
         section = type(self).__name__
-        publish_figures(section, stopped_traces=Share(len(unsure), len(samples)), discarded_tokens=num_discarded)
+        publish_figures(section, stopped_traces=Ratio(len(unsure), len(samples)), discarded_tokens=num_discarded)
         figures = {"share": share, "stopped": stopped, "num_discarded": num_discarded}
         end_vote(task, samples, answers, classes, weights, num, section, **figures)
 

@@ -26,7 +26,7 @@ from scaffolding_ext.protocol import Controller, ControllerGenerator, Generation
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.registry import allocation_rules
 from scaffolding_ext.request.program import publish, record
-from scaffolding_ext.request.progress import Steps
+from scaffolding_ext.request.progress import StepCounts
 
 
 class MajorityVoteController(BaseController):
@@ -150,7 +150,7 @@ class MajorityVoteController(BaseController):
                 classes = yield from classify(self, answers, known)
             num_more = self._num_more(sampler.samples, classes, weights, max_samples)
             record("allocate", num_samples=len(classes), classes=classes, num_more=num_more)
-        publish(Steps(type(self).__name__, len(classes), 0, 1.0))
+        publish(StepCounts(type(self).__name__, len(classes), 0, 1.0))
         sampler.look_for_copies(self)
         end_vote(
             task,
@@ -165,10 +165,10 @@ class MajorityVoteController(BaseController):
             drift=None if self.allocation is None else self.allocation.observe(classes, max_samples),
         )
 
-    def _steps(self, classes: Sequence[int], max_samples: int) -> Steps:
+    def _steps(self, classes: Sequence[int], max_samples: int) -> StepCounts:
         """How far the vote is: the samples that it may still draw, and how settled it is where a rule may stop it."""
         certaindex = 0.0 if self.allocation is None else entropy_certaindex(classes)
-        return Steps(type(self).__name__, len(classes), max_samples - len(classes), certaindex)
+        return StepCounts(type(self).__name__, len(classes), max_samples - len(classes), certaindex)
 
     def _num_more(
         self, samples: Sequence[Sample], classes: Sequence[int], weights: Sequence[float], max_samples: int

@@ -19,10 +19,8 @@ from scaffolding_ext.protocol import (
 from scaffolding_ext.protocol.notes import Purpose, noted_draws, purpose_of
 from scaffolding_ext.protocol.relay import Visit, relay
 from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name
-from scaffolding_ext.request.branch import branch_path
 from scaffolding_ext.request.figures import Answers
-from scaffolding_ext.request.ledger import Ledger, Meter
-from scaffolding_ext.request.parts import enter_part
+from scaffolding_ext.request.ledger import Ledger, Meter, enter_part
 from scaffolding_ext.request.program import (
     current_program,
     discard,
@@ -30,7 +28,7 @@ from scaffolding_ext.request.program import (
     publish_figures,
     record,
 )
-from scaffolding_ext.request.seeds import derive_seed
+from scaffolding_ext.request.seeds import branch_path, derive_seed
 
 
 class Variety:

@@ -35,7 +35,7 @@ def check(
       scaffolding-ext engine check engines/target --config stack.yaml --worker target
     """
     from scaffolding_ext.errors import ConfigError
-    from scaffolding_ext.stack.engine_needs import engine_needs
+    from scaffolding_ext.stack.build import engine_needs
     from scaffolding_ext.stack.load import load_config
     from scaffolding_ext.workers.trtllm.engine_config import EngineConfig
 

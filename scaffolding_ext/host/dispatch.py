@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scaffolding_ext.errors import InvalidYieldError, TaskError, UnknownWorkerTagError
-from scaffolding_ext.host import timeouts
 from scaffolding_ext.protocol import (
     ChatTask,
     ExecutionScope,
@@ -18,8 +17,8 @@ from scaffolding_ext.protocol import (
     Worker,
     current_scope,
 )
-from scaffolding_ext.protocol.limited_step import LimitedStep
 from scaffolding_ext.protocol.notes import TaskNotes, notes_of, set_notes
+from scaffolding_ext.protocol.tasks import LimitedStep
 from scaffolding_ext.protocol.worker import BaseWorker
 from scaffolding_ext.protocol.worker_tags import tag_name, tag_names, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -27,6 +26,7 @@ from scaffolding_ext.request.results import ScaffoldingResult
 if TYPE_CHECKING:
     from scaffolding_ext.request.program import Program
 
+GRACE_SECONDS = 5.0  # how long a worker may take to react to cancellation before the caller goes on anyway
 _MAX_TURNS = 32  # of one generator, until others get theirs: workers that answer at once never suspend it
 
 
@@ -138,7 +138,7 @@ class Dispatcher:
             if not running.done():
                 step.is_given_up = True
                 running.cancel()
-                await asyncio.wait((running,), timeout=timeouts.GRACE_SECONDS)
+                await asyncio.wait((running,), timeout=GRACE_SECONDS)
         except asyncio.CancelledError:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -14,18 +14,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import RequestCancelledError, ShutdownError
-from scaffolding_ext.host import arguments, timeouts
-from scaffolding_ext.host.dispatch import Dispatcher
-from scaffolding_ext.host.request import Request, clone_of
-from scaffolding_ext.host.shutdown import WorkerShutdown
+from scaffolding_ext.errors import RequestCancelledError, ShutdownError, WorkerShutdownError
+from scaffolding_ext.host import arguments, dispatch
+from scaffolding_ext.host.dispatch import Dispatcher, each_once
+from scaffolding_ext.host.request import Request, abort, clone_of, release, start_timeout
 from scaffolding_ext.prompts.served_model import take_prompting
 from scaffolding_ext.protocol import Controller, Worker
 from scaffolding_ext.request.execution_trace import ExecutionRecorder
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import RequestSeeds
-from scaffolding_ext.scheduling.base import Policy
+from scaffolding_ext.scheduling.policies import Policy
 from scaffolding_ext.scheduling.waiting_line import WaitingLine
 
 if TYPE_CHECKING:
@@ -229,7 +228,7 @@ class ScaffoldingLlm:
             return
         error = RequestCancelledError(f"request {request.id} was cancelled")
         try:
-            self.loop.call_soon_threadsafe(timeouts.abort, request, error)
+            self.loop.call_soon_threadsafe(abort, request, error)
         except RuntimeError:  # the loop is closed, so every request has ended
             return
 
@@ -257,7 +256,7 @@ class ScaffoldingLlm:
             arrived = list(self._inbox)
             self._inbox.clear()
         for request in arrived:
-            timeouts.start_timeout(request)
+            start_timeout(request)
             self._waiting.add(request, request.program.place.priority)
         self._start_waiting()
 
@@ -290,7 +289,7 @@ class ScaffoldingLlm:
             error = None if runner.cancelled() else runner.exception()
             request.fail(request.abort_error or error or RequestCancelledError(f"request {request.id} was cancelled"))
         self._running.discard(request)
-        timeouts.let_go(request)
+        release(request)
         self._start_waiting()
 
     async def _close(self) -> None:
@@ -298,14 +297,59 @@ class ScaffoldingLlm:
         error = ShutdownError("the host was shut down before the request ended")
         requests = [*self._waiting, *self._running]
         for request in requests:
-            timeouts.abort(request, error)
+            abort(request, error)
         self._waiting = WaitingLine(_PATIENCE)
         runners = [request.runner for request in requests if request.runner is not None]
         if runners:
-            await asyncio.wait(runners, timeout=timeouts.GRACE_SECONDS)
+            await asyncio.wait(runners, timeout=dispatch.GRACE_SECONDS)
         for request in requests:
             request.fail(error)
         try:
             await self._worker_shutdown.on_loop()
         finally:
             self.loop.stop()
+
+
+class WorkerShutdown:
+    """The shutdown of workers, which happens once.
+
+    Args:
+        workers: Worker by tag.
+    """
+
+    def __init__(self, workers: Mapping[Any, Worker]) -> None:
+        self._workers = each_once(workers)
+        self._errors: list[Exception] = []
+        self._is_done = False
+        self._lock = threading.Lock()
+
+    async def on_loop(self) -> None:
+        """Free what must be freed on the host's event loop; what fails is kept for `finish`."""
+        for worker in self._workers:
+            close = getattr(worker, "async_shutdown", None)  # younger than 1.2
+            if close is None:
+                continue
+            try:
+                await close()
+            except Exception as error:
+                self._errors.append(error)
+
+    def finish(self, with_workers: bool) -> None:
+        """Say what failed on the loop, and shut the workers down where that is asked for; each happens once.
+
+        Raises:
+            WorkerShutdownError: Workers failed, here or on the loop.
+        """
+        with self._lock:
+            errors, self._errors = self._errors, []
+            first = with_workers and not self._is_done
+            self._is_done = self._is_done or with_workers
+        for worker in self._workers if first else ():
+            try:
+                worker.shutdown()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            reasons = "; ".join(f"{type(error).__name__}: {error}" for error in errors)
+            message = f"not every worker could be shut down as it should ({reasons}); the others have been"
+            raise WorkerShutdownError(message, errors) from errors[0]

@@ -1,4 +1,9 @@
-"""A request in the host: the result that its caller holds, with what is needed to run it."""
+"""A request in the host: the result that its caller holds, how it runs, and how it ends before its controller does.
+
+A request ends early at its time-out, at `cancel`, or at the host's shutdown. All of it happens on the host's loop. The
+request's asyncio task is cancelled, so its workers hear of it. A worker that does not react in time keeps its row, but
+the caller is told.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,14 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from scaffolding_ext.errors import CloneError, NoOutputError
+from scaffolding_ext.errors import CloneError, NoOutputError, RequestTimeoutError
+from scaffolding_ext.host import dispatch
 from scaffolding_ext.protocol import Controller, ExecutionScope, ScaffoldingOutput
 from scaffolding_ext.request.program import enter_program
 from scaffolding_ext.request.results import ScaffoldingResult
 
 if TYPE_CHECKING:
     from scaffolding_ext.errors import RequestError
-    from scaffolding_ext.host.dispatch import Dispatcher
     from scaffolding_ext.request.program import Program
 
 
@@ -65,7 +70,7 @@ class Request(ScaffoldingResult):
             raise RuntimeError(f"waiting for request {self.id} would block the host's own thread; await it there")
         return super().exception(timeout)
 
-    async def run(self, prototype: Controller, dispatcher: Dispatcher) -> None:
+    async def run(self, prototype: Controller, dispatcher: dispatch.Dispatcher) -> None:
         """Run a clone of the controller to its end, and keep its output or the error of any kind that ended it."""
         enter_program(self.program)
         self.program.caller.show = self.push
@@ -101,3 +106,36 @@ def clone_of(prototype: Controller) -> Controller:
         return prototype.clone()
     except Exception as error:
         raise CloneError(f"{type(prototype).__name__}.clone() failed: {type(error).__name__}: {error}") from error
+
+
+def start_timeout(request: Request) -> None:
+    """Have the request aborted when its time is over, if it has a time-out."""
+    if request.timeout is not None:
+        error = RequestTimeoutError(f"request {request.id} did not end within {request.timeout} s")
+        request.timers = (_later(request.timeout, lambda: abort(request, error)),)
+
+
+def abort(request: Request, error: RequestError) -> None:
+    """End a request with an error: at once while it waits, else when its workers have reacted or the grace is over."""
+    if request.finished or request.abort_error is not None:
+        return
+    request.abort_error = error
+    if request.runner is None:
+        request.fail(error)
+        release(request)
+        return
+    request.runner.cancel()
+    request.timers += (_later(dispatch.GRACE_SECONDS, lambda: request.fail(error)),)
+
+
+def release(request: Request) -> None:
+    """Free what an ended request held."""
+    for timer in request.timers:
+        timer.cancel()
+    request.timers = ()
+    request.runner = None  # else request and task would keep each other from being freed at once
+    request.program.close()
+
+
+def _later(seconds: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(seconds, action)

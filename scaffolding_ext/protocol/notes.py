@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.thinking import ThinkingBudget
 
 CONTINUED_TURNS = "continued turns"  # in a worker's `refused`: see `set_turn_start`
 PAUSED = "paused"  # finish reason of a stream that its worker ended because nobody had asked for more
@@ -66,6 +65,22 @@ CHAIN = PurposeOf(Purpose.CHAIN, Purpose.CHAIN)
 PROBE = PurposeOf(Purpose.PROBE, Purpose.PROBE)
 SCORE = PurposeOf(Purpose.SCORE, Purpose.SCORE)
 VERIFY = PurposeOf(Purpose.VERIFY, Purpose.VERIFY)
+
+
+class ThinkingBudget(NamedTuple):
+    """A thinking budget that a server is asked to keep in a generation.
+
+    Attributes:
+        max_tokens: Tokens of thinking, after which it is to be closed.
+        open: What opens thinking.
+        close: What closes it.
+        is_open: Whether the prompt ends in `open`, and white space perhaps.
+    """
+
+    max_tokens: int
+    open: str
+    close: str
+    is_open: bool
 
 
 class TaskNotes(NamedTuple):

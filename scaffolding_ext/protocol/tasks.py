@@ -1,4 +1,4 @@
-"""Task types that Scaffolding's protocol lacks: scores of a continuation, and comparisons of answers.
+"""What Scaffolding's protocol lacks: scores of a continuation, comparisons of answers, steps with a limit of time.
 
 Plain generation stays the protocol's exact `GenerationTask` or `StreamGenerationTask`; tasks about branches stand in
 `branching`. `lowering` may rewrite as plain generation what a worker does not serve natively.
@@ -6,6 +6,7 @@ Plain generation stays the protocol's exact `GenerationTask` or `StreamGeneratio
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from scaffolding_ext.answers.comparison import Verdict
@@ -53,3 +54,25 @@ class CompareTask(Task):
 
 class MeaningTask(CompareTask):
     """As `CompareTask`, of open-ended answers: which of them mean the same, however they are put."""
+
+
+class LimitedStep(list[Task]):
+    """Tasks that the controller waits for no longer than some seconds.
+
+    When they are over, the host cancels the tasks that still run, and the controller goes on. A task that was given up
+    has no output; what its worker says that it has cost until then is counted. TensorRT-LLM's host takes the step for a
+    plain list, and waits for all.
+
+    Args:
+        tasks: Run beside each other.
+        seconds: For which the controller waits, from when it yields the step; at 0 or below nothing is run.
+
+    Attributes:
+        seconds: As given.
+        is_given_up: Whether the seconds were over before all tasks were done; the host says so.
+    """
+
+    def __init__(self, tasks: Iterable[Task], seconds: float) -> None:
+        super().__init__(tasks)
+        self.seconds = seconds
+        self.is_given_up = False

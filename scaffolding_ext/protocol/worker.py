@@ -31,6 +31,17 @@ _TOLD = (
 )
 
 
+class ServerBudget:
+    """What is known of the thinking budget of a worker's server; whoever sees it ignored says so here.
+
+    Attributes:
+        reason: Why it is not relied on; None while it is.
+    """
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+
+
 class BaseWorker(Worker):
     """A worker whose `task_handlers` may be those of the instance.
 

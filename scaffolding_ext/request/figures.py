@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from scaffolding_ext import require
 
 
-class Share(NamedTuple):
+class Ratio(NamedTuple):
     """A part of something: take-overs of all decisions, or any other ratio of two sums.
 
     Attributes:
@@ -37,7 +37,7 @@ class Answers(NamedTuple):
     classes: Sequence[int] | None = None
 
 
-Figure: TypeAlias = "float | Share | Mapping[str, float] | Answers"
+Figure: TypeAlias = "float | Ratio | Mapping[str, float] | Answers"
 
 
 class PublishedFigures(dict[str, dict[str, Any]]):
@@ -57,7 +57,7 @@ def added(before: Any, new: Any, name: str = "a figure") -> Any:
 
     Args:
         before: The sum so far; None where there is none.
-        new: A number, a `Share`, counts by name, or `Answers`.
+        new: A number, a `Ratio`, counts by name, or `Answers`.
         name: Of the figure, for errors.
 
     Raises:
@@ -67,8 +67,8 @@ def added(before: Any, new: Any, name: str = "a figure") -> Any:
     """
     kind = new.__class__  # most figures are published once and are sound: each case costs as few calls as can be
     value: Any = new
-    if kind is Share:
-        value = Share(_number(name, new.num), _number(name, new.of))
+    if kind is Ratio:
+        value = Ratio(_number(name, new.num), _number(name, new.of))
     elif kind is not int and kind is not Answers:
         if kind is dict or isinstance(new, Mapping):
             value = {str(key): _number(f"{name}[{key!r}]", number) for key, number in new.items()}
@@ -80,16 +80,16 @@ def added(before: Any, new: Any, name: str = "a figure") -> Any:
         raise TypeError(f"{name} is {_kind(value)}, and was {_kind(before)} before; a figure keeps its kind")
     if kind is Answers:
         return value
-    if kind is Share:
-        return Share(before.num + value.num, before.of + value.of)
+    if kind is Ratio:
+        return Ratio(before.num + value.num, before.of + value.of)
     if isinstance(value, dict):
         return before | {key: before.get(key, 0) + number for key, number in value.items()}
     return before + value
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, Share | Answers):
-        return "a Share" if isinstance(value, Share) else "Answers"
+    if isinstance(value, Ratio | Answers):
+        return "a Ratio" if isinstance(value, Ratio) else "Answers"
     return "counts" if isinstance(value, dict) else "a number"
 
 

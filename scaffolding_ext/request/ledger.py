@@ -5,6 +5,7 @@ A `Meter` watches the tasks that pass, under either host; nobody else counts tok
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -115,6 +116,19 @@ class Ledger:
 Asked = list[Any]
 # The parts of a request to which a context belongs: their ledgers, and what sees their steps on the way to the host.
 Parts = tuple[tuple[Ledger, ...], tuple[Visit, ...]]
+_parts: contextvars.ContextVar[Parts] = contextvars.ContextVar("parts", default=((), ()))
+current_parts = _parts.get  # the parts of which the calling code is one, from the outermost one inwards
+
+
+def enter_part(ledger: Ledger, look: Visit | None = None) -> None:
+    """Begin a part of the request: the calling branch of a `ParallelProcess`, with all branches within it.
+
+    Args:
+        ledger: The part's ledger. The program's meter counts the part's tokens in it, too.
+        look: Called with each step of the part on its way to the host; inner parts are called before outer ones.
+    """
+    ledgers, looks = _parts.get()
+    _parts.set(((*ledgers, ledger), looks if look is None else (look, *looks)))
 
 
 class Meter(Watch):

@@ -1,35 +1,211 @@
-"""A request as one object, its *program*, which everyone who works for the request finds in a context variable.
+"""One request: everything that is known of it, from its submission on, and the functions that know the current one.
 
-The host opens a program for each request; under a host that knows none, `BaseController.generate` opens it.
-Controllers, workers and schedulers find it with `current_program()`. The functions of this module act on it;
-outside any program they do nothing.
+`current_program()` is the request on whose behalf the calling code runs, under either host.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+import itertools
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scaffolding_ext.protocol import Task
+from scaffolding_ext.protocol import ControllerGenerator, Task, current_scope
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, notes_of
-from scaffolding_ext.request.caller import Caller
 from scaffolding_ext.request.figures import Figure, PublishedFigures
-from scaffolding_ext.request.identity import Identity
-from scaffolding_ext.request.ledger import Ledger, Meter
-from scaffolding_ext.request.lifetime import Lifetime
-from scaffolding_ext.request.parts import current_parts
-from scaffolding_ext.request.place import Place
-from scaffolding_ext.request.progress import Steps
-from scaffolding_ext.request.question import NO_QUESTION
-from scaffolding_ext.request.seeds import BranchSeeds, derive_seed
-from scaffolding_ext.request.trace import Trace
+from scaffolding_ext.request.ledger import Ledger, Meter, current_parts
+from scaffolding_ext.request.progress import Progress, StepCounts
+from scaffolding_ext.request.seeds import BranchSeeds, branch_path, derive_seed
 
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.repetition import Loops
+    from scaffolding_ext.prompts.prompting import Prompting
+    from scaffolding_ext.protocol import GenerationTask, ScaffoldingOutput
 
+_numbers = itertools.count()
+_NOTHING_SAID = StepCounts()
 _program: contextvars.ContextVar[Program | None] = contextvars.ContextVar("program", default=None)
+
+
+class Identity:
+    """Tells one request from all others.
+
+    Args:
+        sample_id: Names the sample within the run; None where nobody named it.
+        epoch: Repetition of the sample.
+
+    Attributes:
+        number: Unique within the process: the lower, the older the request.
+        id: The number as a name, for logs and for workers.
+        sample_id: As given.
+        epoch: As given.
+    """
+
+    __slots__ = ("epoch", "id", "number", "sample_id")
+
+    def __init__(self, sample_id: str | None = None, epoch: int = 0) -> None:
+        self.number = next(_numbers)
+        self.id = f"program-{self.number}"
+        self.sample_id = sample_id
+        self.epoch = epoch
+
+
+class Caller:
+    """Who waits for a request's answer.
+
+    Attributes:
+        cache_salt: Requests share KV only with requests of the same salt; None where all share.
+        show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
+    """
+
+    __slots__ = ("cache_salt", "show")
+
+    def __init__(self) -> None:
+        self.cache_salt: str | None = None
+        self.show: Callable[[ScaffoldingOutput], object] | None = None
+
+
+class Lifetime:
+    """The time from a request's submission to its end.
+
+    Args:
+        clock: Seconds from any origin, monotonic.
+
+    Attributes:
+        clock: As given.
+        began: When the request was submitted, by the clock; under a foreign host, when its controller began.
+        deadline: When its caller wants the answer, by the clock; None where the caller did not say. A request that
+            takes longer goes on.
+    """
+
+    __slots__ = ("_at_end", "began", "clock", "deadline")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.began = clock()
+        self.deadline: float | None = None
+        self._at_end: tuple[Callable[[], object], ...] = ()
+
+    def elapsed(self) -> float:
+        """Seconds since the request began, to the microsecond."""
+        return round(self.clock() - self.began, 6)
+
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Have a function called when the request has ended, well or not; under hosts without scopes, too."""
+        self._at_end += (call,)
+
+    def end(self) -> None:
+        """For hosts: the request has ended. The functions are called in the order in which they came, once."""
+        calls, self._at_end = self._at_end, ()
+        for call in calls:
+            call()
+
+
+class Question(NamedTuple):
+    """What the user asked.
+
+    Attributes:
+        prompt: The user's last words.
+        history: The turns before them, each with its `role` and its `content`.
+        raw: Whether the prompt goes to the model as it is, without template and suffix.
+        tools: Tools that the model is told of.
+        last_turn: The fields of the last turn beside its content, where it is not the user's.
+        prompting: Renders the question for the model; None where the stack has no prompting. Then the other fields are
+            not set, either.
+    """
+
+    prompt: str = ""
+    history: Sequence[Mapping[str, str]] = ()
+    raw: bool = False
+    tools: Sequence[Mapping[str, Any]] | None = None
+    last_turn: Mapping[str, Any] | None = None
+    prompting: Prompting | None = None
+
+    def put(self, task: GenerationTask, words: str | None = None) -> None:
+        """Write the question into a task, as the prompting renders it.
+
+        Args:
+            task: The task; the rendered prompt is written into it, as text and as token ids.
+            words: Replace the user's last words; None keeps them.
+
+        Raises:
+            ConfigError: The prompting cannot render the question.
+        """
+        assert self.prompting is not None, "without a prompting nothing renders the question"
+        task.input_str = self.prompt if words is None else words
+        if self.last_turn is None and self.tools is None:
+            self.prompting.apply(task, self.history, self.raw)
+        else:
+            self.prompting.apply(task, self.history, self.raw, tools=self.tools, last_turn=self.last_turn)
+
+
+NO_QUESTION = Question()
+
+
+class QueuePlace:
+    """A request's place in the waiting line.
+
+    Args:
+        number: Of the request.
+        lifetime: When it came, and when its answer is wanted.
+        ledger: The tokens that it has decoded so far.
+
+    Attributes:
+        order: The policy: a number by the request's progress. The lower it is, the sooner the request is served. None
+            where no policy orders requests.
+    """
+
+    __slots__ = ("_ledger", "_lifetime", "_number", "_said_by", "_steps", "order")
+
+    def __init__(self, number: int, lifetime: Lifetime, ledger: Ledger) -> None:
+        self.order: Callable[[Progress], float] | None = None
+        self._number = number
+        self._lifetime = lifetime
+        self._ledger = ledger
+        self._steps = _NOTHING_SAID
+        self._said_by: tuple[int, ...] | None = None  # the branch of the controller that published the steps
+
+    @property
+    def progress(self) -> Progress:
+        """How far the request is, by its ledger and by what its controller published."""
+        lifetime = self._lifetime
+        return Progress(self._number, lifetime.began, lifetime.deadline, self._ledger.num_decoded, self._steps)
+
+    @property
+    def priority(self) -> float:
+        """The number by which the policy orders the request; 0 without a policy."""
+        return 0.0 if self.order is None else self.order(self.progress)
+
+    def publish(self, steps: StepCounts) -> None:
+        """Say how far the request is. Where nested controllers say it, the outermost one counts."""
+        path = branch_path()
+        if self._said_by is None or path == self._said_by[: len(path)]:
+            self._steps, self._said_by = steps, path
+
+
+class Trace(list[dict[str, Any]]):
+    """A request's decisions in order, each a JSON-serialisable dict with `event`, `branch`, `seconds` and its figures.
+
+    A copy is a plain list.
+
+    Args:
+        lifetime: Tells the seconds since the request began.
+    """
+
+    __slots__ = ("_lifetime",)
+
+    def __init__(self, lifetime: Lifetime) -> None:
+        self._lifetime = lifetime
+
+    def record(self, event: str, **figures: Any) -> None:
+        """Append a decision with the figures on which it was taken (JSON-serialisable values)."""
+        self.append({"event": event, "branch": list(branch_path()), "seconds": self._lifetime.elapsed(), **figures})
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[dict[str, Any]]]]:
+        return list, (list(self),)
 
 
 class Program:
@@ -83,7 +259,7 @@ class Program:
         self.seeds = BranchSeeds(None if seed is None else derive_seed(seed, sample_id, epoch))
         self.loops: Loops | None = None
         self.ledger = Ledger()
-        self.place = Place(self.identity, self.lifetime, self.ledger)
+        self.place = QueuePlace(self.identity.number, self.lifetime, self.ledger)
         self.meter = Meter(self.ledger, clock, self.lifetime.began, current_parts)
         self.trace = Trace(self.lifetime)
         self.figures = PublishedFigures()
@@ -126,7 +302,7 @@ def publish_figures(section: str, **figures: Figure) -> None:
 
     Args:
         section: Whose figures they are; the name of the controller's class, as a rule.
-        **figures: A number (shown as its mean over requests), a `Share` (the quotient of both sums), counts by name (a
+        **figures: A number (shown as its mean over requests), a `Ratio` (the quotient of both sums), counts by name (a
             line each), or the `Answers` of a vote's own samples (shown as best@n, maj@n and mean@n).
 
     Raises:
@@ -139,8 +315,8 @@ def publish_figures(section: str, **figures: Figure) -> None:
         program.figures.publish(section, **figures)
 
 
-def publish(steps: Steps) -> None:
-    """Say how far the current program is; see `Place.publish`. Outside any program it is dropped."""
+def publish(steps: StepCounts) -> None:
+    """Say how far the current program is; see `QueuePlace.publish`. Outside any program it is dropped."""
     program = _program.get()
     if program is not None:
         program.place.publish(steps)
@@ -195,3 +371,68 @@ def discard(purpose: Purpose, num_tokens: int, to: Purpose = Purpose.DISCARDED) 
         program.ledger.discard(purpose, num_tokens, to)
         for ledger in current_parts()[0]:
             ledger.discard(purpose, num_tokens, to)
+
+
+def in_program(process: Callable[[Program], ControllerGenerator]) -> ControllerGenerator:
+    """Run one request in the current program. Under a host that opens no program, open one here and meter it.
+
+    Args:
+        process: Makes the request's generator for its program.
+
+    Returns:
+        A generator with the same yields and the same return value.
+    """
+    program = current_program()
+    opened = _opened.get()
+    if program is not None and (opened is None or opened.program is not program or not opened.is_over()):
+        return (yield from process(program))
+    opened = _Opened()
+    _opened.set(opened)
+    opened.close_at_end()
+    enter_program(opened.program)
+    try:
+        return (yield from opened.program.meter.watch(process(opened.program)))
+    finally:
+        opened.has_returned = True
+        if current_program() is opened.program:  # a generator that is freed late may end in another's context
+            leave_program()
+
+
+class _Opened:
+    """A program that `in_program` opened because the host opens none.
+
+    Such a host may start a request in the context of the one that made room for it, where the old program is still set.
+    """
+
+    def __init__(self) -> None:
+        self.program = Program()
+        self.has_returned = False
+        self._scope = current_scope.get()
+        task = _running_task()
+        self._task = None if task is None else weakref.ref(task)
+
+    def close_at_end(self) -> None:
+        """Close the program when its request's task is done, for hosts that tell nobody when a scope ends."""
+        task = None if self._task is None else self._task()
+        if self._scope is None and task is not None:
+            task.add_done_callback(lambda _: self.program.close())
+
+    def is_over(self) -> bool:
+        """Whether the program's request has ended; one that failed leaves its generator suspended."""
+        if self.has_returned:
+            return True
+        scope = current_scope.get()
+        if scope is not None and self._scope is not None:
+            return scope.request_id != self._scope.request_id
+        task = None if self._task is None else self._task()  # a host without scopes
+        return self._task is not None and (task is None or task.done())
+
+
+_opened: contextvars.ContextVar[_Opened | None] = contextvars.ContextVar("opened", default=None)
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # driven outside of an event loop
+        return None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Steps(NamedTuple):
+class StepCounts(NamedTuple):
     """The steps of a program, as its controller tells them: the samples of a vote, the probes of a chain.
 
     Attributes:
         kind: Programs of one kind have like steps, so their costs can be averaged.
-        num_done: Steps that have ended.
-        num_left: Steps that may still come, running ones included (the paper's remaining knob).
+        num_done: StepCounts that have ended.
+        num_left: StepCounts that may still come, running ones included (the paper's remaining knob).
         certaindex: How settled the answer is, in [0, 1]; a program that is certain stops.
     """
 
@@ -36,4 +36,4 @@ class Progress(NamedTuple):
     arrived: float
     deadline: float | None = None
     num_tokens: int = 0
-    steps: Steps = Steps()
+    steps: StepCounts = StepCounts()

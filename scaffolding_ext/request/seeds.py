@@ -7,7 +7,13 @@ import threading
 
 import numpy as np
 
-from scaffolding_ext.request.branch import branch_path
+from scaffolding_ext.protocol import current_scope
+
+
+def branch_path() -> tuple[int, ...]:
+    """The numbers of the branches from the request to the calling code; empty outside any branch."""
+    scope = current_scope.get()
+    return () if scope is None else tuple(scope.branch_path)
 
 
 def derive_seed(*parts: object) -> int:

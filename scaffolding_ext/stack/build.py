@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from scaffolding_ext import registry, require
 from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.capabilities import Requests
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError, MissingDependencyError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params
 from scaffolding_ext.prompts.served_model import served_model
-from scaffolding_ext.registry import Component, Factory, Registry
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.registry import Component, Factory, Registry, unknown_name
 from scaffolding_ext.signature import Signature
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 from scaffolding_ext.stack.load import Source, load_config
-from scaffolding_ext.stack.placement import PlannedWorker, check_placement
+from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 
 _NOT_BUILT = object()
 # What the package's own classes import when they are built, by the extra of the package that brings it.
@@ -61,6 +64,28 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
             deadline=config.deadline,
             telemetry=telemetry,
         )
+
+
+class PlannedWorker(NamedTuple):
+    """A worker as a stack file has it.
+
+    Its class may say what it will take: `memory_shares(args)` gives the share of the free memory of each GPU, and
+    `engine_needs(args)` the needs that an engine must have been built for. A class without these methods takes nothing.
+
+    Attributes:
+        path: Where it stands in the file.
+        factory: Its class, or a function that makes one.
+        args: Its arguments; workers among them are not built.
+    """
+
+    path: str
+    factory: Factory
+    args: Mapping[str, Any]
+
+    @property
+    def tag(self) -> str:
+        """The tag that it serves, by itself or inside another worker."""
+        return self.path.split(".")[1]
 
 
 class StackPlan(NamedTuple):
@@ -106,6 +131,27 @@ def missing_here(plan: StackPlan) -> list[str]:
     """What this machine lacks to build a plan's workers, as each worker's own `missing_here` says."""
     asked = ((worker, getattr(worker.factory, "missing_here", None)) for worker in plan.workers)
     return [f"{worker.path}: {each}" for worker, ask in asked if ask is not None for each in ask(worker.args)]
+
+
+def engine_needs(config: StackConfig, tag: str) -> EngineNeeds:
+    """What the stack needs of a worker's engine. The worker, or the one inside it, says a part; its tasks say the rest.
+
+    The worker's `max_seq_len` is the length of a request. Without it the length is one token more than the longest task
+    of a controller. A controller that does not say what it sends needs nothing.
+
+    Raises:
+        ConfigError: The stack is wrong, or has no such worker.
+    """
+    if tag not in config.workers:
+        raise ConfigError(unknown_name("worker", tag, tuple(config.workers)), "workers")
+    controller, workers = plan_stack(config)
+    asked = ((getattr(worker.factory, "engine_needs", None), worker.args) for worker in workers if worker.tag == tag)
+    needs: EngineNeeds = next((declared(args) for declared, args in asked if declared), EngineNeeds())
+    sent = (controller.requests() if isinstance(controller, BaseController) else {}).get(tag, Requests())
+    return needs._replace(
+        scores=needs.scores or ScoreTask in sent.required,
+        max_seq_len=needs.max_seq_len or (None if sent.max_tokens is None else sent.max_tokens + 1),
+    )
 
 
 def build_controller(config: StackConfig, references: Mapping[str, Any] | None = None) -> Any:
@@ -243,3 +289,32 @@ def _set_prompting(controller: Any, workers: Mapping[str, Any], config: StackCon
         )
     with require.under("prompt"):
         controller.prompting = Prompting.for_model(model, **config.prompt.model_dump(exclude={"model"}))
+
+
+def check_placement(workers: Iterable[PlannedWorker]) -> None:
+    """Refuse workers whose shares of one GPU's memory exceed 1.
+
+    Each share is of what is free when its worker is built. The sum is a bound that holds in whatever order they are.
+
+    Args:
+        workers: All workers of a stack, those inside others included.
+
+    Raises:
+        ConfigError: The shares on a GPU exceed 1; `key` is that of the last.
+    """
+    shares: dict[int | None, list[tuple[PlannedWorker, float]]] = defaultdict(list)
+    for worker in workers:
+        declared = getattr(worker.factory, "memory_shares", None)
+        for device, share in (declared(worker.args) if declared else {}).items():
+            shares[device].append((worker, share))
+    for device, own in shares.items():
+        together = own if device is None else shares.get(None, []) + own  # a worker that names no GPU is on each
+        total = sum(share for _, share in together)
+        if len(together) > 1 and total > 1 + 1e-9:
+            described = ", ".join(f"{worker.tag} {share:g}" for worker, share in together)
+            where = "the same GPU" if device is None else f"GPU {device}"
+            raise ConfigError(
+                f"the workers on {where} take more of its memory than there is ({described}, in all "
+                f"{total:g}): give each a kv_cache_fraction, 1 in all, or GPUs of its own by devices",
+                f"{together[-1][0].path}.args.kv_cache_fraction",
+            )

@@ -45,7 +45,7 @@ def reference() -> str:
     return "\n".join(parts)
 
 
-class _Row(NamedTuple):
+class _TableRow(NamedTuple):
     """A key or an argument: its name, type and default as the page has them, and what is said of it."""
 
     name: str
@@ -54,7 +54,7 @@ class _Row(NamedTuple):
     text: str
 
 
-def _keys(section: type[BaseModel], path: str = "") -> Iterator[_Row]:
+def _keys(section: type[BaseModel], path: str = "") -> Iterator[_TableRow]:
     plain = get_type_hints(section)  # without the bounds of values, which stand in the descriptions
     for name, field in section.model_fields.items():
         parts = [field.annotation, *getattr(field.annotation, "__args__", ())]
@@ -62,7 +62,7 @@ def _keys(section: type[BaseModel], path: str = "") -> Iterator[_Row]:
         is_table = getattr(field.annotation, "__origin__", None) is dict and inner is not None
         own = f"{path}{name}.TAG" if is_table else f"{path}{name}"
         default = "needed" if field.is_required() else _shown(field.get_default(call_default_factory=True))
-        yield _Row(own, _type_name(plain[name]) if inner is None else "section", default, field.description or "")
+        yield _TableRow(own, _type_name(plain[name]) if inner is None else "section", default, field.description or "")
         if inner is not None:
             yield from _keys(inner, f"{own}.")
 
@@ -78,11 +78,11 @@ def _components(known: Registry) -> Iterator[str]:
         yield _table("argument", rows) if rows else "It takes no arguments.\n"
 
 
-def _arguments(factory: Factory) -> Iterator[_Row]:
+def _arguments(factory: Factory) -> Iterator[_TableRow]:
     told = _told(factory)
     for name, parameter in Signature.of(factory).parameters.items():
         default = "needed" if parameter.default is inspect.Parameter.empty else _shown(parameter.default)
-        yield _Row(name, _type_name(parameter.annotation), default, told.get(name, ""))
+        yield _TableRow(name, _type_name(parameter.annotation), default, told.get(name, ""))
 
 
 def _told(factory: Factory) -> dict[str, str]:
@@ -112,7 +112,7 @@ def _shown(default: Any) -> str:
         return f"`{getattr(default, '__name__', default)}`"
 
 
-def _table(first: str, rows: Iterable[_Row]) -> str:
+def _table(first: str, rows: Iterable[_TableRow]) -> str:
     lines = [f"| {first} | type | default | what it is |", "| --- | --- | --- | --- |"]
     for row in rows:
         cells = (f"`{row.name}`", f"`{row.kind}`" if row.kind else "", row.default, row.text)

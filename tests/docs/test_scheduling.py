@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.registry import policies
-from scaffolding_ext.request.progress import Progress, Steps
-from scaffolding_ext.scheduling import ShortestRemaining
+from scaffolding_ext.request.progress import Progress, StepCounts
+from scaffolding_ext.scheduling.policies import ShortestRemaining
 from scaffolding_ext.stack.build import plan_stack
 from scaffolding_ext.stack.load import load_config
 
@@ -41,7 +41,7 @@ def test_the_policy_of_one_s_own_orders_and_the_simulation_prints_the_paper_s_ex
     own, simulation = blocks("python")
     names: dict[str, Any] = {}
     exec(own, names)
-    assert names["FewestSteps"]().priority(Progress(0, 0.0, steps=Steps("vote", 3, 5))) == 5
+    assert names["FewestSteps"]().priority(Progress(0, 0.0, steps=StepCounts("vote", 3, 5))) == 5
     exec(simulation, {})
     printed = capsys.readouterr().out.split()
     assert printed[::2] == ["Fifo", "Gang"]

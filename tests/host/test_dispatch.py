@@ -11,7 +11,7 @@ import pytest
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import InvalidYieldError, RequestCancelledError, TaskError, UnknownWorkerTagError
-from scaffolding_ext.host import timeouts
+from scaffolding_ext.host import dispatch
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import (
     Controller,
@@ -26,8 +26,8 @@ from scaffolding_ext.protocol import (
     current_scope,
     with_task_collection,
 )
-from scaffolding_ext.protocol.limited_step import LimitedStep
 from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.tasks import LimitedStep
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 from scaffolding_ext.testing import Gate, ScriptedWorker
 
@@ -341,7 +341,7 @@ def test_a_cancelled_request_cancels_its_limited_step():
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_worker_that_goes_on_although_it_was_cancelled_works_for_nobody(monkeypatch, fails):
-    monkeypatch.setattr(timeouts, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(dispatch, "GRACE_SECONDS", 0.05)
     release, is_over = threading.Event(), threading.Event()
 
     class Stubborn(ScriptedWorker):

@@ -16,7 +16,7 @@ from scaffolding_ext.errors import (
     WorkerShutdownError,
 )
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.host.timeouts import abort
+from scaffolding_ext.host.request import abort
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.testing import Gate, ScriptedWorker
 
@@ -203,7 +203,7 @@ def test_shutdown_on_the_hosts_own_thread_shuts_owned_workers_down_too(host):
 
 
 def test_a_worker_that_ignores_cancellation_does_not_hang_shutdown(monkeypatch, host, echo):
-    monkeypatch.setattr("scaffolding_ext.host.timeouts.GRACE_SECONDS", 0.01)
+    monkeypatch.setattr("scaffolding_ext.host.dispatch.GRACE_SECONDS", 0.01)
     started = threading.Event()
 
     async def stubborn(task):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError
-from scaffolding_ext.request.figures import Answers, Share, added
+from scaffolding_ext.request.figures import Answers, Ratio, added
 from scaffolding_ext.request.program import Program, enter_program, leave_program, publish_figures
 
 
@@ -17,7 +17,7 @@ from scaffolding_ext.request.program import Program, enter_program, leave_progra
     [
         (None, 3, 3),
         (3, 4.5, 7.5),
-        (Share(1, 2), Share(0, 3), Share(1, 5)),
+        (Ratio(1, 2), Ratio(0, 3), Ratio(1, 5)),
         ({"a": 1}, {"b": 2, "a": 3}, {"a": 4, "b": 2}),
         (Answers(["1"]), Answers(["2", None]), Answers(["2", None])),
     ],
@@ -29,10 +29,10 @@ def test_figures_add_up(before: Any, new: Any, both: Any) -> None:
 @pytest.mark.parametrize(
     ("before", "new", "error", "message"),
     [
-        (3, Share(1, 2), TypeError, "rate is a Share, and was a number before"),
+        (3, Ratio(1, 2), TypeError, "rate is a Ratio, and was a number before"),
         ({"a": 1}, 3, TypeError, "rate is a number, and was counts"),
         (None, "3", ArgumentTypeError, "rate: is '3'"),
-        (None, Share(1, math.inf), ConfigError, "rate: is inf"),
+        (None, Ratio(1, math.inf), ConfigError, "rate: is inf"),
         (None, {"a": None}, ArgumentTypeError, "must be a number"),
         (None, True, ArgumentTypeError, "must be a number"),
     ],
@@ -48,7 +48,7 @@ def test_a_request_keeps_what_is_published_and_nothing_is_kept_outside() -> None
     enter_program(program)
     publish_figures("Mine", tries=1, ends={"well": 1})
     publish_figures("Mine", tries=2)
-    publish_figures("Another", rate=Share(1, 3))
+    publish_figures("Another", rate=Ratio(1, 3))
     leave_program()
-    assert program.figures == {"Mine": {"tries": 3, "ends": {"well": 1}}, "Another": {"rate": Share(1, 3)}}
+    assert program.figures == {"Mine": {"tries": 3, "ends": {"well": 1}}, "Another": {"rate": Ratio(1, 3)}}
     assert Program().figures == {}

@@ -24,12 +24,12 @@ from scaffolding_ext.protocol import (
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.notes import CHAIN, PROBE, Purpose, TokenCounts, set_purpose, set_token_counts
 from scaffolding_ext.protocol.tasks import CompareTask, ScoreTask
-from scaffolding_ext.request.opened_program import in_program
 from scaffolding_ext.request.program import (
     Ledger,
     Program,
     current_program,
     enter_program,
+    in_program,
     next_seed,
     record,
 )

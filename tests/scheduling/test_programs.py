@@ -17,8 +17,8 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, ExecutionScope, GenerationTask, current_scope
 from scaffolding_ext.protocol.notes import set_priority
 from scaffolding_ext.request.program import Program, enter_program, priority_of, publish
-from scaffolding_ext.request.progress import Progress, Steps
-from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
+from scaffolding_ext.request.progress import Progress, StepCounts
+from scaffolding_ext.scheduling.policies import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
 from scaffolding_ext.stack.build import check_stack, load_stack
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import Gate, ScriptedWorker
@@ -124,15 +124,15 @@ def test_a_task_of_its_own_priority_keeps_it() -> None:
 def test_of_nested_controllers_the_outermost_is_heard() -> None:
     program = Program()
 
-    def told(path: tuple[int, ...], steps: Steps) -> Steps:
+    def told(path: tuple[int, ...], steps: StepCounts) -> StepCounts:
         current_scope.set(ExecutionScope("request", path))
         publish(steps)
         return program.place.progress.steps
 
     async def scenario() -> None:
         enter_program(program)
-        assert program.place.progress.steps == Steps("", 0, 1, 0.0)
-        inner, other, outer = Steps("inner", 1), Steps("other", 2), Steps("outer", 3)
+        assert program.place.progress.steps == StepCounts("", 0, 1, 0.0)
+        inner, other, outer = StepCounts("inner", 1), StepCounts("other", 2), StepCounts("outer", 3)
         assert told((0, 1), inner) == inner
         assert told((0, 2), other) == inner  # a sibling
         assert told((0,), outer) == outer
@@ -151,7 +151,7 @@ def test_a_vote_says_how_far_it_is_and_the_policy_learns_what_it_took() -> None:
         result = llm.generate("question")
     ended = policy.learned[0]
     num_samples = [event["num_samples"] for event in result.program.trace if event["event"] == "allocate"]
-    assert ended.steps == Steps("MajorityVoteController", num_samples[-1], 0, 1.0)
+    assert ended.steps == StepCounts("MajorityVoteController", num_samples[-1], 0, 1.0)
     assert ended.num_tokens == result.program.ledger.total.decoded == 9 * num_samples[-1]
     steps = list(dict.fromkeys(progress.steps for progress in policy.asked))[1:]  # before it began nobody had said
     assert [step[1:3] for step in steps] == [(done, 8 - done) for done in (0, *num_samples[:-1])]
@@ -164,7 +164,7 @@ def test_best_of_n_and_a_chain_that_is_probed_say_how_far_they_are() -> None:
     with ScaffoldingLlm(best, {"generation": BudgetedWorker(ScriptedWorker("reply"))}, scheduling=policy) as llm:
         llm.generate("question")
     assert [progress.steps.num_left for progress in policy.asked] == [1, 3, 3, 3]
-    assert policy.learned[0].steps == Steps("BestOfNController", 3, 0, 1.0)
+    assert policy.learned[0].steps == StepCounts("BestOfNController", 3, 0, 1.0)
 
     policy = Recorder()
     probed = DynasorCoTController(64, 3, 16, mode="chunk", overlap=False)

@@ -13,7 +13,7 @@ from scaffolding_ext.protocol import Controller
 from scaffolding_ext.protocol.branching import BranchTask
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
-from scaffolding_ext.stack.engine_needs import engine_needs
+from scaffolding_ext.stack.build import engine_needs
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.stack.build import check_stack
+from scaffolding_ext.stack.build import PlannedWorker, check_placement, check_stack
 from scaffolding_ext.stack.load import load_config
-from scaffolding_ext.stack.placement import PlannedWorker, check_placement
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker

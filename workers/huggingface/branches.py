@@ -12,7 +12,7 @@ from scaffolding_ext.protocol import Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, prefixes_of, probability_of_first, write_back_branch
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
-from scaffolding_ext.request.figures import Share
+from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import count, publish_figures, record
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
 from scaffolding_ext.workers.huggingface.request_parts import Wants
@@ -74,8 +74,8 @@ async def write_branches(
     reused, prefilled = [each.reused for each in counts], [each.prefilled for each in counts]
     evicted = engine.metrics.num_evicted - num_evicted
     record("branch_kv", shares=shares, reused=reused, prefilled=prefilled, evicted_blocks=evicted)
-    share = Share(sum(reused), sum(reused) + sum(prefilled))
-    publish_figures("KV of branches", shared=Share(int(shares), 1), reused_tokens=share, evicted_blocks=evicted)
+    share = Ratio(sum(reused), sum(reused) + sum(prefilled))
+    publish_figures("KV of branches", shared=Ratio(int(shares), 1), reused_tokens=share, evicted_blocks=evicted)
 
 
 def _worth(num_shared: int, own: float) -> Worth:

@@ -22,7 +22,7 @@ from scaffolding_ext.protocol import (
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.notes import notes_of, set_notes, set_token_counts
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.thinking import ServerBudget
+from scaffolding_ext.protocol.worker import ServerBudget
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.openai.arguments import DEFAULT_KEY, api_key, check_arguments

@@ -18,8 +18,8 @@ from scaffolding_ext.evaluation.run.scoring import Score, score, score_quickly
 from scaffolding_ext.evaluation.run.sections import figures_of
 from scaffolding_ext.host.arguments import checked_prompt
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.request.completion import Completion
 from scaffolding_ext.request.ledger import Ledger
+from scaffolding_ext.request.results import Completion
 
 
 class EvaluationJob(NamedTuple):

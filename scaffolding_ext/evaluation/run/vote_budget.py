@@ -26,7 +26,7 @@ from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.runner import EvaluationJob
 from scaffolding_ext.evaluation.run.sections import shares_of
 from scaffolding_ext.protocol import Controller
-from scaffolding_ext.request.figures import Share, added
+from scaffolding_ext.request.figures import Ratio, added
 
 _KEY = "evaluation.total_tokens"
 
@@ -195,7 +195,7 @@ def _figures_of(samples: Sequence[Record], classes: Sequence[int], winner: int) 
         for section, named in (sample.figures or {}).items():
             kept = figures.setdefault(section, {})
             for name, value in named.items():
-                new = Share(*value) if isinstance(value, (list, tuple)) else value
+                new = Ratio(*value) if isinstance(value, (list, tuple)) else value
                 kept[name] = added(kept.get(name), new, name)
     return figures
 

@@ -12,13 +12,13 @@ from scaffolding_ext.controllers.budgets.queueing.simulation import serve_in_bat
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.replay import replay
 from scaffolding_ext.registry import policies
-from scaffolding_ext.request.progress import Progress, Steps
-from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
+from scaffolding_ext.request.progress import Progress, StepCounts
+from scaffolding_ext.scheduling.policies import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
 
 
 def program(*rounds: tuple[int, ...], deadline: float | None = None, knob: int = 1) -> RecordedProgram:
     done = [sum(map(len, rounds[:number])) for number in range(len(rounds))]
-    told = (Steps("test", first, max(knob - first, 1)) for first in done)
+    told = (StepCounts("test", first, max(knob - first, 1)) for first in done)
     return RecordedProgram(tuple(map(Round, rounds, told)), deadline)
 
 
@@ -43,26 +43,28 @@ def test_a_second_round_queues_up_anew_unless_programs_are_served_together() -> 
 def test_the_shortest_remaining_goes_first_by_what_was_learned() -> None:
     policy = ShortestRemaining(phi=100)
     for kind, tokens in (("long", 90), ("short", 10)):
-        policy.learn(Progress(0, 0.0, None, tokens, Steps(kind, 3)))
-    long, short, sure = Steps("long", 0, 2), Steps("short", 0, 4), Steps("long", 2, 6, certaindex=0.95)
+        policy.learn(Progress(0, 0.0, None, tokens, StepCounts(kind, 3)))
+    long, short, sure = StepCounts("long", 0, 2), StepCounts("short", 0, 4), StepCounts("long", 2, 6, certaindex=0.95)
     tokens = [policy.priority(Progress(1, 0.0, None, 0, steps)) for steps in (long, short)]
     assert tokens == pytest.approx([2 * 30, 4 * 10 / 3])
     assert policy.priority(Progress(1, 0.0, None, 60, sure)) == pytest.approx(6 * 0.05 * 30)
-    wordy = Progress(1, 0.0, None, 180, Steps("long", 2, 6))
+    wordy = Progress(1, 0.0, None, 180, StepCounts("long", 2, 6))
     assert policy.priority(wordy) == pytest.approx(6 * (180 + 30) / 3)  # its kind's mean counts as one step
-    own = Progress(1, 0.0, None, 50, Steps("new", 2, 4, 0.5))
+    own = Progress(1, 0.0, None, 50, StepCounts("new", 2, 4, 0.5))
     assert policy.priority(own) == pytest.approx(4 * 0.5 * 25)  # of its kind it knows this one alone
     assert policy.priority(own._replace(arrived=200.0)) == pytest.approx(50 + 200 / 100)
 
 
 def test_a_program_that_said_nothing_of_its_steps_had_one() -> None:
     policy = ShortestRemaining(phi=100)
-    assert policy.num_tokens(Progress(1, 0.0, None, 0, Steps("", 0, 4, 0.5))) == 2  # of nothing known a step is a token
+    assert (
+        policy.num_tokens(Progress(1, 0.0, None, 0, StepCounts("", 0, 4, 0.5))) == 2
+    )  # nothing is known: a step is a token
     for tokens in (40, 60):
         policy.learn(Progress(0, 0.0, None, tokens))
     policy.learn(Progress(0, 0.0, None, 0))  # it failed before its first token: nothing to learn
     assert policy.num_tokens(Progress(1, 0.0)) == 50
-    policy.learn(Progress(0, 0.0, None, 40, Steps("", 2)))
+    policy.learn(Progress(0, 0.0, None, 40, StepCounts("", 2)))
     assert policy.num_tokens(Progress(1, 0.0)) == 35  # 140 tokens in 1 + 1 + 2 steps
 
 
@@ -149,4 +151,4 @@ def test_a_vote_over_samples_drawn_before_draws_as_its_rule_does() -> None:
         assert sum(max(each.num_tokens) for each in recorded.rounds) == expected.critical_length
         left = [each.steps.num_left for each in recorded.rounds]
         assert left == [16 - each.steps.num_done for each in recorded.rounds]
-    assert replayed_vote(LeaderChange(), [0], [70]).rounds == (Round((70,), Steps("vote", 0, 1)),)
+    assert replayed_vote(LeaderChange(), [0], [70]).rounds == (Round((70,), StepCounts("vote", 0, 1)),)

@@ -16,8 +16,7 @@ from scaffolding_ext.controllers.chain.chunk_chain import ControlledChain
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.notes import CHAIN, CHAIN_START, purpose_of
-from scaffolding_ext.request.program import Program, enter_program
-from scaffolding_ext.request.question import Question
+from scaffolding_ext.request.program import Program, Question, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 
 PROMPT_IDS = [7, 8, 9]

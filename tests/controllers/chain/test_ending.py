@@ -19,8 +19,7 @@ from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.notes import PROBE, Purpose, purpose_of
-from scaffolding_ext.request.program import Program, enter_program
-from scaffolding_ext.request.question import Question
+from scaffolding_ext.request.program import Program, Question, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 
 FAMILY = family_named("tinylm")

@@ -15,8 +15,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.notes import notes_of, set_notes
-from scaffolding_ext.protocol.thinking import ThinkingBudget
+from scaffolding_ext.protocol.notes import ThinkingBudget, notes_of, set_notes
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.requests import RequestBodies

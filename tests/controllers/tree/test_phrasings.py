@@ -13,8 +13,7 @@ from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch
 from scaffolding_ext.protocol.notes import TokenCounts, set_token_counts
-from scaffolding_ext.request.program import Program, enter_program, leave_program
-from scaffolding_ext.request.question import Question
+from scaffolding_ext.request.program import Program, Question, enter_program, leave_program
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

@@ -32,7 +32,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker_tags import WorkerTag
-from scaffolding_ext.request.figures import Answers, Share
+from scaffolding_ext.request.figures import Answers, Ratio
 from scaffolding_ext.request.program import publish_figures
 from scaffolding_ext.stats.intervals import bootstrap_quotients
 from scaffolding_ext.testing import ScriptedWorker
@@ -62,7 +62,7 @@ class Strange(BaseController):
         task.worker_tag = WorkerTag.GENERATION
         yield [task]
         hard = task.output_str == "\\boxed{2}"
-        publish_figures("Strange", hard=Share(int(hard), 1), words=3, kinds={"hard" if hard else "easy": 1})
+        publish_figures("Strange", hard=Ratio(int(hard), 1), words=3, kinds={"hard" if hard else "easy": 1})
         task.customized_result_fields["answer"] = "1"
 
 
