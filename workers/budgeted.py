@@ -100,7 +100,7 @@ class BudgetedWorker(WrappingWorker):
             return await super()._hand_on(task)
         finally:
             with self._lock:
-                self._give_back(num_tokens)
+                self._release(num_tokens)
                 self._admit()
 
     async def _wait(self, priority: float, num_tokens: int) -> None:
@@ -116,7 +116,7 @@ class BudgetedWorker(WrappingWorker):
                 if waiting in self._line:
                     self._line.remove(waiting)
                 else:  # its place was taken already
-                    self._give_back(num_tokens)
+                    self._release(num_tokens)
                 self._admit()
             raise
 
@@ -128,14 +128,14 @@ class BudgetedWorker(WrappingWorker):
             self._num_tokens += first.num_tokens
             self.most_calls = max(self.most_calls, self.num_calls)
             self.most_tokens = max(self.most_tokens, self._num_tokens)
-            first.admitted.get_loop().call_soon_threadsafe(_let_go, first.admitted)
+            first.admitted.get_loop().call_soon_threadsafe(_begin, first.admitted)
 
     def _fits(self, num_tokens: int) -> bool:
         if self.num_calls >= self.max_calls:
             return False
         return not self.num_calls or self.max_tokens is None or self._num_tokens + num_tokens <= self.max_tokens
 
-    def _give_back(self, num_tokens: int) -> None:
+    def _release(self, num_tokens: int) -> None:
         self.num_calls -= 1
         self._num_tokens -= num_tokens
 
@@ -152,6 +152,6 @@ def tokens_held(task: Any) -> int:
     return read + sum(map(len, suffixes)) + written
 
 
-def _let_go(admitted: asyncio.Future[None]) -> None:
+def _begin(admitted: asyncio.Future[None]) -> None:
     if not admitted.done():
         admitted.set_result(None)

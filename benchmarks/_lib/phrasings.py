@@ -18,8 +18,8 @@ from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import BranchTask
 from scaffolding_ext.protocol.lowering import prefixes_of
+from scaffolding_ext.workers.huggingface.branches import layer_weighted_similarity
 from scaffolding_ext.workers.huggingface.model_loading import load_model
-from scaffolding_ext.workers.huggingface.similarity import layer_weighted_similarity
 
 WORKER = "generation"
 LEVELS = ("nearly the same", "other words", "another order, more context", "another meaning")

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks._lib.lab import Lab
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
+from scaffolding_ext.workers.huggingface.continuous_batch import EngineMetrics
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT_LEN = 200  # tokens: about the middle of an embedded model's chain

@@ -99,9 +99,8 @@ def decode_rate(
     import torch
     from tokenizers import Tokenizer, models
 
-    from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+    from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
-    from scaffolding_ext.workers.huggingface.request_parts import Ends, Kv
     from scaffolding_ext.workers.huggingface.sampling import SamplingParams
 
     engine = GenerationEngine(

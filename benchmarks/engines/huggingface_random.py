@@ -26,7 +26,7 @@ from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
 from benchmarks.engines.huggingface_bandwidth import SHAPES, TOKENS_PER_BLOCK, random_model
 from benchmarks.engines.huggingface_worker import Samples
-from scaffolding_ext.workers.huggingface.request_parts import Ends, Wants
+from scaffolding_ext.workers.huggingface.engine_request import Ends, Wants
 
 MOST_ERROR = 1.5  # ours to transformers' own, against float32
 SCORED_LEN = 512

@@ -2,8 +2,8 @@
 
     python -m benchmarks.engines.huggingface_soak --num_requests 2000 --kv_cache_bytes 6000000
 
-With so little memory for keys and values requests are put back all the time; what they write is then compared with what
-an engine with room for all of them writes.
+With so little memory for keys and values requests are preempted all the time; what they write is then compared with
+what an engine with room for all of them writes.
 """
 
 from __future__ import annotations
@@ -206,11 +206,11 @@ def main(report: Report, num_requests: int, model: str, kv_cache_bytes: int | No
     seconds = time.perf_counter() - started
     settle(worker)
     metrics, engine = worker.metrics, worker._engine
-    before = metrics.num_put_back
+    before = metrics.num_preempted
     texts = texts_of(worker, seed)
     with HuggingFaceWorker(model, max_seq_len=256) as roomy:
         equal = sum(a == b for a, b in zip(texts, texts_of(roomy, seed), strict=True))
-    report.figure("put_back_among_texts", worker.metrics.num_put_back - before)
+    report.figure("preempted_among_texts", worker.metrics.num_preempted - before)
     report.share("texts_equal_to_those_with_room", equal, NUM_TEXTS)
     settle(worker)
     index = engine._batch._index
@@ -218,7 +218,7 @@ def main(report: Report, num_requests: int, model: str, kv_cache_bytes: int | No
     report.figure("tokens_per_s", metrics.tokens_per_s)
     report.figure("hit_rate", metrics.hit_rate)
     report.figure("evicted_blocks", metrics.num_evicted)
-    report.figure("put_back", metrics.num_put_back)
+    report.figure("preempted", metrics.num_preempted)
     report.figure("recomputed_tokens", metrics.num_recomputed)
     report.figure("longest_wait_of_a_row_s", metrics.longest_wait_s)
     for name, number in sorted(outcomes.items()):

@@ -126,7 +126,7 @@ _ANSWER = "(the answer so far)"  # stands for it in a conversation that is rende
 # Who finds the folder of a model `COLLECTION/NAME`. Models of a collection are of the family of that name.
 COLLECTIONS = {"tinylm": "scaffolding_ext.tinylm.embedded:model_folder"}
 # Makes the tokenizer of a folder of a collection, where transformers need not.
-_TOKENIZERS = {"tinylm": "scaffolding_ext.tinylm.tokenizer:EmbeddedTokenizer"}
+_TOKENIZERS = {"tinylm": "scaffolding_ext.tinylm.embedded:EmbeddedTokenizer"}
 
 
 def family_named(name: str) -> PromptFamily:

@@ -26,7 +26,7 @@ Reply = str | Sequence[float] | Exception
 """A scripted answer: text (each character is a token), token ids, a score's log-probabilities, or an error to raise."""
 
 
-class _Generation(NamedTuple):
+class _ScriptedGeneration(NamedTuple):
     """All that a generation task will get; a stop string is among its tokens, and not in its text."""
 
     token_ids: list[int]
@@ -99,7 +99,7 @@ class ScriptedWorker(BaseWorker):
         await self._arrive(task)
         if task.request_handle is None:
             task.request_handle = self._script(task)
-        generation: _Generation = task.request_handle
+        generation: _ScriptedGeneration = task.request_handle
         position = len(task.output_tokens or ())
         if task.cancel_flag:
             self._write(task, generation, position)
@@ -124,7 +124,7 @@ class ScriptedWorker(BaseWorker):
             raise reply
         return reply
 
-    def _script(self, task: GenerationTask) -> _Generation:
+    def _script(self, task: GenerationTask) -> _ScriptedGeneration:
         reply = self._reply(task)
         token_ids = [ord(token) if isinstance(token, str) else int(token) for token in reply]
         stops = StopStrings(stop_strings(task.stop))
@@ -132,10 +132,10 @@ class ScriptedWorker(BaseWorker):
         matcher = stops.matcher()
         num_kept = next((number for number, token in enumerate(kept, 1) if stops and matcher.feed(chr(token))), None)
         if num_kept is not None:
-            return _Generation(kept[:num_kept], "stop", stops)
-        return _Generation(kept, "length" if len(kept) < len(token_ids) else "stop", stops)
+            return _ScriptedGeneration(kept[:num_kept], "stop", stops)
+        return _ScriptedGeneration(kept, "length" if len(kept) < len(token_ids) else "stop", stops)
 
-    def _write(self, task: GenerationTask, generation: _Generation, num_tokens: int) -> None:
+    def _write(self, task: GenerationTask, generation: _ScriptedGeneration, num_tokens: int) -> None:
         """Write the first tokens of a generation into its task."""
         task.output_str, task.output_tokens = generation.text(num_tokens), generation.token_ids[:num_tokens]
         if self._logprobs is not None and task.num_logprobs:
@@ -207,7 +207,7 @@ class Gate:
         """Let all tasks go on, those to come too."""
         self._is_open.set()
         for future in self._held:
-            future.get_loop().call_soon_threadsafe(_let_go, future)
+            future.get_loop().call_soon_threadsafe(_release, future)
 
     def _wait(self, passed: threading.Semaphore, num_tasks: int, what: str) -> None:
         for number in range(num_tasks):
@@ -250,7 +250,7 @@ def float32_tolerance(longest_sum: int, num_sums: int, magnitude: float) -> floa
     return 2 * num_sums * math.sqrt(longest_sum) * 2**-24 * magnitude
 
 
-def _let_go(held: asyncio.Future[None]) -> None:
+def _release(held: asyncio.Future[None]) -> None:
     if not held.done():
         held.set_result(None)
 

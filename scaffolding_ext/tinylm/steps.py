@@ -92,7 +92,7 @@ _BY_MARK = {method.mark: method for method in METHODS}
 _OPENED = dict(zip(FIRST_PASSES + FULL_CHECKS + PARTIAL_CHECKS, (*QUICK, *CAREFUL, *CAREFUL), strict=True))
 
 
-class Step(NamedTuple):
+class WrittenStep(NamedTuple):
     """One operation, worked out.
 
     Attributes:
@@ -131,7 +131,7 @@ class Line(NamedTuple):
 
 def write_step(
     problem: Problem, method: Method, operation: str, state: int, misreading: Misreading | None = None
-) -> Step:
+) -> WrittenStep:
     """Work out one operation as a method does.
 
     Args:
@@ -155,7 +155,9 @@ def write_step(
         read_state = int(str(state)[:-1] + MISLED) if problem.kind in ("sum", "walk", "modular") else state
     read = operation[:-1] + digit
     is_misread = (read, threshold, read_state) != (operation, abs(problem.parameter), state)
-    return Step(*_worked_out(problem.kind, operation + method.mark, read, threshold, read_state, problem), is_misread)
+    return WrittenStep(
+        *_worked_out(problem.kind, operation + method.mark, read, threshold, read_state, problem), is_misread
+    )
 
 
 def check_steps(problem: Problem, text: str) -> list[Line]:

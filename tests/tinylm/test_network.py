@@ -10,9 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from scaffolding_ext.tinylm.embedded import model_folder  # noqa: E402
+from scaffolding_ext.tinylm.embedded import EmbeddedTokenizer, model_folder  # noqa: E402
 from scaffolding_ext.tinylm.network import Network  # noqa: E402
-from scaffolding_ext.tinylm.tokenizer import EmbeddedTokenizer  # noqa: E402
 
 MODELS = ("tinylm/draft", "tinylm/target")
 TURNS = [

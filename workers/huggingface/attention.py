@@ -75,7 +75,7 @@ class Span:
         return self._masks[key]
 
 
-class Step(NamedTuple):
+class AttentionMetadata(NamedTuple):
     """What attention must know about one forward pass.
 
     Requests that hold the same blocks have these blocks in both tables and stand next to each other. So the shared
@@ -109,7 +109,7 @@ class Step(NamedTuple):
 # Arguments of models that do not change the result here.
 _HARMLESS = {"dropout", "position_ids", "use_cache", "cache_position", "is_causal", "output_attentions"}
 _HARMLESS |= {"output_hidden_states", "output_router_logits", "return_dict"}
-current_step: ContextVar[Step] = ContextVar("current_step")
+current_step: ContextVar[AttentionMetadata] = ContextVar("current_step")
 
 
 def attend(

@@ -6,7 +6,7 @@ that holds a block also holds all blocks before it. Blocks that nobody holds are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from sortedcontainers import SortedList
@@ -16,6 +16,14 @@ _NUM_REMEMBERED = 1 << 16  # evicted prefixes
 _ROOT = -1  # index of a root, which has no place in the buffers
 _MOST_ROOTS = 1024
 GRAIN = 16  # tokens; the lengths at which blocks are looked up are multiples of it
+
+BlockPriority = Callable[[int], float]
+"""The priority of a sequence's block in the cache, by the number of the block in the sequence."""
+
+
+def least_recently_used(number: int) -> float:
+    """All blocks have one priority, so the least recently used are evicted first."""
+    return 0.0
 
 
 def prefix_key(before: Sequence[int], token_ids: list[int]) -> int:
@@ -39,8 +47,8 @@ class Block:
         num_holders: Number of sequences that hold it.
         num_behind: Number of blocks that directly follow it.
         stays: Whether one of its holders wanted it to stay as cache.
-        worth: Its worth in the cache; blocks of less worth are evicted first.
-        last_use: When it was last released. Of blocks of equal worth, the least recently used one is evicted first.
+        priority: In the cache; blocks of the lowest priority are evicted first.
+        last_use: When it was last freed. Of blocks of equal priority, the least recently used one is evicted first.
         prefix_keys: A number for each 16 of its tokens, as far as look-ups find the block by them.
     """
 
@@ -53,9 +61,9 @@ class Block:
         "num_behind",
         "num_holders",
         "prefix_keys",
+        "priority",
         "stays",
         "token_ids",
-        "worth",
     )
 
     def __init__(self, index: int) -> None:
@@ -63,7 +71,7 @@ class Block:
         self.token_ids: list[int] = []
         self.prefix_keys: list[int] = []
         self.num_holders = self.num_behind = 0
-        self.worth, self.last_use, self.stays = 0.0, 0, False
+        self.priority, self.last_use, self.stays = 0.0, 0, False
         self._parent: Block | None = None
         self._num_keys = 0
         self._behind: dict[tuple[int, ...], dict[Block, None]] = {}
@@ -136,7 +144,7 @@ class BlockPool:
         self._num_cached = self._num_made = self._now = 0
         self._evicted: dict[int, None] = {}  # the prefixes that left, the oldest first
         self._free: list[Block] = []  # the latest last: blocks that already have memory are used first
-        self._ends: SortedList = SortedList(key=lambda block: (block.worth, block.last_use))  # cached, none behind
+        self._ends: SortedList = SortedList(key=lambda block: (block.priority, block.last_use))  # cached, none behind
 
     def root_of(self, salt: str | None) -> Block:
         """The root of the sequences with a salt."""
@@ -162,10 +170,10 @@ class BlockPool:
 
     @property
     def num_available(self) -> int:
-        """Blocks that can be taken."""
+        """Blocks that can be allocated."""
         return self.num_blocks - self.num_held
 
-    def take(self) -> Block:
+    def allocate(self) -> Block:
         """An empty block for one holder; if none is free, the cache evicts one. One must be available."""
         if not self._free and self._num_made == self.num_blocks:
             self._evict()
@@ -185,19 +193,19 @@ class BlockPool:
             self.num_held += 1
         block.num_holders += 1
 
-    def let_go(self, block: Block, keep: bool, worth: float = 0.0) -> bool:
+    def free(self, block: Block, keep: bool, priority: float = 0.0) -> bool:
         """End a sequence's hold on a block. The blocks of a sequence must be released from its end.
 
         Args:
             block: The block.
             keep: Whether the block stays as cache. It always stays if an earlier holder wanted this.
-            worth: The block's worth in the cache for this holder; blocks of less worth are evicted first.
+            priority: Of the block in the cache; blocks of the lowest priority are evicted first.
 
         Returns:
             Whether the block's content is gone.
         """
         if keep:
-            block.worth, block.stays = worth, True
+            block.priority, block.stays = priority, True
         block.num_holders -= 1
         if block.num_holders:
             return False
@@ -229,7 +237,7 @@ class BlockPool:
             self._ends.remove(block)
 
     def _evict(self) -> None:
-        """Evict the block of least worth among those at the ends of branches."""
+        """Evict the block of the lowest priority among those at the ends of branches."""
         block: Block = self._ends[0]
         self._take_from_cache(block)
         self.num_evicted += 1
@@ -241,7 +249,7 @@ class BlockPool:
     def _free_block(self, block: Block) -> None:
         parent = block.parent
         block.leave()
-        block.token_ids, block.worth, block.stays = [], 0.0, False
+        block.token_ids, block.priority, block.stays = [], 0.0, False
         self._free.append(block)
         if parent is not None and parent.index != _ROOT and not (parent.num_behind or parent.num_holders):
             self._ends.add(parent)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from scaffolding_ext import require
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
@@ -14,20 +16,72 @@ from scaffolding_ext.protocol.lowering import lower_branch, prefixes_of, probabi
 from scaffolding_ext.protocol.notes import Purpose, TokenCounts, set_token_counts, token_counts_of
 from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.request.program import count, publish_figures, record
+from scaffolding_ext.workers.huggingface.block_pool import BlockPriority
+from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, Waiter, Wants
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
-from scaffolding_ext.workers.huggingface.request_parts import Wants
 from scaffolding_ext.workers.huggingface.sharing_probe import EngineReads, SharingProbe
-from scaffolding_ext.workers.huggingface.similarity import layer_weighted_similarity
-from scaffolding_ext.workers.huggingface.waiter import Waiter
-from scaffolding_ext.workers.shared.branch_blocks import block_scores
 from scaffolding_ext.workers.shared.lowered_requests import run_pieces
 from scaffolding_ext.workers.shared.streaming import NEVER
-from scaffolding_ext.workers.shared.task_reading import number
+from scaffolding_ext.workers.shared.task_reading import block_scores, number
 
 if TYPE_CHECKING:
-    from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
-    from scaffolding_ext.workers.huggingface.request_parts import Worth
+
+STEEPNESS = 1.5  # alpha, from the paper's grid
+
+
+def layer_weights(num_layers: int, steepness: float = STEEPNESS) -> npt.NDArray[np.float64]:
+    """The weight of each layer, shape (num_layers,), summing to 1: w_l is proportional to exp(alpha l / L).
+
+    Args:
+        num_layers: L, at least 1.
+        steepness: Alpha; 0 weighs all layers alike.
+
+    Raises:
+        ValueError: An argument is outside its range.
+
+    Reference:
+        RKSC, equation 2.
+
+    Deviation:
+        The released code spaces the exponents from 0 to alpha (linspace), or gives all layers the same weight.
+    """
+    require.whole("num_layers", num_layers)
+    require.number("steepness", steepness)
+    weights = np.exp(steepness * (np.arange(1, num_layers + 1) / num_layers - 1.0))
+    return np.asarray(weights / weights.sum())
+
+
+def layer_weighted_similarity(
+    hidden: npt.ArrayLike, root: npt.ArrayLike, steepness: float = STEEPNESS
+) -> npt.NDArray[np.float64]:
+    """The weighted mean over layers of the cosine of each branch's hidden state with the root's, in [-1, 1].
+
+    Args:
+        hidden: Last hidden state of each branch after each layer, shape (branches, layers, width).
+        root: The root's last hidden state after each layer, shape (layers, width).
+        steepness: Of `layer_weights`.
+
+    Returns:
+        One figure for each branch, shape (branches,). A state of length 0 is similar to no other: its cosine counts as
+        0.
+
+    Raises:
+        ValueError: The shapes do not fit.
+
+    Reference:
+        RKSC, equation 2.
+    """
+    states, reference = np.asarray(hidden, dtype=float), np.asarray(root, dtype=float)
+    if states.ndim != 3 or states.shape[1:] != reference.shape:
+        raise ValueError(
+            f"hidden has shape {states.shape} and root {reference.shape}; they must be (branches, layers, width) and "
+            "(layers, width)"
+        )
+    lengths = np.linalg.norm(states, axis=2) * np.linalg.norm(reference, axis=1)
+    products = (states * reference).sum(axis=2)
+    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    return np.asarray(cosines @ layer_weights(reference.shape[0], steepness))
 
 
 async def write_branches(
@@ -65,7 +119,7 @@ async def write_branches(
             count(Purpose.OVERHEAD, reads.counts)
     lowered = lower_branch(task, on_prefix)
     runs = [
-        generate(piece, reuses=shares, worth=_worth(len(prefix) // tokens_per_block, own))
+        generate(piece, reuses=shares, priority=_block_priority(len(prefix) // tokens_per_block, own))
         for piece, prefix, own in zip(lowered, prefixes_of(task, on_prefix), scores, strict=True)
     ]
     await run_pieces(task, lowered, runs, before=probed)
@@ -78,8 +132,8 @@ async def write_branches(
     publish_figures("KV of branches", shared=Ratio(int(shares), 1), reused_tokens=share, evicted_blocks=evicted)
 
 
-def _worth(num_shared: int, own: float) -> Worth:
-    """The worth of a branch's blocks: 1 for blocks of its prefix, the score of the branch for the others."""
+def _block_priority(num_shared: int, own: float) -> BlockPriority:
+    """The priority of a branch's blocks: 1 for blocks of its prefix, the score of the branch for the others."""
     return lambda number: 1.0 if number < num_shared else own
 
 

@@ -17,13 +17,77 @@ import torch
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
-from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, reported_logprobs
-from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
+from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, reported_logprobs
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner, Work
 from scaffolding_ext.workers.huggingface.prefix_index import NO_MATCH, PrefixIndex
-from scaffolding_ext.workers.huggingface.request_parts import Ends
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, Sampled, sample
+
+
+class EngineMetrics(NamedTuple):
+    """A snapshot of an engine.
+
+    Attributes:
+        num_running: Requests that hold blocks of keys and values.
+        num_waiting: Requests that wait for blocks.
+        num_free_blocks: Blocks that hold nothing.
+        num_held_blocks: Blocks that requests hold; a block that several requests share counts once.
+        num_cached_blocks: Blocks that nobody holds, kept for later requests that begin alike.
+        max_batch_size: Most requests that one step computes: `max_batch_size`.
+        num_paused: Streams that may not generate until their reader asks for more, with or without blocks.
+        num_preempted: How often a request lost its blocks to others, since the start.
+        longest_wait_s: Longest time, since the start, for which an admitted or put-back request got no place in a step
+            although a caller waited for it.
+        num_cached_tokens: Tokens in the cached blocks.
+        num_decoded: Generated tokens whose KV was computed since the start (the last of a text needs none).
+        num_prefilled: Prompt tokens whose KV was computed since the start.
+        num_recomputed: Positions counted in these two whose KV had already been computed before their request was put
+            back.
+        num_reused: Prompt tokens taken from cached KV since the start.
+        num_reread: Prompt tokens computed anew, in whole 16s, because their KV had left the cache, since the start.
+        num_evicted: Blocks that left the cache for others.
+        busy_s: Seconds spent in steps since the start; the engine idles the rest.
+        num_steps: Steps begun since the start.
+        num_probed: Number of prefix lengths, in 64s, for which the engine timed whether sharing pays.
+        probes_s: Seconds that these timings took.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    num_held_blocks: int
+    num_cached_blocks: int
+    max_batch_size: int
+    num_paused: int
+    num_preempted: int
+    longest_wait_s: float
+    num_cached_tokens: int
+    num_decoded: int
+    num_prefilled: int
+    num_recomputed: int
+    num_reused: int
+    num_reread: int
+    num_evicted: int
+    busy_s: float
+    num_steps: int
+    num_probed: int = 0
+    probes_s: float = 0.0
+
+    @property
+    def num_computed(self) -> int:
+        """Positions whose KV was computed since the start."""
+        return self.num_decoded + self.num_prefilled
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the prompt tokens that were taken from cached KV, 0 to 1; 0 before the first."""
+        return self.num_reused / max(1, self.num_reused + self.num_prefilled)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Generated tokens a second while the engine was busy; 0 before the first."""
+        return self.num_decoded / self.busy_s if self.busy_s else 0.0
+
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +109,7 @@ class ContinuousBatch:
         index: The prefixes that can be reused.
         tokenizer: The tokenizer's Rust backend, for text and stop strings.
         end_ids: Token ids that end a text.
-        num_places: Most requests that one step computes.
+        max_batch_size: Most requests that one step computes.
         prefill_chunk: Most prompt tokens that one step computes.
         on_end: Called with each request that ends, before the request itself reports its end.
     """
@@ -57,7 +121,7 @@ class ContinuousBatch:
         index: PrefixIndex,
         tokenizer: Any,
         end_ids: frozenset[int],
-        num_places: int,
+        max_batch_size: int,
         prefill_chunk: int,
         on_end: Callable[[EngineRequest], None],
     ) -> None:
@@ -67,7 +131,7 @@ class ContinuousBatch:
         self._tokenizer = tokenizer
         self._end_ids = end_ids
         self._on_end = on_end
-        self._scheduler = RequestScheduler(pool, index, num_places, prefill_chunk)
+        self._scheduler = RequestScheduler(pool, index, max_batch_size, prefill_chunk)
         self._num_decoded = self._num_prefilled = self._num_recomputed = 0
         self._busy_s, self._num_steps = 0.0, 0
 
@@ -86,9 +150,9 @@ class ContinuousBatch:
             num_free_blocks=pool.num_free,
             num_held_blocks=pool.num_held,
             num_cached_blocks=pool.num_cached,
-            num_places=scheduler.num_places,
+            max_batch_size=scheduler.max_batch_size,
             num_paused=scheduler.num_paused,
-            num_put_back=scheduler.num_put_back,
+            num_preempted=scheduler.num_preempted,
             longest_wait_s=scheduler.longest_wait_s,
             num_cached_tokens=pool.num_cached_tokens,
             num_decoded=self._num_decoded,
@@ -104,7 +168,7 @@ class ContinuousBatch:
     def warm_up(self) -> None:
         """Run the model once, so that a model that does not fit or cannot be served fails now."""
         request = EngineRequest([0], Ends(), GREEDY, notify=lambda _: None)
-        self._index.begin(request.sequence, NO_MATCH, may_adopt=False)
+        self._index.allocate(request.sequence, NO_MATCH, may_adopt=False)
         self._runner.forward([Work(request, 1)])
         self._index.discard(request.sequence)
 
@@ -248,7 +312,7 @@ class ContinuousBatch:
             request.accept(token_id, logprobs, self._tokenizer, self._end_ids)
 
     def _release(self, request: EngineRequest, reason: str, error: EngineError | None = None) -> None:
-        """Take a request's blocks; they stay as cache if their content is worth keeping."""
+        """Free a request's blocks; they stay as cache if a later request may need them."""
         wanted = request.kv.keep or (error is None and self._scheduler.num_waiting)  # somebody may wait for this prefix
         self._scheduler.leave(request, keep=bool(wanted))
         self._end(request, reason, error)

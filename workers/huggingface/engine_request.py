@@ -1,25 +1,78 @@
-"""One request inside the generation engine."""
+"""One request of the generation engine: what it asks for, its state, and how a coroutine waits for it."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokenizers.decoders import DecodeStream
-
 from scaffolding_ext.errors import EngineError
+from scaffolding_ext.protocol.branching import LayerExit
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.stop_strings import StopStrings
 from scaffolding_ext.protocol.task_results import TokenLogprob
+from scaffolding_ext.workers.huggingface.block_pool import BlockPriority, least_recently_used
 from scaffolding_ext.workers.huggingface.prefix_index import TokenSequence
-from scaffolding_ext.workers.huggingface.request_parts import Ends, Kv, Place, Wants
 from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
 from scaffolding_ext.workers.shared.streaming import NEVER
 
 if TYPE_CHECKING:
     import torch
+
+
+class Ends(NamedTuple):
+    """Where the text of a request ends.
+
+    Attributes:
+        max_tokens: Tokens to decode at most; 0 only reads the prompt.
+        stop: Strings that end the text; they are cut off.
+        min_tokens: Number of tokens before an end-of-sequence token may be drawn.
+        ignore_end: Whether end-of-sequence tokens do not end the text.
+    """
+
+    max_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    min_tokens: int = 0
+    ignore_end: bool = False
+
+
+class Wants(NamedTuple):
+    """What a request reports beside its text.
+
+    Attributes:
+        num_logprobs: Alternatives whose log-probabilities are reported for each token; 0 reports none.
+        score_from: Position of the first prompt token whose log-probability is wanted, or None.
+        choices: Token ids whose logits after the prompt are wanted.
+        logits: Whether all logits after each token of the prompt are wanted.
+        states: Whether the hidden states of the prompt's last token are wanted.
+        layer_exit: The rule by which the prompt's next token may be read before the last layer; then no other request
+            may reuse its KV.
+    """
+
+    num_logprobs: int = 0
+    score_from: int | None = None
+    choices: tuple[int, ...] = ()
+    logits: bool = False
+    states: bool = False
+    layer_exit: LayerExit | None = None
+
+
+class Kv(NamedTuple):
+    """How the KV of a request is used and kept.
+
+    Attributes:
+        keep: Whether the KV stays as cache when the request ends.
+        priority: Of its blocks in the cache.
+        reuses: Whether the request takes the KV of a prefix that others have computed.
+        salt: Requests with different salts share no KV.
+    """
+
+    keep: bool = True
+    priority: BlockPriority = least_recently_used
+    reuses: bool = True
+    salt: str | None = None
 
 
 def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
@@ -60,7 +113,8 @@ class EngineRequest:
         sampling: How to sample.
         wants: What it reports beside its text.
         kv: How its KV is used and kept.
-        place: Its place among waiting requests.
+        urgent: Whether other tasks wait for its result: a probe, a forced answer, a score, a verdict.
+        priority: Requests with a lower number are served sooner.
         notify: Called on the engine's thread when the request has ended or has `wanted` tokens.
 
     Attributes:
@@ -68,8 +122,8 @@ class EngineRequest:
         may_run_to: Number of generated tokens at which it pauses.
         num_decoded: Tokens generated so far.
         number: Number of requests that came before it.
-        num_put_back: How often it was put back to make room for others.
-        num_known: How many first tokens had computed KV before it was put back.
+        num_preempted: How often it was preempted to make room for others.
+        num_known: How many first tokens had computed KV before it was preempted.
         num_reread: Prompt tokens that it computes anew because their KV had left the cache.
         exit_layer: The layer after which its next token was read, if the request may leave before the last layer.
         last_step: The last step of the engine that computed a part of it, or admitted it.
@@ -84,18 +138,20 @@ class EngineRequest:
         *,
         wants: Wants = Wants(),  # noqa: B008  (it cannot change)
         kv: Kv = Kv(),  # noqa: B008
-        place: Place = Place(),  # noqa: B008
+        urgent: bool = False,
+        priority: float = 0.0,
         notify: Callable[[EngineRequest], None],
     ) -> None:
         self.sequence = TokenSequence(list(prompt), kv.salt)
         self.prompt_len = len(prompt)
-        self.ends, self.sampling, self.wants, self.kv, self.place = ends, sampling, wants, kv, place
+        self.ends, self.sampling, self.wants, self.kv = ends, sampling, wants, kv
+        self.urgent, self.priority = urgent, priority
         self.notify = notify
         self.wanted = ends.max_tokens + 1
         self.awaited = True
         self.may_run_to = NEVER
         self.num_decoded = 0
-        self.number = self.num_put_back = self.num_known = 0
+        self.number = self.num_preempted = self.num_known = 0
         self.last_step = 0
         self.skipped_since: float | None = None
         self.finish_reason: str | None = None
@@ -111,7 +167,7 @@ class EngineRequest:
         self.num_prefilled = 0
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None
-        self._decoder = DecodeStream(skip_special_tokens=True)
+        self._decoder = _decode_stream()
         self._stops = StopStrings(ends.stop).matcher()
         self._lock = threading.Lock()  # readers see a token, its text and the end together
 
@@ -174,7 +230,7 @@ class EngineRequest:
                 try:
                     part = self._decoder.step(tokenizer, token_id)
                 except Exception:  # the bytes are no text, so the decoder has lost its state
-                    self._decoder = DecodeStream(skip_special_tokens=True)
+                    self._decoder = _decode_stream()
                     part = self._decoder.step(tokenizer, token_id)
             if part:  # a character of several tokens appears with the last of them
                 self.text_parts.append(part)
@@ -191,3 +247,38 @@ class EngineRequest:
             self.error = error
             self.finish_reason = reason
         self.notify(self)
+
+
+def _decode_stream() -> Any:
+    from tokenizers.decoders import DecodeStream  # of the extra hf
+
+    return DecodeStream(skip_special_tokens=True)
+
+
+class Waiter:
+    """Tells a coroutine about a request's progress on the engine's thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] | None = None
+
+    async def wait(self, request: EngineRequest, num_tokens: int) -> None:
+        """Wait until the request has that many tokens or has ended; only one wait at a time."""
+        while not request.ended and request.num_decoded < num_tokens:
+            self._future = self._loop.create_future()
+            request.wanted, request.awaited = num_tokens, True
+            if not request.ended and request.num_decoded < num_tokens:  # otherwise the engine may have checked before
+                await self._future  # a late notice for an earlier wait may end this wait too soon
+        request.awaited = False
+
+    def notify(self, request: EngineRequest) -> None:
+        """The engine calls this when the request has the wanted tokens or has ended; from any thread."""
+        request.wanted, request.awaited = NEVER, False
+        try:
+            self._loop.call_soon_threadsafe(self._resolve)
+        except RuntimeError:  # the loop is closed, so no coroutine waits
+            return
+
+    def _resolve(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)

@@ -12,10 +12,9 @@ import torch
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
-from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch, caused_by
+from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch, EngineMetrics, caused_by
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
-from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface.prefix_index import PrefixIndex
 

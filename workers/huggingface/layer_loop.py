@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributions import Categorical
 
-from scaffolding_ext.workers.huggingface.attention import ATTENTION, Step, current_step
+from scaffolding_ext.workers.huggingface.attention import ATTENTION, AttentionMetadata, current_step
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LayerLoop:
         self._decoder: Any = model.base_model
         self._unembed: Any = model.get_output_embeddings()
 
-    def logits(self, ids: torch.Tensor, step: Step, wanted: torch.Tensor) -> torch.Tensor:
+    def logits(self, ids: torch.Tensor, step: AttentionMetadata, wanted: torch.Tensor) -> torch.Tensor:
         """Run through all layers.
 
         Args:
@@ -69,7 +69,9 @@ class LayerLoop:
         logits: torch.Tensor = self._unembed(decoder.norm(hidden[0, wanted]))
         return logits
 
-    def run(self, works: list[Work], prepare: Callable[[list[Work]], tuple[torch.Tensor, Step]]) -> torch.Tensor:
+    def run(
+        self, works: list[Work], prepare: Callable[[list[Work]], tuple[torch.Tensor, AttentionMetadata]]
+    ) -> torch.Tensor:
         """Compute all of these requests' pending tokens, each up to the layer after which it leaves.
 
         Args:
@@ -123,7 +125,7 @@ class LayerLoop:
 
 
 def _through(
-    layer: Any, hidden: torch.Tensor, step: Step, rotations: tuple[torch.Tensor, torch.Tensor]
+    layer: Any, hidden: torch.Tensor, step: AttentionMetadata, rotations: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
     token = current_step.set(step)
     try:

@@ -211,6 +211,53 @@ def _check_finite(model: str, network: Any) -> None:
             )
 
 
+def check_attention(config: Any, max_seq_len: int, serves_windows: bool) -> None:
+    """Refuse a model whose layers would see other positions than in training.
+
+    Args:
+        config: The text part of the model's config.
+        max_seq_len: Most tokens of a request.
+        serves_windows: Whether attention to a sliding window shorter than a request can be computed.
+
+    Raises:
+        ConfigError: The attention window is shorter than a request, or there are layers of another kind.
+    """
+    window = getattr(config, "sliding_window", None)
+    if getattr(config, "use_sliding_window", None) is False:
+        window = None
+    if "local" in str(getattr(config, "attention_types", "")):  # GPT-Neo's name for it
+        window = config.window_size
+    _check_positions(config, max_seq_len)
+    if window is not None and window < max_seq_len and not serves_windows:
+        raise ConfigError(
+            f"is {max_seq_len}, but the model attends to a sliding window of {window} tokens, and this "
+            f"attn_implementation has no such window: set max_seq_len to at most {window}, or leave "
+            "attn_implementation out",
+            "max_seq_len",
+        )
+    served = {"full_attention"} if window is None else {"full_attention", "sliding_attention"}
+    refused = set(getattr(config, "layer_types", None) or ()) - served
+    if refused:
+        raise ConfigError(
+            f"has layers of type {', '.join(sorted(refused))}, and this worker computes only "
+            f"{' and '.join(sorted(served))}: choose another model",
+            "model",
+        )
+
+
+def _check_positions(config: Any, max_seq_len: int) -> None:
+    """Refuse a model whose positions depend on the longest request in a pass."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    original = rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
+    if "longrope" in (rope.get("rope_type"), rope.get("type")) and (original is None or max_seq_len > original):
+        raise ConfigError(
+            f"is {max_seq_len}, but the model (longrope) numbers the positions of requests of more than {original} "
+            "tokens in another way than those of shorter ones, and a pass computes both: set max_seq_len to at most "
+            f"{original}",
+            "max_seq_len",
+        )
+
+
 @contextmanager
 def _argument(key: str) -> Iterator[None]:
     """Name the argument in an error that names none."""

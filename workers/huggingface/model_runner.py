@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.workers.huggingface.attention import ATTENTION, Span, Step, current_step
+from scaffolding_ext.workers.huggingface.attention import ATTENTION, AttentionMetadata, Span, current_step
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 from scaffolding_ext.workers.huggingface.flashinfer_attention import FlashInferPlans, Wrappers
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
@@ -125,7 +125,7 @@ class ModelRunner:
             return logits
         return logits[torch.tensor(completed, dtype=torch.long, device=self._device)]
 
-    def _prepare(self, works: list[Work], is_rounded: bool = False) -> tuple[torch.Tensor, Step]:
+    def _prepare(self, works: list[Work], is_rounded: bool = False) -> tuple[torch.Tensor, AttentionMetadata]:
         """The tokens of a pass, flat, with padding at the end if needed; and what attention must know about them."""
         block_len = self._kv.tokens_per_block
         sequences = [work.request.sequence for work in works]
@@ -164,9 +164,11 @@ class ModelRunner:
         num_few = int(counts[counts <= _FEW].sum())
         plans = FlashInferPlans(self._wrappers, counts.tolist(), kv_lens.tolist(), device_tables)
         slots = Slots(blocks, offsets)
-        return ids, Step(self._kv, slots, device_tables, rows, positions, device_shared, num_few, spans, plans, set())
+        return ids, AttentionMetadata(
+            self._kv, slots, device_tables, rows, positions, device_shared, num_few, spans, plans, set()
+        )
 
-    def _run_flat(self, ids: torch.Tensor, step: Step, wanted: torch.Tensor) -> torch.Tensor:
+    def _run_flat(self, ids: torch.Tensor, step: AttentionMetadata, wanted: torch.Tensor) -> torch.Tensor:
         if self._layers is not None:
             return self._layers.logits(ids, step, wanted)
         token = current_step.set(step)
@@ -175,7 +177,7 @@ class ModelRunner:
         finally:
             current_step.reset(token)
 
-    def _run_spans(self, ids: torch.Tensor, step: Step, wanted: torch.Tensor) -> torch.Tensor:
+    def _run_spans(self, ids: torch.Tensor, step: AttentionMetadata, wanted: torch.Tensor) -> torch.Tensor:
         from scaffolding_ext.workers.huggingface.span_cache import (
             SpanCache,
         )  # imports transformers, which is slow

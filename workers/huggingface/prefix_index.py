@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from scaffolding_ext.workers.huggingface.block_pool import GRAIN, Block, BlockPool, num_common, prefix_key, salt_keys
-from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
-from scaffolding_ext.workers.huggingface.request_parts import Worth, all_alike
+from scaffolding_ext.workers.huggingface.block_pool import (
+    GRAIN,
+    Block,
+    BlockPool,
+    BlockPriority,
+    least_recently_used,
+    num_common,
+    prefix_key,
+    salt_keys,
+)
+
+if TYPE_CHECKING:
+    from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 
 
 class TokenSequence:
@@ -97,7 +107,7 @@ class PrefixIndex:
         self._pool = pool
         self._block_len = kv.tokens_per_block
         self._step_len = min(GRAIN, self._block_len)  # tokens; whoever looks finds more of a sequence after as many
-        self._least = GRAIN if partial else self._block_len  # fewest tokens that are worth waiting for
+        self._least = GRAIN if partial else self._block_len  # fewest tokens that a request waits for
         self._promised: dict[int, TokenSequence] = {}
 
     def promise(self, sequence: TokenSequence) -> None:
@@ -142,7 +152,7 @@ class PrefixIndex:
         num_blocks = -(-len(sequence.token_ids) // self._block_len)
         return num_blocks - sum(block.num_holders > 0 for block in match.blocks)
 
-    def begin(self, sequence: TokenSequence, match: Match, may_adopt: bool) -> None:
+    def allocate(self, sequence: TokenSequence, match: Match, may_adopt: bool) -> None:
         """Give a sequence its blocks: those that match, a copy of the rest, and new ones for its other tokens.
 
         Args:
@@ -163,7 +173,7 @@ class PrefixIndex:
                 self._copy(sequence, rest, match.num_rest)
         sequence.num_kv = match.num_tokens
         while len(sequence.blocks) * self._block_len < len(sequence.token_ids):
-            sequence.add(pool.take())
+            sequence.add(pool.allocate())
 
     def lacking(self, sequences: Sequence[TokenSequence]) -> list[int]:
         """Which of some sequences have no room for their next token."""
@@ -174,7 +184,7 @@ class PrefixIndex:
 
     def grow(self, sequence: TokenSequence) -> None:
         """Give a sequence one more block; there must be one available."""
-        sequence.add(self._pool.take())
+        sequence.add(self._pool.allocate())
 
     def extend(self, sequence: TokenSequence, num_tokens: int) -> None:
         """Note that the KV of `num_tokens` more tokens of a sequence is computed, so that others find it."""
@@ -208,16 +218,16 @@ class PrefixIndex:
             if enabled:
                 sequence.blocks[start // block_len].token_ids += sequence.token_ids[start : start + 1]
 
-    def let_go(self, sequence: TokenSequence, keep: bool, worth: Worth = all_alike) -> None:
+    def free(self, sequence: TokenSequence, keep: bool, priority: BlockPriority = least_recently_used) -> None:
         """Take a sequence's blocks, and its promises.
 
         Args:
             sequence: A sequence with blocks. If it begins again, tokens that the cache has lost are computed anew.
             keep: Whether blocks that nobody else holds stay as cache.
-            worth: Gives the worth of a block in the cache by its number in the sequence.
+            priority: Of its blocks in the cache.
         """
         for number in reversed(range(len(sequence.blocks))):
-            self._pool.let_go(sequence.blocks[number], keep and self.enabled, worth(number))
+            self._pool.free(sequence.blocks[number], keep and self.enabled, priority(number))
         sequence.clear()
         if self._promised:
             for key in sequence.prefix_keys(len(sequence.token_ids)):
@@ -228,14 +238,14 @@ class PrefixIndex:
         blocks = list(sequence.blocks)
         for block in blocks:
             block.stays = False
-        self.let_go(sequence, keep=False)
+        self.free(sequence, keep=False)
         for block in blocks:
             if not block.token_ids and not block.num_holders:
                 self._kv.clear(block.index)
 
     def _copy(self, sequence: TokenSequence, source: Block, num_tokens: int) -> None:
         token_ids, parent = source.token_ids[:num_tokens], source.parent
-        block = self._pool.take()
+        block = self._pool.allocate()
         if block is not source:  # otherwise the cache has just evicted this block, and its content is still there
             self._kv.copy(source.index, block.index, num_tokens)
         block.token_ids = token_ids
@@ -252,7 +262,7 @@ class PrefixIndex:
             return
         self._pool.hold(twin)
         block.stays = False
-        self._pool.let_go(block, keep=False)
+        self._pool.free(block, keep=False)
         sequence.blocks[number] = twin
         sequence.table[number] = twin.index
 

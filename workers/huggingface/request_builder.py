@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +15,11 @@ from scaffolding_ext.protocol.notes import Purpose, is_urgent, purpose_of, set_t
 from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
-from scaffolding_ext.workers.huggingface.request_parts import Ends, Kv, Place, Wants, Worth, all_alike
+from scaffolding_ext.workers.huggingface.block_pool import BlockPriority, least_recently_used
+from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv, Wants
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch, SamplingDefaults
-from scaffolding_ext.workers.shared.task_fields import refuse
-from scaffolding_ext.workers.shared.task_reading import TaskReader, integer
-
-if TYPE_CHECKING:
-    from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+from scaffolding_ext.workers.shared.task_reading import TaskReader, integer, refuse
 
 _LOWEST_TEMPERATURE = 1e-3  # a logit divided by less may exceed float32
 
@@ -67,7 +64,7 @@ class RequestBuilder:
         task: GenerationTask,
         notify: Callable[[EngineRequest], None],
         reuses: bool = True,
-        worth: Worth = all_alike,
+        priority: BlockPriority = least_recently_used,
     ) -> EngineRequest:
         """The request of a generation task.
 
@@ -75,7 +72,7 @@ class RequestBuilder:
             task: The task.
             notify: What the request calls.
             reuses: Whether the request takes the KV of a prefix that others have computed.
-            worth: Gives the worth of a block of its KV by the number of the block.
+            priority: Of its blocks in the cache.
 
         Raises:
             InvalidTaskError: A field is unusable.
@@ -90,9 +87,9 @@ class RequestBuilder:
         )
         wants = Wants(integer("num_logprobs", task.num_logprobs, 0, 0), logits=bool(task.return_context_logits))
         keep = purpose_of(task).written is not Purpose.PROBE  # nothing continues a probe
-        kv = Kv(keep, worth, reuses, cache_salt_of(task))
+        kv = Kv(keep, priority, reuses, cache_salt_of(task))
         sampling = self._sampling(task)
-        return _request(prompt, ends, sampling, wants=wants, kv=kv, place=_place(task), notify=notify)
+        return _request(prompt, ends, sampling, wants=wants, kv=kv, task=task, notify=notify)
 
     def score(self, task: ScoreTask, notify: Callable[[EngineRequest], None]) -> EngineRequest:
         """The request of a score task.
@@ -102,7 +99,7 @@ class RequestBuilder:
         """
         token_ids, start = self._reader.scored(task)
         wants, kv = Wants(score_from=start), Kv(salt=cache_salt_of(task))
-        return _request(token_ids, Ends(), GREEDY, wants=wants, kv=kv, place=_place(task), notify=notify)
+        return _request(token_ids, Ends(), GREEDY, wants=wants, kv=kv, task=task, notify=notify)
 
     def verify(self, task: VerifyTask, notify: list[Callable[[EngineRequest], None]]) -> list[EngineRequest]:
         """The requests of a verify task, one for each branch.
@@ -116,9 +113,9 @@ class RequestBuilder:
         """
         branches = self._reader.verified(task)
         wants = Wants(choices=(int(task.yes_token), int(task.no_token)), layer_exit=task.layer_exit)
-        kv, place = Kv(keep=False, salt=cache_salt_of(task)), _place(task)
+        kv = Kv(keep=False, salt=cache_salt_of(task))
         return [
-            _request(prompt, Ends(), GREEDY, wants=wants, kv=kv, place=place, notify=word)
+            _request(prompt, Ends(), GREEDY, wants=wants, kv=kv, task=task, notify=word)
             for prompt, word in zip(branches, notify, strict=True)
         ]
 
@@ -147,9 +144,9 @@ class RequestBuilder:
         read = [self._reader.ids(prompt, None, "input") for prompt in prompts]
         for ids in read:
             self._reader.check_len(len(ids), "prefix and suffix have")
-        kv, place = kv._replace(salt=cache_salt_of(task)), _place(task)
+        kv = kv._replace(salt=cache_salt_of(task))
         return [
-            _request(ids, ends, GREEDY, wants=wants, kv=kv, place=place, notify=word)
+            _request(ids, ends, GREEDY, wants=wants, kv=kv, task=task, notify=word)
             for ids, word in zip(read, notify, strict=True)
         ]
 
@@ -164,14 +161,8 @@ class RequestBuilder:
         return SamplingParams(temperature, min(top_k, self._reader.vocab_size), top_p, seed)
 
 
-def _request(*args: Any, **options: Any) -> EngineRequest:
-    from scaffolding_ext.workers.huggingface.engine_request import EngineRequest  # needs tokenizers
-
-    return EngineRequest(*args, **options)
-
-
-def _place(task: Task) -> Place:
-    return Place(is_urgent(task), priority_of(task))
+def _request(*args: Any, task: Task, **options: Any) -> EngineRequest:
+    return EngineRequest(*args, urgent=is_urgent(task), priority=priority_of(task), **options)
 
 
 def fill(task: GenerationTask, request: EngineRequest) -> bool:

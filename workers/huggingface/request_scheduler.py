@@ -1,9 +1,9 @@
 """Decides which requests hold blocks of keys and values, and which of them compute in a step.
 
 Urgent requests (probes, forced answers, scores, verdicts) are admitted before new chains and compute before them. A
-chain that no caller waits for runs ahead if places are free. If no block is left, paused requests are put back first,
-then the youngest. A request that is put back gives up its blocks and later computes again the tokens that the cache has
-lost.
+chain that no caller waits for runs ahead if there is room in the batch. If no block is left, paused requests are
+preempted first, then the youngest. A preempted request gives up its blocks and later computes again the tokens that the
+cache has lost.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _KEPT_SHARE = 8  # one block in so many is reserved for urgent requests
 
 
 class RequestScheduler:
-    """Requests that wait for blocks, requests that hold blocks, and requests that gave their blocks up.
+    """Requests that wait for blocks, requests that hold blocks, and requests that were preempted.
 
     Args:
         pool: The blocks.
         index: The prefixes that the blocks hold.
-        num_places: Most requests that a step computes.
+        max_batch_size: Most requests that a step computes.
         prefill_chunk: Most prompt tokens that a step computes.
 
     Attributes:
@@ -37,15 +37,15 @@ class RequestScheduler:
         reading: Requests that have not read all their tokens, the oldest first.
         num_reused: Prompt tokens taken from cached KV.
         num_reread: Prompt tokens computed anew because their KV had left the cache.
-        num_put_back: How often a request was put back to make room.
+        num_preempted: How often a request was preempted to make room.
         longest_wait_s: Longest time for which a request got no place although a caller waited for it.
     """
 
-    def __init__(self, pool: BlockPool, index: PrefixIndex, num_places: int, prefill_chunk: int) -> None:
+    def __init__(self, pool: BlockPool, index: PrefixIndex, max_batch_size: int, prefill_chunk: int) -> None:
         self.running: dict[EngineRequest, Work]
         self.reading: dict[EngineRequest, None]
-        self.num_places = num_places
-        self.num_reused = self.num_reread = self.num_put_back = 0
+        self.max_batch_size = max_batch_size
+        self.num_reused = self.num_reread = self.num_preempted = 0
         self.longest_wait_s = 0.0
         self._pool = pool
         self._index = index
@@ -78,7 +78,7 @@ class RequestScheduler:
         """Add a request at the end of the queue."""
         request.number = self._num_come
         self._num_come += 1
-        (self._urgent if request.place.urgent else self._chains).add(request, request.place.priority)
+        (self._urgent if request.urgent else self._chains).add(request, request.priority)
 
     def drop(self, request: EngineRequest) -> bool:
         """Forget a request if it holds no blocks; returns whether it was forgotten."""
@@ -92,13 +92,13 @@ class RequestScheduler:
         return False
 
     def clear(self) -> None:
-        """Let go of every request."""
+        """Forget every request."""
         self.running = {}
         self._urgent, self._chains = WaitingLine(_PATIENCE), WaitingLine(_PATIENCE)
         self._parked, self.reading = {}, {}
 
     def leave(self, request: EngineRequest, keep: bool) -> None:
-        """Remove a running request, and take its blocks.
+        """Remove a running request, and free its blocks.
 
         Args:
             request: A running request.
@@ -106,14 +106,14 @@ class RequestScheduler:
         """
         del self.running[request]
         self.reading.pop(request, None)
-        self._index.let_go(request.sequence, keep, request.kv.worth)
+        self._index.free(request.sequence, keep, request.kv.priority)
 
     def admit(self) -> None:
         """Admit waiting requests, as long as there are blocks and the next steps can begin to read them."""
         self._step += 1
         for request in [request for request in self._parked if not request.paused]:
             del self._parked[request]
-            self._return(request)
+            self._requeue(request)
         if not self.num_waiting:
             return
         first, then = self._admit_urgent, self._admit_chains
@@ -136,13 +136,13 @@ class RequestScheduler:
             for request, work in self.running.items()
             if (reads[request].num_tokens if request in reads else request.num_decoded < request.may_run_to)
         ]
-        if len(works) > self.num_places:
+        if len(works) > self.max_batch_size:
             works.sort(key=lambda work: (self._rank(work.request), work.request.last_step))
             now = time.monotonic()
-            for skipped in [work.request for work in works[self.num_places :]]:
+            for skipped in [work.request for work in works[self.max_batch_size :]]:
                 if skipped.awaited and skipped.skipped_since is None:
                     skipped.skipped_since = now
-            works = works[: self.num_places]
+            works = works[: self.max_batch_size]
         lacking = self._index.lacking([work.request.sequence for work in works])
         if lacking:
             self._grow([works[row].request for row in lacking])
@@ -163,7 +163,7 @@ class RequestScheduler:
         """The order of computing: urgent requests, then chains that a caller waits for, then chains that run ahead."""
         if not request.awaited:
             return 2
-        return 0 if request.place.urgent or self._step - request.last_step > _OVERDUE else 1
+        return 0 if request.urgent or self._step - request.last_step > _OVERDUE else 1
 
     def _admit_urgent(self) -> bool:
         num_placed, has_room = self._admit_from(self._urgent, 0, lambda: True)
@@ -192,9 +192,9 @@ class RequestScheduler:
             The number of admitted requests, and whether there are blocks for the next one.
         """
         urgent = line is self._urgent
-        to_read = self._prefill_chunk - sum(read.num_pending for read in self.reading if read.place.urgent is urgent)
+        to_read = self._prefill_chunk - sum(read.num_pending for read in self.reading if read.urgent is urgent)
         num_placed = place = 0
-        while place < min(len(line), 2 * self.num_places) and to_read > 0 and has_place():
+        while place < min(len(line), 2 * self.max_batch_size) and to_read > 0 and has_place():
             request = line[place]
             match = self._match(request)
             if match is None:
@@ -204,7 +204,7 @@ class RequestScheduler:
                 self._begin(request, match)
                 to_read -= request.num_pending
                 num_placed += 1
-            elif not self._make_room(only_paused=not (request.place.urgent or (urgent and request.awaited))):
+            elif not self._make_room(only_paused=not (request.urgent or (urgent and request.awaited))):
                 return num_placed, False
         return num_placed, True
 
@@ -222,8 +222,8 @@ class RequestScheduler:
         return None if self.running and self._index.promised(sequence, match.num_tokens, limit) else match
 
     def _begin(self, request: EngineRequest, match: Match) -> None:
-        self._index.begin(request.sequence, match, may_adopt=request.kv.keep)
-        if request.kv.reuses and not request.num_put_back:
+        self._index.allocate(request.sequence, match, may_adopt=request.kv.keep)
+        if request.kv.reuses and not request.num_preempted:
             request.num_reused += match.num_tokens
             self.num_reused += match.num_tokens
             request.num_reread = self._index.num_reread(request.sequence, match)
@@ -241,45 +241,45 @@ class RequestScheduler:
 
     def _is_place_left(self) -> bool:
         """Whether fewer chains run than a step can compute."""
-        return sum(not (request.place.urgent or request.paused) for request in self.running) < self.num_places
+        return sum(not (request.urgent or request.paused) for request in self.running) < self.max_batch_size
 
     def _make_room(self, only_paused: bool) -> bool:
-        """Put back a request that no caller waits for; returns whether there was one.
+        """Preempt a request that no caller waits for; returns whether there was one.
 
         Args:
-            only_paused: Whether only a paused request may be put back.
+            only_paused: Whether only a paused request may be preempted.
         """
         spare = [
             request
             for request in self.running
-            if not (request.awaited or request.place.urgent or request in self.reading)
+            if not (request.awaited or request.urgent or request in self.reading)
             and (request.paused or not only_paused)
         ]
         if spare:
-            self._put_back(min(spare, key=lambda request: (not request.paused, request.last_step)))
+            self._preempt(min(spare, key=lambda request: (not request.paused, request.last_step)))
         return bool(spare)
 
     def _grow(self, requests: list[EngineRequest]) -> None:
-        """Give each of these requests one more block, the oldest first; if none is left, a request is put back."""
+        """Give each of these requests one more block, the oldest first; if none is left, a request is preempted."""
         for request in sorted(requests, key=lambda request: request.number):
             while request in self.running and not self._pool.num_available:
                 if not self._make_room(only_paused=False):
-                    self._put_back(max(self.running, key=lambda other: other.number))
+                    self._preempt(max(self.running, key=lambda other: other.number))
             if request in self.running:
                 self._index.grow(request.sequence)
 
-    def _put_back(self, request: EngineRequest) -> None:
-        """Take a request's blocks; tokens that the cache does not keep are computed anew."""
+    def _preempt(self, request: EngineRequest) -> None:
+        """Free a request's blocks; tokens that the cache does not keep are computed anew."""
         request.num_known = max(request.num_known, request.sequence.num_kv)
         self.leave(request, keep=True)
-        self.num_put_back += 1
-        request.num_put_back += 1
+        self.num_preempted += 1
+        request.num_preempted += 1
         if request.paused:
             self._parked[request] = None
         else:
-            self._return(request)
+            self._requeue(request)
 
-    def _return(self, request: EngineRequest) -> None:
-        """Let a request that was put back wait for blocks before chains that have not begun."""
+    def _requeue(self, request: EngineRequest) -> None:
+        """Let a preempted request wait for blocks before chains that have not begun."""
         request.skipped_since = time.monotonic()
-        self._urgent.add(request, request.place.priority)
+        self._urgent.add(request, request.priority)

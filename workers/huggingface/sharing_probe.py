@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from scaffolding_ext.protocol.branching import BranchTask, break_even_branches
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.request.program import record
+from scaffolding_ext.workers.huggingface.engine_request import Ends, Kv, Waiter
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
-from scaffolding_ext.workers.huggingface.request_parts import Ends, Kv
-from scaffolding_ext.workers.huggingface.waiter import Waiter
 from scaffolding_ext.workers.shared.streaming import NEVER
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Reads(Protocol):
     async def suffix(self) -> None:
         """Read the suffix behind it."""
 
-    async def give_back(self) -> None:
+    async def free(self) -> None:
         """Let go of the prefix's KV."""
 
 
@@ -105,7 +104,7 @@ class SharingProbe:
                     await read()
                     ticks.append(self._clock())
             finally:
-                await reads.give_back()
+                await reads.free()
             timings.append([end - start for start, end in pairwise(ticks)])
             self.seconds += ticks[-1] - ticks[0]
         return tuple(map(min, zip(*timings, strict=True)))
@@ -159,7 +158,7 @@ class EngineReads:
         """Read prefix and suffix while the KV of the prefix is cached."""
         await self._read(self._whole)
 
-    async def give_back(self) -> None:
+    async def free(self) -> None:
         """End what has not ended."""
         for request, waiter in self._sent:
             if not request.ended:

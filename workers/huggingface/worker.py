@@ -15,19 +15,19 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.huggingface.branches import verify_branches, write_branches
-from scaffolding_ext.workers.huggingface.model_loading import check_arguments, load_model
+from scaffolding_ext.workers.huggingface.engine_request import Waiter
+from scaffolding_ext.workers.huggingface.model_loading import check_arguments, check_attention, load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder, fill
 from scaffolding_ext.workers.huggingface.sharing_probe import SharingProbe
-from scaffolding_ext.workers.huggingface.waiter import Waiter
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch, SamplingDefaults
 from scaffolding_ext.workers.shared.streaming import NEVER, OpenStreams, furthest, is_over, next_len, show
 from scaffolding_ext.workers.shared.task_reading import TaskReader
 
 if TYPE_CHECKING:
     from scaffolding_ext.protocol.standins import TaskHandler
+    from scaffolding_ext.workers.huggingface.continuous_batch import EngineMetrics
     from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
     from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
-    from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
 
 
 class _Stream(NamedTuple):
@@ -74,8 +74,8 @@ class HuggingFaceWorker(ChatWorker):
             tokens of prefix length. Fewer branches are then computed each on its own. One timing reads the prefix six
             times. False: branches always share their prefix.
         kv_cache_bytes: Memory for keys and values, in blocks. Requests take blocks as they grow; on a CPU the system
-            gives the memory only then. If no block is left, the youngest request is put back and computed anew. None is
-            4 GiB, or on a CUDA device 80 % of the memory that is free once the model is loaded.
+            gives the memory only then. If no block is left, the youngest request is preempted and computed anew. None
+            is 4 GiB, or on a CUDA device 80 % of the memory that is free once the model is loaded.
         tokens_per_block: Tokens of a block, a power of two. Requests share only whole blocks.
         seed: Seeds tasks without a seed of their own; None draws fresh entropy.
         attn_implementation: The kind of attention by its name in transformers (`"eager"`, `"sdpa"`). None takes this
@@ -141,8 +141,8 @@ class HuggingFaceWorker(ChatWorker):
         )
         from scaffolding_ext.workers.huggingface.block_attention import warn_without_kernel
         from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
+        from scaffolding_ext.workers.huggingface.kv_limits import kv_limits, rounded_to
         from scaffolding_ext.workers.huggingface.layer_loop import why_not_layer_by_layer
-        from scaffolding_ext.workers.huggingface.model_limits import check_attention, kv_limits, rounded_to
 
         if weight_dtype is not None and weight_dtype != dtype:
             from scaffolding_ext.workers.huggingface.narrow_weights import narrow_weights

@@ -285,7 +285,7 @@ def flavor_named(name: str) -> Flavor:
     return FLAVORS[name]
 
 
-class ServedModel(NamedTuple):
+class ModelEntry(NamedTuple):
     """What `/v1/models` says of a model.
 
     Attributes:
@@ -297,7 +297,7 @@ class ServedModel(NamedTuple):
     max_seq_len: int | None
 
 
-def described(models: list[Any], model: str, url: str) -> ServedModel:
+def described(models: list[Any], model: str, url: str) -> ModelEntry:
     """Read `/v1/models`.
 
     Args:
@@ -317,4 +317,4 @@ def described(models: list[Any], model: str, url: str) -> ServedModel:
     length = getattr(known[model], "max_model_len", None)
     if length is None:  # llama-server reports the length of one slot
         length = (getattr(known[model], "meta", None) or {}).get("n_ctx")
-    return ServedModel(flavor, length if isinstance(length, int) and length > 0 else None)
+    return ModelEntry(flavor, length if isinstance(length, int) and length > 0 else None)

@@ -87,7 +87,7 @@ class KVControl:
         return await self._connection.status_of(path)
 
 
-class _Ended(NamedTuple):
+class _EndedSequence(NamedTuple):
     """A generation that has ended: what it read, and what it wrote."""
 
     read: Sequence[int]
@@ -98,7 +98,7 @@ class Chains:
     """The token sequences of each request that runs, so that their KV can be given back when it has ended."""
 
     def __init__(self) -> None:
-        self._of_request: dict[str, list[_Ended]] = {}
+        self._of_request: dict[str, list[_EndedSequence]] = {}
 
     def add(self, task: GenerationTask) -> None:
         """Keep the tokens that a generation has read and written; without a scope or ids there is nothing to keep."""
@@ -106,7 +106,7 @@ class Chains:
         if scope is None or task.input_tokens is None or not task.output_tokens:
             return
         ended = self._of_request.setdefault(scope.request_id, [])
-        ended.append(_Ended(task.input_tokens, task.output_tokens))
+        ended.append(_EndedSequence(task.input_tokens, task.output_tokens))
         del ended[:-_MOST_SEQUENCES]
 
     def ended(self, scope_id: str) -> tuple[list[list[int]], int] | None:

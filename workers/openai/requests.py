@@ -13,13 +13,11 @@ from scaffolding_ext.protocol import ChatTask, GenerationTask, RewardTask, Task
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.stop_strings import StopStrings, stop_strings
+from scaffolding_ext.workers.openai.answer_ids import IdStops, LostIds
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, Flavor
 from scaffolding_ext.workers.openai.hints import hints, unordered
-from scaffolding_ext.workers.openai.lost_ids import LostIds
-from scaffolding_ext.workers.openai.stops import IdStops
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
-from scaffolding_ext.workers.shared.task_fields import NEUTRAL, is_set, refuse
-from scaffolding_ext.workers.shared.task_reading import TaskReader, integer, number
+from scaffolding_ext.workers.shared.task_reading import NEUTRAL, TaskReader, integer, is_set, number, refuse
 
 WORKER = "OpenAIWorker"
 _MAX_VOCAB = 1 << 31  # the server itself refuses ids beyond its vocabulary

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
-from scaffolding_ext.workers.openai.failures import UnreadableAnswerError
 from scaffolding_ext.workers.openai.flavors import Flavor
 
 _ID = "token_id:"  # prefix of a token that is written as its id
@@ -17,6 +16,10 @@ _THINKING = ("reasoning", "reasoning_content")  # vLLM renamed it; SGLang and tr
 _FAILED = ("abort", "error")
 _FILTERED = "content_filter"
 Steps = list[dict[int, TokenLogprob]]
+
+
+class UnreadableAnswerError(EngineError):
+    """One answer cannot be read or was filtered because of what the model wrote; the server itself works."""
 
 
 class Piece(NamedTuple):

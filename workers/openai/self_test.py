@@ -11,10 +11,9 @@ from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE
 from scaffolding_ext.protocol.notes import CONTINUED_TURNS, set_turn_start
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
-from scaffolding_ext.workers.openai.judging import last_logits
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import Piece, read_piece
-from scaffolding_ext.workers.openai.scores import scores_of
+from scaffolding_ext.workers.openai.scoring import last_logits, scores_of
 
 _PROMPT = "Start with 5. Add 3 to it, and then take half of the sum, which is"
 _WORDS = " one two three four five six seven eight nine ten"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError, WorkerError
-from scaffolding_ext.protocol.notes import PAUSED, TokenCounts
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.notes import PAUSED, TokenCounts, set_token_counts
+from scaffolding_ext.request.program import record
+from scaffolding_ext.workers.openai.answer_ids import IdStops, LostIds
 from scaffolding_ext.workers.openai.connection import Connection
 from scaffolding_ext.workers.openai.flavors import Flavor
-from scaffolding_ext.workers.openai.lost_ids import LostIds
+from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.responses import Piece, Steps, WholeText, read_piece, token_counts
-from scaffolding_ext.workers.openai.stops import IdStops
 from scaffolding_ext.workers.shared.streaming import NEVER
 
 
@@ -207,3 +210,119 @@ def _check_ids(piece: Piece, expects_ids: bool) -> None:
             "the server gives no token ids, though servers of its flavor do. It may be an older release: set "
             "flavor='auto', which tests this, or name another flavor, such as 'openai'"
         )
+
+
+def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: float) -> None:
+    """Write an answer into its task.
+
+    Args:
+        task: Gets text, ids, log-probabilities, counts and times.
+        answer: What the server has said.
+        bodies: The maker of the request.
+        seconds: Seconds since the request was sent.
+
+    Raises:
+        EngineError: Log-probabilities were asked for, and some tokens have none.
+    """
+    ids = answer.token_ids
+    shown = ids is not None and not bodies.flavor.ids.with_text
+    task.output_str = bodies.decode(ids) if ids is not None and shown else answer.text
+    if (stops := bodies.stops(task)) is not None:
+        task.output_str = stops.strings.cut(task.output_str)
+    task.output_tokens = ids
+    task.finish_reason = answer.finish_reason
+    set_token_counts(task, answer.counts)
+    if hasattr(task, "ttft_s"):  # upstream's 1.2 does not have it yet
+        task.latency_s = seconds
+        task.usage_prompt_tokens = answer.counts.prefilled + answer.counts.reused
+        task.usage_completion_tokens = answer.counts.decoded
+    if task.num_logprobs:
+        task.logprobs = answer.logprobs
+        if len(answer.logprobs) != len(ids or ()):
+            raise EngineError(
+                f"the server gave log-probabilities of {len(answer.logprobs)} of {len(ids or ())} tokens, though "
+                f"num_logprobs is {task.num_logprobs}. It may be an older release: set flavor='auto', which tests this"
+            )
+
+
+class TaskStream:
+    """One task's stream.
+
+    The task holds the stream, so the stream does not hold the task: each method is given the task.
+
+    Args:
+        connection: To the server.
+        path: `"completions"` or `"chat"`.
+        bodies: Makes the request.
+        task: The task; its output is reset.
+        end_at: Number of tokens at which the stream always ends, with `PAUSED` as its reason. None: it ends at its
+            budget.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        path: str,
+        bodies: RequestBodies,
+        task: GenerationTask,
+        end_at: int | None = None,
+    ) -> None:
+        body = bodies.generation(task, stream=True)
+        self._is_piece = end_at is not None and end_at < body["max_tokens"]
+        if self._is_piece and end_at is not None:
+            bodies.shorten(body, end_at)
+        lost_ids, stops = bodies.lost_ids(task), bodies.stops(task)
+        self._reader = StreamReader(
+            connection, path, body, bodies.flavor, bodies.gives_ids, lost_ids, stops, self._is_piece, path == "chat"
+        )
+        self._connection = connection
+        self._bodies = bodies
+        self._started_at = time.monotonic()
+        task.output_tokens = None
+
+    def may_run_to(self, num_tokens: int) -> None:
+        """Set the number of tokens at which the stream is closed, unless it has a fixed end."""
+        if not self._is_piece:
+            self._reader.may_run_to = num_tokens
+
+    async def advance(self, task: GenerationTask, num_tokens: int) -> bool:
+        """Wait until the task has that many tokens, or the end.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            WorkerError: The stream broke off.
+        """
+        reader = self._reader
+        first = task.output_str is None or task.output_tokens is None
+        answer = await self._connection.run(reader.wait, num_tokens)
+        if first:
+            record_retries(reader.num_retries)
+        fill(task, answer, self._bodies, time.monotonic() - self._started_at)
+        if reader.error is not None:
+            if answer.text:
+                record("stream_lost", num_tokens=len(answer.token_ids or ()), error=str(reader.error))
+            raise reader.error
+        return answer.finish_reason is not None
+
+    async def cancel(self, task: GenerationTask) -> bool:
+        """End it; the task gets what has come.
+
+        Returns:
+            Whether it has ended; a stream that had not begun has not ended.
+        """
+        answer = await self._connection.run(self._reader.cancel)
+        fill(task, answer, self._bodies, time.monotonic() - self._started_at)
+        return answer.finish_reason is not None
+
+    async def close(self) -> None:
+        """End the stream if it still runs; its task is not changed."""
+        if not self._reader.ended:
+            await self._connection.run(self._reader.cancel)
+
+
+def record_retries(num_retries: int) -> None:
+    """Note in the trace how often a request was repeated, if it was."""
+    if num_retries:
+        record("retried", worker="OpenAIWorker", num_retries=num_retries)

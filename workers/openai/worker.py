@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import time
+import urllib.parse
 import uuid
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from scaffolding_ext import require
@@ -25,19 +28,14 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import ServerBudget
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.chat import ChatWorker
-from scaffolding_ext.workers.openai.arguments import DEFAULT_KEY, api_key, check_arguments
-from scaffolding_ext.workers.openai.circuit import Circuit
-from scaffolding_ext.workers.openai.connection import Connection
-from scaffolding_ext.workers.openai.filling import fill
+from scaffolding_ext.workers.openai.connection import Circuit, Connection
 from scaffolding_ext.workers.openai.flavors import described, flavor_named
 from scaffolding_ext.workers.openai.hints import session_headers
-from scaffolding_ext.workers.openai.judging import reward, verify
 from scaffolding_ext.workers.openai.kv_control import OF_TOKENS, Chains, KVControl
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.openai.scores import scores_of
+from scaffolding_ext.workers.openai.scoring import reward, scores_of, verify
 from scaffolding_ext.workers.openai.self_test import proven, refusals, refused_scores
-from scaffolding_ext.workers.openai.stream import read_answer
-from scaffolding_ext.workers.openai.task_stream import TaskStream, record_retries
+from scaffolding_ext.workers.openai.stream import TaskStream, fill, read_answer, record_retries
 from scaffolding_ext.workers.shared.streaming import (
     NEVER,
     OpenStreams,
@@ -53,6 +51,67 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scaffolding_ext.protocol.standins import TaskHandler
+
+DEFAULT_KEY = "OPENAI_API_KEY"
+ENDPOINTS = ("completions", "chat")
+
+
+def api_key(variable: str) -> str:
+    """The key that an environment variable holds.
+
+    If the usual variable is not set, this is a placeholder, for servers that need no key.
+
+    Raises:
+        ConfigError: The user named another variable, and it is not set.
+    """
+    key = os.environ.get(variable)
+    if not key and variable != DEFAULT_KEY:
+        raise ConfigError(
+            f"names the environment variable {variable}, which is not set: run `export {variable}=...`", "api_key_env"
+        )
+    return key or "none"  # the client needs a key; servers without keys ignore it
+
+
+def check_arguments(
+    base_url: str,
+    endpoint: str,
+    whole: Mapping[str, int | None],
+    counts: Mapping[str, int],
+    seconds: Mapping[str, float],
+) -> None:
+    """Check the worker's arguments.
+
+    Args:
+        base_url: The server's address.
+        endpoint: One of `ENDPOINTS`.
+        whole: Arguments of at least 1, or None.
+        counts: Arguments of at least 0.
+        seconds: Arguments above 0.
+
+    Raises:
+        ConfigError: An argument is unusable; `key` names it.
+    """
+    try:
+        parts = urllib.parse.urlsplit(base_url)
+        secret = "a user name or password" if "@" in parts.netloc else "a query" if "?" in base_url else ""
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is not a number
+        secret, is_address = "", False
+    if secret:
+        raise ConfigError(
+            f"holds {secret}, and errors show the address: leave it out, and name the key's variable by api_key_env",
+            "base_url",
+        )
+    if not is_address:
+        raise ConfigError(f"is {base_url!r}; it must be an address such as http://localhost:8000/v1", "base_url")
+    require.one_of("endpoint", endpoint, ENDPOINTS)
+    for lowest, arguments in ((1, whole), (0, counts)):
+        for key, value in arguments.items():
+            if value is not None:
+                require.whole(key, value, lowest)
+    for key, duration in seconds.items():
+        require.number(key, duration, above=0)
+
 
 _log = logging.getLogger(__name__)
 

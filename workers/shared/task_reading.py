@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
-from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.branching import VerifyTask
+from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING, sampling_defaults
+from scaffolding_ext.protocol import GenerationTask, standins
+from scaffolding_ext.protocol.branching import BranchTask, VerifyTask, block_score
 from scaffolding_ext.protocol.tasks import ScoreTask
 
 _UNLIMITED = 1 << 60
@@ -188,3 +191,76 @@ def number(name: str, value: Any, default: float, **bounds: float) -> float:
         return require.number(name, value, **bounds)
     except ConfigError as error:
         raise InvalidTaskError(f"{error.key} {error.message}") from None
+
+
+# Values beside None and the default that ask for nothing.
+_OFF: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "logit_bias": ({},),
+    "min_tokens": (0,),
+    "num_logprobs": (0,),
+    "stop": ("",),
+    "suffix": ("",),
+    "top_k": (0,),
+    "user": ("",),
+}
+# Sampling fields with the values that ask for nothing: those of the stand-in, since a release may lack some.
+NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {name: (None, default, *_OFF.get(name, ())) for name, default in sampling_defaults(standins.GenerationTask).items()}
+)
+
+
+# What a task's `custom_input_params` ask of an engine beyond its fields.
+ENGINE_FIELDS = (GUIDED_DECODING, "stop_token_ids")
+
+
+def is_set(task: GenerationTask, name: str) -> bool:
+    """Whether a field asks for something; a release of TensorRT-LLM may lack it."""
+    neutral = NEUTRAL[name]
+    return getattr(task, name, neutral[0]) not in neutral
+
+
+def refuse(task: GenerationTask, names: Collection[str], worker: str) -> None:
+    """Refuse fields (also those of `ENGINE_FIELDS`) that ask for something that the worker cannot do.
+
+    Raises:
+        InvalidTaskError: One of them does.
+    """
+    for name in ENGINE_FIELDS:
+        if (task.custom_input_params or {}).get(name):
+            raise InvalidTaskError(
+                f"custom_input_params has {name}, which {worker} cannot honour: leave it out, or take TRTLLMWorker"
+            )
+    for name in names:
+        if is_set(task, name):
+            raise InvalidTaskError(
+                f"{name} is {getattr(task, name)!r}, which {worker} cannot honour: leave it at {NEUTRAL[name][0]!r}"
+            )
+
+
+def block_scores(task: BranchTask) -> list[float]:
+    """The worth of each branch's blocks, by its score and its depth. The prefix's blocks are worth 1.
+
+    Raises:
+        InvalidTaskError: There is no branch, scores or seeds are not one a branch, a score is outside [0, 1], or the
+            depth is below 1.
+    """
+    if not task.suffixes:
+        raise InvalidTaskError(
+            "suffixes is empty: give a suffix for each branch; a suffix may be an empty list of tokens"
+        )
+    if task.seeds and len(task.seeds) != len(task.suffixes):
+        raise InvalidTaskError(
+            f"seeds has {len(task.seeds)} numbers, and there are {len(task.suffixes)} branches: give a seed for each "
+            "branch, or none"
+        )
+    scores = [1.0] * len(task.suffixes) if task.branch_scores is None else task.branch_scores
+    if len(scores) != len(task.suffixes) or not all(0 <= score <= 1 for score in scores):
+        raise InvalidTaskError(
+            f"branch_scores is {scores!r}; give a score in [0, 1] for each of the {len(task.suffixes)} branches"
+        )
+    if task.depth < 1:
+        raise InvalidTaskError(
+            f"depth is {task.depth}; the depth of a branch must be at least 1 (the prefix has depth 0)"
+        )
+    return [block_score(score, task.depth) for score in scores]

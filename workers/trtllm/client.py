@@ -15,8 +15,7 @@ from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.notes import TokenCounts, notes_of, set_token_counts
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
-from scaffolding_ext.workers.shared.task_fields import is_set
-from scaffolding_ext.workers.shared.task_reading import TaskReader
+from scaffolding_ext.workers.shared.task_reading import TaskReader, is_set
 from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 from scaffolding_ext.workers.trtllm.hints import request_hints, sampling_hints

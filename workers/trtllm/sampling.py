@@ -10,8 +10,7 @@ from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
-from scaffolding_ext.workers.shared.task_fields import is_set
-from scaffolding_ext.workers.shared.task_reading import integer, number
+from scaffolding_ext.workers.shared.task_reading import integer, is_set, number
 
 # Fields that no release can honour for a task, and why.
 _REFUSED: Mapping[str, str] = MappingProxyType(

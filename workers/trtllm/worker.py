@@ -23,10 +23,9 @@ from scaffolding_ext.protocol.lowering import (
 )
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.workers.chat import ChatWorker
-from scaffolding_ext.workers.shared.branch_blocks import block_scores
 from scaffolding_ext.workers.shared.lowered_requests import check_verdicts, run_pieces
 from scaffolding_ext.workers.shared.streaming import OpenStreams, fixed_end, furthest, is_over, next_len, show
-from scaffolding_ext.workers.shared.task_reading import TaskReader
+from scaffolding_ext.workers.shared.task_reading import TaskReader, block_scores
 from scaffolding_ext.workers.trtllm.arguments import Share
 from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient

@@ -7,7 +7,7 @@ from scaffolding_ext.workers.huggingface.block_pool import GRAIN, BlockPool
 
 def computed(pool, tokens, parent=None):
     """A block with tokens of its own behind another one."""
-    block = pool.take()
+    block = pool.allocate()
     block.token_ids = list(tokens)
     block.stand_behind(parent or pool.root)
     return block
@@ -26,35 +26,35 @@ def test_blocks_go_from_free_to_held_to_cached_to_free():
     block = computed(pool, tokens(0))
     assert counts(pool) == (1, 1, 0)
     pool.hold(block)
-    assert not pool.let_go(block, keep=True)
+    assert not pool.free(block, keep=True)
     assert counts(pool) == (1, 1, 0)  # the other one holds it still
-    assert not pool.let_go(block, keep=True)
+    assert not pool.free(block, keep=True)
     assert counts(pool) == (1, 0, 1)
     assert pool.num_cached_tokens == 2 * GRAIN
     pool.hold(block)
     assert counts(pool) == (1, 1, 0)
     assert pool.num_cached_tokens == 0
-    assert not pool.let_go(block, keep=False)
+    assert not pool.free(block, keep=False)
     assert counts(pool) == (1, 0, 1)  # who had it first wanted it to stay
     pool.hold(block)
     block.stays = False
-    assert pool.let_go(block, keep=False)
+    assert pool.free(block, keep=False)
     assert counts(pool) == (2, 0, 0)
     assert pool.root.next(tokens(0)) is None
 
 
 def test_what_was_freed_last_is_given_out_first():
     pool = BlockPool(9, max_cached=0)
-    first, second = pool.take(), pool.take()
-    pool.let_go(first, keep=False)
-    assert pool.take() is first
-    assert pool.take().index == 2
+    first, second = pool.allocate(), pool.allocate()
+    pool.free(first, keep=False)
+    assert pool.allocate() is first
+    assert pool.allocate().index == 2
     assert second.index == 1
 
 
 def test_what_is_in_no_tree_is_not_kept():
     pool = BlockPool(1, max_cached=1)
-    assert pool.let_go(pool.take(), keep=True)
+    assert pool.free(pool.allocate(), keep=True)
     assert counts(pool) == (1, 0, 0)
 
 
@@ -62,36 +62,36 @@ def test_the_least_recently_used_leave_first():
     pool = BlockPool(3, max_cached=3)
     blocks = [computed(pool, tokens(100 * number)) for number in range(3)]
     for block in blocks:
-        pool.let_go(block, keep=True)
+        pool.free(block, keep=True)
     pool.hold(blocks[0])
-    pool.let_go(blocks[0], keep=True)
-    assert [pool.take() for _ in range(3)] == [blocks[1], blocks[2], blocks[0]]
+    pool.free(blocks[0], keep=True)
+    assert [pool.allocate() for _ in range(3)] == [blocks[1], blocks[2], blocks[0]]
     assert pool.num_evicted == 3
 
 
 def test_an_owner_can_say_what_leaves_first():
     pool = BlockPool(3, max_cached=3)
     blocks = [computed(pool, tokens(100 * number)) for number in range(3)]
-    for block, worth in zip(blocks, (0.5, 0.9, 0.1), strict=True):
-        pool.let_go(block, keep=True, worth=worth)
-    assert [pool.take() for _ in range(3)] == [blocks[2], blocks[0], blocks[1]]
+    for block, priority in zip(blocks, (0.5, 0.9, 0.1), strict=True):
+        pool.free(block, keep=True, priority=priority)
+    assert [pool.allocate() for _ in range(3)] == [blocks[2], blocks[0], blocks[1]]
 
 
 def test_branches_leave_from_their_ends():
     pool = BlockPool(3, max_cached=3)
     trunk = computed(pool, tokens(0))
     branches = [computed(pool, tokens(100 * number), trunk) for number in (1, 2)]
-    pool.let_go(trunk, keep=True, worth=-1.0)
+    pool.free(trunk, keep=True, priority=-1.0)
     for block in branches:
-        pool.let_go(block, keep=True)
-    assert [pool.take() for _ in range(3)] == [*branches, trunk]
+        pool.free(block, keep=True)
+    assert [pool.allocate() for _ in range(3)] == [*branches, trunk]
 
 
 def test_no_more_is_cached_than_may_be():
     pool = BlockPool(9, max_cached=2)
     blocks = [computed(pool, tokens(100 * number)) for number in range(4)]
     for block in blocks:
-        pool.let_go(block, keep=True)
+        pool.free(block, keep=True)
     assert counts(pool) == (7, 0, 2)
     assert [block.parent for block in blocks] == [None, None, pool.root, pool.root]
     assert pool.num_evicted == 2
@@ -111,7 +111,7 @@ def test_a_block_is_found_by_the_first_of_its_tokens(num_common, num_after, foun
 
 def test_a_block_that_grows_is_found_by_more():
     pool = BlockPool(17, max_cached=0)
-    block = pool.take()
+    block = pool.allocate()
     block.token_ids = tokens(0)[:3]
     block.stand_behind(pool.root)
     others = [computed(pool, tokens(500 * number)) for number in range(1, 17)]

@@ -14,12 +14,11 @@ from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface import worker as module
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
-from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
-from scaffolding_ext.workers.huggingface.model_limits import kv_limits
+from scaffolding_ext.workers.huggingface.kv_limits import kv_limits
 from scaffolding_ext.workers.huggingface.model_loading import load_model
 from scaffolding_ext.workers.huggingface.prefix_index import PrefixIndex
-from scaffolding_ext.workers.huggingface.request_parts import Ends, Place
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -64,7 +63,7 @@ def test_sixty_four_requests_of_300_tokens_run_at_once_on_the_kv_shape_of_qwen_h
     assert limits.max_seq_len == 32_768
     pool = BlockPool(limits.num_blocks, limits.max_cached)
     index = PrefixIndex(KVBlocks(limits.num_blocks, 32), pool)
-    scheduler = RequestScheduler(pool, index, num_places=64, prefill_chunk=1 << 30)
+    scheduler = RequestScheduler(pool, index, max_batch_size=64, prefill_chunk=1 << 30)
     for number in range(64):
         scheduler.add(EngineRequest([number] * 300, Ends(1), GREEDY, notify=lambda _: None))
     scheduler.admit()
@@ -76,9 +75,9 @@ def test_sixty_four_requests_of_300_tokens_run_at_once_on_the_kv_shape_of_qwen_h
 
 def test_chains_are_let_in_by_priority_behind_what_others_wait_for():
     pool = BlockPool(64, 0)
-    scheduler = RequestScheduler(pool, PrefixIndex(KVBlocks(64, 32), pool), num_places=1, prefill_chunk=1 << 30)
+    scheduler = RequestScheduler(pool, PrefixIndex(KVBlocks(64, 32), pool), max_batch_size=1, prefill_chunk=1 << 30)
     late, soon, awaited = (
-        EngineRequest([number] * 9, Ends(4), GREEDY, place=Place(urgent, priority), notify=lambda _: None)
+        EngineRequest([number] * 9, Ends(4), GREEDY, urgent=urgent, priority=priority, notify=lambda _: None)
         for number, (priority, urgent) in enumerate([(9.0, False), (1.0, False), (50.0, True)])
     )
     for request in (late, soon, awaited):
@@ -168,13 +167,13 @@ def mixed_tasks():
 
 
 @pytest.mark.parametrize("options", [{}, {"enable_block_reuse": False}, {"prefix_cache_bytes": 0, "prefill_chunk": 16}])
-def test_every_result_is_the_same_where_requests_are_put_back(options):
+def test_every_result_is_the_same_where_requests_are_preempted(options):
     few, many = mixed_tasks(), mixed_tasks()
     room = 6 * BLOCK_BYTES
     with HuggingFaceWorker(MODEL, max_seq_len=128, kv_cache_bytes=room, **options) as worker:
         assert run(worker, few) == [TaskStatus.SUCCESS] * len(few)
         metrics = worker.metrics
-        assert metrics.num_put_back > 0
+        assert metrics.num_preempted > 0
         assert metrics.num_recomputed > 0
         assert metrics.num_held_blocks + metrics.num_running + metrics.num_waiting + metrics.num_paused == 0
         assert not worker._engine._batch._index._promised
@@ -185,14 +184,14 @@ def test_every_result_is_the_same_where_requests_are_put_back(options):
         assert sum(counts.prefilled for counts in computed) == metrics.num_prefilled  # the ledger has what was repeated
     with HuggingFaceWorker(MODEL, max_seq_len=128, **options) as worker:
         assert run(worker, many) == [TaskStatus.SUCCESS] * len(many)
-        assert worker.metrics.num_put_back == worker.metrics.num_recomputed == 0
+        assert worker.metrics.num_preempted == worker.metrics.num_recomputed == 0
     assert [task.output_tokens for task in few[:9]] == [task.output_tokens for task in many[:9]]
     for some, others in zip(few[9:12], many[9:12], strict=True):
         assert some.logprobs == pytest.approx(others.logprobs, abs=TOLERANCE)
     assert few[12].scores == pytest.approx(many[12].scores, abs=TOLERANCE)
 
 
-def test_the_oldest_request_is_never_put_back():
+def test_the_oldest_request_is_never_preempted():
     with HuggingFaceWorker(MODEL, max_seq_len=96, kv_cache_bytes=4 * BLOCK_BYTES) as worker:
         ended = []
 

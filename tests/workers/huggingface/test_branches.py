@@ -1,4 +1,4 @@
-"""HuggingFaceWorker serves BranchTask: one prefix, held once; blocks leave in the order of what they are worth."""
+"""HuggingFaceWorker serves BranchTask: one prefix, held once; blocks are evicted by their priority."""
 
 import asyncio
 import random
@@ -137,7 +137,7 @@ def test_blocks_leave_in_the_order_of_their_scores_and_branches_that_come_back_a
         assert metrics.num_evicted == 4
         assert metrics.num_free_blocks == worker._engine._batch._pool.num_blocks - cached
         kept = []
-        for number, ids in enumerate(task.output_tokens):  # worth nothing, so that nothing is evicted for them
+        for number, ids in enumerate(task.output_tokens):  # of the lowest priority, so that nothing is evicted for them
             back = branches(prefix_tokens=[*prefix, 9 + number, *ids], suffixes=[[]], max_tokens=1, branch_scores=[0.0])
             run(worker, back)
             if token_counts_of(back).reused > len(prefix):
@@ -156,7 +156,7 @@ def test_live_blocks_of_other_requests_are_never_given_away():
     with HuggingFaceWorker(MODEL, max_seq_len=256, kv_cache_bytes=room) as worker:
         tasks = [branches(prefix_tokens=[5 + n] * 70, max_tokens=40, branch_scores=[n / 4] * 4) for n in range(4)]
         run(worker, *tasks)
-        assert worker.metrics.num_put_back + worker.metrics.num_evicted > 0
+        assert worker.metrics.num_preempted + worker.metrics.num_evicted > 0
         assert worker.metrics.num_held_blocks == 0
     with HuggingFaceWorker(MODEL, max_seq_len=256) as roomy:
         others = [branches(prefix_tokens=[5 + n] * 70, max_tokens=40) for n in range(4)]
@@ -168,15 +168,15 @@ def test_sixty_four_branches_on_a_long_prefix_hold_little_more_than_their_tokens
     prefix, num_tokens = [5 + 13 * place % 400 for place in range(1024)], 72  # a branch takes 3 blocks
     with HuggingFaceWorker(MODEL, max_seq_len=1536, max_batch_size=64) as worker:
         pool, most = worker._engine._batch._pool, 0
-        take = pool.take
+        allocate = pool.allocate
 
         def noting():
             nonlocal most
-            block = take()
+            block = allocate()
             most = max(most, pool.num_held)
             return block
 
-        pool.take = noting
+        pool.allocate = noting
         task = branches(prefix_tokens=prefix, suffixes=[[20 + n] for n in range(64)], max_tokens=num_tokens)
         run(worker, task)
     num_held = len(prefix) + sum(1 + len(ids) for ids in task.output_tokens)

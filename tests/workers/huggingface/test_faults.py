@@ -16,10 +16,9 @@ from scaffolding_ext.protocol.notes import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
-from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
 from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
-from scaffolding_ext.workers.huggingface.model_limits import check_attention
-from scaffolding_ext.workers.huggingface.request_parts import Ends
+from scaffolding_ext.workers.huggingface.model_loading import check_attention
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 

@@ -15,7 +15,7 @@ from scaffolding_ext.protocol.notes import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
-from scaffolding_ext.workers.huggingface.model_limits import check_attention
+from scaffolding_ext.workers.huggingface.model_loading import check_attention
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"
@@ -81,7 +81,7 @@ def test_a_failure_between_steps_fails_every_request_and_refuses_more(worker, mo
     assert (worker.metrics.num_running, worker.metrics.num_waiting) == (0, 0)
 
 
-@pytest.mark.parametrize(("part", "method"), [("_index", "begin"), ("_index", "let_go"), ("_pool", "take")])
+@pytest.mark.parametrize(("part", "method"), [("_index", "allocate"), ("_index", "free"), ("_pool", "allocate")])
 def test_no_request_is_lost_where_its_blocks_are_given_or_taken(worker, monkeypatch, part, method):
     ids = list(range(5, 45))
     first = GenerationTask(input_tokens=ids, max_tokens=8, ignore_eos=True)

@@ -122,7 +122,7 @@ def test_a_paused_stream_ends_as_others_do(end, max_batch_size, memory):
                 await worker.run_task(
                     probe(1)
                 )  # it takes the place, whether or not one did while the stream came to rest
-                assert worker.metrics.num_put_back >= 1
+                assert worker.metrics.num_preempted >= 1
             if end == "cancel_flag":
                 task.cancel_flag = True
                 assert await worker.run_task(task) is TaskStatus.SUCCESS
@@ -160,7 +160,7 @@ def test_memory_for_one_request_serves_chains_and_their_probes_by_putting_chains
     many, _ = asyncio.run(asyncio.wait_for(texts(), WAIT))
     assert few == many
     assert metrics.num_free_blocks + metrics.num_cached_blocks == 4
-    assert metrics.num_put_back > 0
+    assert metrics.num_preempted > 0
     assert metrics.num_recomputed > 0
     assert (metrics.num_running, metrics.num_waiting, metrics.num_paused) == (0, 0, 0)
 

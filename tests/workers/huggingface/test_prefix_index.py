@@ -20,13 +20,13 @@ class Memory:
         self.kv, self.pool = KVBlocks(num_blocks, BLOCK_LEN), BlockPool(num_blocks, max_cached)
         self.index = PrefixIndex(self.kv, self.pool, enabled, partial)
 
-    def begin(self, token_ids, may_adopt=True):
+    def allocate(self, token_ids, may_adopt=True):
         """A sequence with what is found of it, or None where there is no room."""
         sequence = TokenSequence(list(token_ids))
         match = self.index.find(sequence, len(sequence.token_ids) - 1)
         if self.index.num_needed(sequence, match) > self.pool.num_available:
             return None
-        self.index.begin(sequence, match, may_adopt)
+        self.index.allocate(sequence, match, may_adopt)
         assert sequence.num_kv == match.num_tokens
         return sequence
 
@@ -80,10 +80,10 @@ _TOKENS = st.builds(
 )
 _STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("begin"), _TOKENS, st.booleans()),
+        st.tuples(st.just("allocate"), _TOKENS, st.booleans()),
         st.tuples(st.just("compute"), st.integers(0, 9), st.integers(1, LONGEST)),
         st.tuples(st.just("decode"), st.integers(0, 9), st.integers(1, 3)),
-        st.tuples(st.just("let go"), st.integers(0, 9), st.booleans()),
+        st.tuples(st.just("free"), st.integers(0, 9), st.booleans()),
         st.tuples(st.just("discard"), st.integers(0, 9), st.none()),
     ),
     max_size=40,
@@ -95,8 +95,8 @@ _STEPS = st.lists(
 def test_sequences_hold_their_own_kv_whatever_they_share(steps, num_blocks, max_cached, partial):
     memory, running = Memory(num_blocks, max_cached, partial=partial), []
     for action, what, how in steps:
-        if action == "begin":
-            sequence = memory.begin(what, how)
+        if action == "allocate":
+            sequence = memory.allocate(what, how)
             if sequence is not None:
                 running.append(sequence)
         elif running:
@@ -111,18 +111,18 @@ def test_sequences_hold_their_own_kv_whatever_they_share(steps, num_blocks, max_
                         continue
                     memory.index.grow(sequence)
                 memory.compute(sequence, 1, decodes=True)
-            elif action == "let go":
-                memory.index.let_go(sequence, how)
+            elif action == "free":
+                memory.index.free(sequence, how)
                 running.remove(sequence)
             elif action == "discard":
                 running.remove(sequence)
                 memory.index.discard(sequence)
         memory.check(running)
     for sequence in running:
-        memory.index.let_go(sequence, keep=False)
+        memory.index.free(sequence, keep=False)
     memory.check([])
     for _ in range(num_blocks):
-        memory.pool.take()
+        memory.pool.allocate()
     assert memory.pool.num_cached == 0
     assert not memory.pool.root.num_behind
 
@@ -137,7 +137,7 @@ def test_a_token_of_each_is_found_as_one_token_is(enabled, partial, block_len):
     sides = [[TokenSequence(list(prompt)) for prompt in prompts] for _ in indices]
     for index, sequences in zip(indices, sides, strict=True):
         for sequence in sequences:
-            index.begin(sequence, NO_MATCH, may_adopt=True)
+            index.allocate(sequence, NO_MATCH, may_adopt=True)
             index.promise(sequence)
             index.extend(sequence, len(sequence.token_ids))
     for step in range(2 * block_len + 3):
@@ -170,7 +170,7 @@ def shared_len(a, b):
 def test_what_is_found_is_the_longest_there_is_but_for_less_than_sixteen_tokens(given_sequences, asked):
     memory, known = Memory(), []
     for token_ids, num_computed in given_sequences:
-        sequence = memory.begin(token_ids)
+        sequence = memory.allocate(token_ids)
         memory.compute(sequence, num_computed)
         known.append(sequence)
     longest = max((shared_len(asked, s.token_ids[: s.num_kv]) for s in known), default=0)
@@ -189,12 +189,12 @@ def test_without_partial_reuse_all_whole_blocks_are_found_and_nothing_else(given
     match = memory.index.find(TokenSequence(asked), len(asked))
     assert match.num_tokens == longest // BLOCK_LEN * BLOCK_LEN
     for sequence in known:
-        memory.index.let_go(sequence, keep=True)
+        memory.index.free(sequence, keep=True)
     assert memory.pool.num_cached_tokens == memory.pool.num_cached * BLOCK_LEN  # no block that nobody could find
 
 
 def running(memory, token_ids, num_computed=None):
-    sequence = memory.begin(token_ids)
+    sequence = memory.allocate(token_ids)
     memory.compute(sequence, len(token_ids) if num_computed is None else num_computed)
     return sequence
 
@@ -211,7 +211,7 @@ def test_a_branch_shares_whole_blocks_and_copies_the_last():
 
 def test_equal_blocks_that_were_computed_side_by_side_become_one():
     memory = Memory()
-    first, second = (memory.begin(range(2 * BLOCK_LEN)) for _ in range(2))
+    first, second = (memory.allocate(range(2 * BLOCK_LEN)) for _ in range(2))
     for sequence in (first, second):
         memory.compute(sequence, 2 * BLOCK_LEN)
     assert first.blocks == second.blocks
@@ -223,32 +223,32 @@ def test_who_goes_on_behind_an_ended_sequence_goes_on_in_its_last_block():
     memory = Memory()
     ended = running(memory, range(BLOCK_LEN + 3))
     blocks = list(ended.blocks)
-    memory.index.let_go(ended, keep=True)
+    memory.index.free(ended, keep=True)
     assert memory.pool.num_cached_tokens == BLOCK_LEN + 3
     asked = range(BLOCK_LEN + 9)
-    assert memory.begin(asked, may_adopt=True).blocks == blocks
-    assert memory.begin(asked, may_adopt=True).blocks[1] is not blocks[1]  # it is somebody's now
+    assert memory.allocate(asked, may_adopt=True).blocks == blocks
+    assert memory.allocate(asked, may_adopt=True).blocks[1] is not blocks[1]  # it is somebody's now
 
 
 def test_who_leaves_nothing_behind_goes_on_in_a_copy():
     memory = Memory()
-    memory.index.let_go(running(memory, range(BLOCK_LEN + 3)), keep=True)
-    memory.index.let_go(memory.begin(range(BLOCK_LEN + 9), may_adopt=False), keep=False)
+    memory.index.free(running(memory, range(BLOCK_LEN + 3)), keep=True)
+    memory.index.free(memory.allocate(range(BLOCK_LEN + 9), may_adopt=False), keep=False)
     assert memory.pool.num_cached_tokens == BLOCK_LEN + 3
 
 
 def test_who_leaves_nothing_behind_leaves_what_it_found():
     """Whether it was in the cache before, or was let go of by who keeps it while the other held it."""
     memory = Memory()
-    memory.index.let_go(running(memory, range(2 * BLOCK_LEN)), keep=True, worth=lambda number: 0.5)
+    memory.index.free(running(memory, range(2 * BLOCK_LEN)), keep=True, priority=lambda number: 0.5)
     asked = [*range(2 * BLOCK_LEN), 99]
-    memory.index.let_go(running(memory, asked), keep=False)
+    memory.index.free(running(memory, asked), keep=False)
     assert memory.index.find(TokenSequence(asked), 2 * BLOCK_LEN).num_tokens == 2 * BLOCK_LEN
-    assert {block.worth for block in memory.index.find(TokenSequence(asked), 2 * BLOCK_LEN).blocks} == {0.5}
+    assert {block.priority for block in memory.index.find(TokenSequence(asked), 2 * BLOCK_LEN).blocks} == {0.5}
     kept = running(memory, range(500, 500 + BLOCK_LEN))
     other = running(memory, [*range(500, 500 + BLOCK_LEN), 99])
-    memory.index.let_go(kept, keep=True)
-    memory.index.let_go(other, keep=False)
+    memory.index.free(kept, keep=True)
+    memory.index.free(other, keep=False)
     assert memory.pool.num_cached_tokens == 3 * BLOCK_LEN
     memory.index.discard(running(memory, asked))  # but what is wrong is given up
     assert memory.pool.num_cached_tokens == BLOCK_LEN
@@ -256,18 +256,18 @@ def test_who_leaves_nothing_behind_leaves_what_it_found():
 
 def test_where_memory_is_full_a_copy_takes_the_place_of_what_it_copies():
     memory = Memory(num_blocks=2)
-    memory.index.let_go(running(memory, range(BLOCK_LEN + 5)), keep=True)
+    memory.index.free(running(memory, range(BLOCK_LEN + 5)), keep=True)
     branch = running(memory, [*range(BLOCK_LEN + 4), 99])
     memory.check([branch])
     assert memory.pool.num_evicted == 1
 
 
-def test_what_is_let_go_of_leaves_by_what_its_owner_says_and_from_its_end():
+def test_what_is_freed_leaves_by_what_its_owner_says_and_from_its_end():
     memory = Memory(num_blocks=5)
     worthless, worthy = running(memory, range(2 * BLOCK_LEN)), running(memory, range(500, 500 + 2 * BLOCK_LEN))
-    memory.index.let_go(worthy, keep=True, worth=lambda number: 1.0 / (number + 1))
-    memory.index.let_go(worthless, keep=True)
-    taken = [memory.pool.take() for _ in range(4)]
+    memory.index.free(worthy, keep=True, priority=lambda number: 1.0 / (number + 1))
+    memory.index.free(worthless, keep=True)
+    taken = [memory.pool.allocate() for _ in range(4)]
     assert memory.index.find(worthless, 2 * BLOCK_LEN) == NO_MATCH
     assert memory.index.find(worthy, 2 * BLOCK_LEN).num_tokens == BLOCK_LEN
     assert len(set(taken)) == 4
@@ -293,7 +293,7 @@ def test_a_sequence_is_found_as_far_as_its_kv_reaches():
 def test_what_is_promised_is_waited_for():
     memory = Memory()
     tokens = list(range(3 * GRAIN))
-    first, second = memory.begin(tokens), TokenSequence([*tokens[: 2 * GRAIN], 99])
+    first, second = memory.allocate(tokens), TokenSequence([*tokens[: 2 * GRAIN], 99])
     memory.index.promise(first)
     memory.index.promise(second)
     assert not memory.index.promised(first, 0, 3 * GRAIN)  # by itself
@@ -303,14 +303,14 @@ def test_what_is_promised_is_waited_for():
     memory.compute(first, GRAIN)
     assert not memory.index.promised(second, 0, 2 * GRAIN)  # the first 16 are there
     assert memory.index.promised(second, GRAIN, 2 * GRAIN)
-    memory.index.let_go(first, keep=False)
+    memory.index.free(first, keep=False)
     assert not memory.index.promised(second, 0, 2 * GRAIN)
 
 
 def test_without_partial_reuse_whole_blocks_are_waited_for():
     memory = Memory(partial=False)
     tokens = list(range(BLOCK_LEN + GRAIN))
-    first, second = memory.begin(tokens), TokenSequence([*tokens, 99])
+    first, second = memory.allocate(tokens), TokenSequence([*tokens, 99])
     memory.index.promise(first)
     assert memory.index.promised(second, 0, BLOCK_LEN)
     assert not memory.index.promised(second, 0, BLOCK_LEN - 1)
@@ -328,7 +328,7 @@ def test_a_disabled_index_finds_promises_and_keeps_nothing():
     memory.index.promise(sequence)
     assert memory.index.find(TokenSequence(tokens), BLOCK_LEN) == NO_MATCH
     assert not memory.index.promised(TokenSequence(tokens), 0, BLOCK_LEN)
-    memory.index.let_go(sequence, keep=True)
+    memory.index.free(sequence, keep=True)
     assert memory.pool.num_free == memory.pool.num_blocks
 
 
@@ -341,9 +341,9 @@ def test_sequences_of_different_salts_share_nothing():
         memory.index.promise(asked)
         assert memory.index.promised(TokenSequence(tokens, salt), 0, GRAIN)
         assert not memory.index.promised(TokenSequence(tokens, f"not {salt}"), 0, GRAIN)
-        memory.index.begin(asked, NO_MATCH, may_adopt=False)
+        memory.index.allocate(asked, NO_MATCH, may_adopt=False)
         memory.compute(asked, len(tokens))
-        memory.index.let_go(asked, keep=True)
+        memory.index.free(asked, keep=True)
     for salt in (None, "ours", "theirs"):
         assert memory.index.find(TokenSequence(tokens, salt), len(tokens)).num_tokens == len(tokens)
     assert memory.index.find(TokenSequence(tokens, "another"), len(tokens)) == NO_MATCH

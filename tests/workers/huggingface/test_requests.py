@@ -13,9 +13,8 @@ from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.notes import set_priority, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
-from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
+from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
 from scaffolding_ext.workers.huggingface.request_builder import fill
-from scaffolding_ext.workers.huggingface.request_parts import Ends
 from scaffolding_ext.workers.huggingface.sampling import SamplingParams
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -48,13 +47,13 @@ def test_a_request_waits_in_the_place_of_its_program_unless_its_task_has_one(wor
     own = GenerationTask(input_tokens=[5, 6], temperature=0.0)
     set_priority(own, 0.5)
 
-    async def places():
+    async def priorities():
         enter_program(program)
         made = [worker._builder.generation(GenerationTask(input_tokens=[5, 6], temperature=0.0), print)]
         made += [worker._builder.generation(own, print), worker._builder.score(scored, print)]
-        return [request.place.priority for request in (*made, *worker._builder.verify(branches, [print]))]
+        return [request.priority for request in (*made, *worker._builder.verify(branches, [print]))]
 
-    assert asyncio.run(places()) == [7.0, 0.5, 7.0, 7.0]
+    assert asyncio.run(priorities()) == [7.0, 0.5, 7.0, 7.0]
     assert worker.unordered is None
 
 

@@ -7,7 +7,7 @@ import torch
 
 from scaffolding_ext import load_stack
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
-from scaffolding_ext.workers.huggingface.metrics import EngineMetrics
+from scaffolding_ext.workers.huggingface.continuous_batch import EngineMetrics
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 STACK = """

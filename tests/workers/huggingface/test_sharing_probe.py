@@ -50,7 +50,7 @@ class Timed:
         assert self.num_held == 1
         self.now += self._of_round(2)
 
-    async def give_back(self):
+    async def free(self):
         self.num_held = 0
         self.now += 50.0  # nobody's
         self.num_rounds += 1

@@ -12,8 +12,8 @@ from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask
 from scaffolding_ext.protocol.notes import token_counts_of
 from scaffolding_ext.request.program import Program, enter_program, leave_program
 from scaffolding_ext.testing import float32_tolerance
+from scaffolding_ext.workers.huggingface.branches import layer_weighted_similarity
 from scaffolding_ext.workers.huggingface.model_loading import load_model
-from scaffolding_ext.workers.huggingface.similarity import layer_weighted_similarity
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from scaffolding_ext.workers.huggingface.waiter import Waiter
+from scaffolding_ext.workers.huggingface.engine_request import Waiter
 from scaffolding_ext.workers.shared.streaming import NEVER
 
 

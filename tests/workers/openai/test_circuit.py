@@ -4,7 +4,7 @@ import pytest
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.testing import FakeClock
-from scaffolding_ext.workers.openai.circuit import Circuit
+from scaffolding_ext.workers.openai.connection import Circuit
 
 
 def test_it_opens_after_failures_in_a_row_only():

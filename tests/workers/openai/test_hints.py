@@ -28,8 +28,8 @@ from scaffolding_ext.request.program import Program, enter_program, leave_progra
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.openai.kv_control import Chains
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
-from tests.servers.hints import KV_PATHS
 from tests.servers.openai_server import OpenAIServer
+from tests.servers.releases import KV_PATHS
 
 OF_TOKENS, OF_MESSAGES, OLDER = KV_PATHS
 TEXT = "The answer is 42."

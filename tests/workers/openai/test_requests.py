@@ -8,7 +8,7 @@ from scaffolding_ext.protocol.notes import set_turn_start
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, FLAVORS
 from scaffolding_ext.workers.openai.requests import RequestBodies
-from scaffolding_ext.workers.shared.task_fields import NEUTRAL
+from scaffolding_ext.workers.shared.task_reading import NEUTRAL
 
 # Of trtllm-serve's CompletionRequest, which forbids all others.
 TRTLLM_FIELDS = frozenset(
