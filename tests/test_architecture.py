@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import graphlib
 import pkgutil
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,14 @@ INNER_LAYERS = {
     ),
     "evaluation": (("drawing", "tables"), ("run",), ("recordings",), ("compare", "calibrate"), ("report",)),
 }
-MOST_LOOSE_MODULES = 12
+MOST_LOOSE_MODULES = 8
+# Where the house does not hold yet; each entry goes with the change that mends it.
+STILL_TWIN_CLASSES = {
+    *("Asked", "Call", "Exchange", "Outcome", "Place", "ServedModel", "Step", "Stop", "Trial", "Verdict"),
+    *("_Ended", "_Generation", "_Row"),
+}
+STILL_TWIN_MODULES = {"comparison", "drawing", "exchange", "progress"}
+STILL_IN_A_CIRCLE = {("workers.huggingface.layer_loop", "workers.huggingface.model_runner")}
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 MAY_SCHEDULE = ("host", "workers.budgeted", "workers.huggingface", "scheduling")
 
@@ -73,7 +81,7 @@ MODULES = modules()
 
 
 def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those under `if TYPE_CHECKING:`."""
+    """Every node, except those under `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             for other in node.orelse:
@@ -84,10 +92,13 @@ def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
         yield from run_time_nodes(node)
 
 
-def imported(name: str) -> set[str]:
-    """The modules of the package that a module imports at run time, wherever in it the import stands."""
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """The modules of the package that these nodes import."""
     names: set[str] = set()
-    for node in run_time_nodes(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGE):
@@ -96,7 +107,9 @@ def imported(name: str) -> set[str]:
     return {module.removeprefix(f"{PACKAGE}.") for module in names if module.startswith(f"{PACKAGE}.")}
 
 
-GRAPH = {name: imported(name) for name in MODULES}
+GRAPH = {name: imported(run_time_nodes(tree)) for name, tree in TREES.items()}
+GRAPH_WITH_TYPES = {name: imported(ast.walk(tree)) for name, tree in TREES.items()}
+FOLDERS = sorted({""} | {name.rsplit(".", depth)[0] for name in MODULES for depth in range(1, name.count(".") + 1)})
 
 
 def room_of(module: str) -> str:
@@ -134,13 +147,58 @@ def test_no_arrow_points_upward_inside_a_folder(folder: str) -> None:
     assert not upward
 
 
+def rooms_of(folder: str) -> dict[str, set[str]]:
+    """The rooms of a folder, each with those that it imports: a room is a folder in it, or a module that lies loose."""
+    start = f"{folder}." if folder else ""
+    graph: dict[str, set[str]] = defaultdict(set)
+    for name, others in GRAPH.items():
+        if name.startswith(start):
+            room = name.removeprefix(start).partition(".")[0]
+            inside = {other.removeprefix(start).partition(".")[0] for other in others if other.startswith(start)}
+            graph[room] |= inside - {room}
+    return graph
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_there_is_no_circle_of_rooms(folder: str) -> None:
+    graphlib.TopologicalSorter(rooms_of(folder)).prepare()  # a circle raises, and says which rooms are in it
+
+
+def test_loose_modules_are_rooms() -> None:
+    assert {"base", "chain", "repetition"} <= rooms_of("controllers").keys()
+    assert "base" in rooms_of("controllers")["chain"]
+
+
+def test_there_is_no_circle_of_modules_even_by_types() -> None:
+    graph = {
+        name: {other for other in GRAPH_WITH_TYPES[name] if (name, other) not in STILL_IN_A_CIRCLE} for name in GRAPH
+    }
+    graphlib.TopologicalSorter(graph).prepare()
+    for name, other in STILL_IN_A_CIRCLE:
+        assert other in GRAPH_WITH_TYPES.get(name, ()), f"{name} -> {other} is mended: take it out of STILL_IN_A_CIRCLE"
+
+
+def top_level_classes(tree: ast.Module) -> Iterator[str]:
+    """Names of a module's classes, those under a top-level `if` included."""
+    for node in tree.body:
+        inner = [node] if not isinstance(node, ast.If) else [*node.body, *node.orelse]
+        yield from {each.name for each in inner if isinstance(each, ast.ClassDef)}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    times = Counter(name for tree in TREES.values() for name in top_level_classes(tree))
+    assert {name for name, number in times.items() if number > 1} <= STILL_TWIN_CLASSES
+
+
+def test_no_two_modules_outside_of_algorithms_and_engines_have_one_name() -> None:
+    ours = [name for name in MODULES if not name.startswith(("controllers.", "workers.", "cli.")) and "." in name]
+    times = Counter(name.rpartition(".")[2] for name in ours)
+    assert {name for name, number in times.items() if number > 1} <= STILL_TWIN_MODULES
+
+
 def test_few_modules_lie_loose() -> None:
-    loose = [name for name in GRAPH if "." not in name and MODULES[name].name != "__init__.py"]
-    assert len(loose) + 1 <= MOST_LOOSE_MODULES, f"{loose} lie at the top of the package: each belongs into a room"
-
-
-def test_there_is_no_circle() -> None:
-    graphlib.TopologicalSorter(GRAPH).prepare()  # a circle raises, and says which modules are in it
+    loose = [name for name in GRAPH if "." not in name and not MODULES[name].name.startswith("__")]
+    assert len(loose) <= MOST_LOOSE_MODULES, f"{loose} lie at the top of the package: each belongs into a room"
 
 
 @pytest.mark.parametrize("name", sorted(GRAPH))
