@@ -126,7 +126,7 @@ setup(
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
     package_data={
         "scaffolding_ext": ["py.typed"],
-        "scaffolding_ext.configs": ["*.yaml", "*.json", "models/*.yaml"],
+        "scaffolding_ext.configs": ["*.yaml", "*.json", "models/*.yaml", "calibrations/*.yaml"],
         "scaffolding_ext.evaluation.run": ["*.json"],
         "scaffolding_ext.evaluation.report": ["templates/*"],
         "scaffolding_ext.workers.huggingface": ["*.c", "*.h", "*.pyi"],

@@ -1,4 +1,4 @@
-"""What calibrations have in common: a file with a kind, a version and plain data; one model; and drift."""
+"""Files that calibrations write: YAML with a kind, a version and an origin. Each algorithm adds its own fields."""
 
 from __future__ import annotations
 
@@ -6,99 +6,108 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+import scaffolding_ext
 from scaffolding_ext import plain_yaml, require
 from scaffolding_ext.documents import decoded, located, write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.stats.drift import drift_between
 
-M = TypeVar("M", bound=BaseModel)
+F = TypeVar("F", bound="CalibrationFile")
 
 
 class CalibrationWarning(UserWarning):
     """A calibration is used for something that it was not made for."""
 
 
-def write_calibration(path: str | os.PathLike[str], kind: str, version: int, **fields: Any) -> None:
-    """Write a calibration's YAML file.
+class CalibrationFile(BaseModel):
+    """The base of all calibration files. A subclass sets `kind` and `command`, and adds fields.
 
-    Raises:
-        OutputError: It cannot be written.
+    Attributes:
+        command: The subcommand of `scaffolding-ext` that makes such a file, for errors and warnings.
+        kind: Says in the file whose it is, such as `"chain_policy"`.
+        version: Of the kind's format.
+        package_version: The release of this package that wrote the file.
+        model: Name of the model that it was made for; None where it is not known.
+        data: Name of the data that it was made from: a file, or a data set.
+        fingerprint: SHA-256 of that data, as `sha256:` and 64 hexadecimal digits.
+        date: Day of the calibration, ISO 8601.
     """
-    document = {"kind": kind, "version": version, **fields}
-    write_text(path, plain_yaml.dump(document, short_lists_inline=True))
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    command: ClassVar[str]
+
+    kind: str
+    version: Literal[1] = 1
+    package_version: str = Field(default_factory=lambda: scaffolding_ext.__version__)
+    model: str | None = None
+    data: str | None = None
+    fingerprint: str | None = None
+    date: str | None = None
+
+    @classmethod
+    def load(cls: type[F], path: str | os.PathLike[str]) -> F:
+        """Read a file; `configs:NAME` is one that ships with the package.
+
+        Raises:
+            ConfigError: The file cannot be read, or is of another kind or version, or a field is wrong.
+        """
+        name, how = os.fspath(path), f"make one: scaffolding-ext {cls.command}"
+        try:
+            return cls.model_validate(read_document(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            problem = f"{where}: {first['msg']}" if where else first["msg"]
+            version = cls.model_fields["version"].default
+            raise ConfigError(f"{name} is no {cls._what()} file of version {version} ({problem}); {how}") from error
+        except OSError as error:
+            raise ConfigError(f"cannot read {name}: {error.strerror}; {how}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        write_text(path, plain_yaml.dump(self.model_dump(mode="json"), short_lists_inline=True))
+
+    def check_model(self, model: str | None, stacklevel: int = 3) -> None:
+        """Warn where the file is used with another model than its own; a model without a name is not compared.
+
+        Args:
+            model: Name of the model that it is used with.
+            stacklevel: As `warnings.warn` counts: 2 blames the caller of this method.
+        """
+        if None not in (self.model, model) and self.model != model:
+            warnings.warn(
+                f"the {self._what()} was made for {self.model!r} and is used with {model!r}; make one for {model!r}: "
+                f"scaffolding-ext {self.command}",
+                CalibrationWarning,
+                stacklevel=stacklevel,
+            )
+
+    @classmethod
+    def _what(cls) -> str:
+        return str(cls.model_fields["kind"].default).replace("_", " ")
 
 
-def read_calibration(path: str | os.PathLike[str], kinds: dict[str, int]) -> dict[str, Any]:
-    """The fields of a calibration's file, its kind among them.
-
-    Args:
-        path: The file.
-        kinds: The kinds that it may be of, and the version of each.
+def read_document(path: str | os.PathLike[str]) -> Any:
+    """The plain data of a calibration's file, whatever its kind.
 
     Raises:
-        ConfigError: The file cannot be read, or is of another kind or version; it names the file.
+        OSError: The file cannot be read.
+        ConfigError: It is no YAML.
     """
     name = os.fspath(path)
     try:
-        document = plain_yaml.read(path)
-    except OSError as error:
-        raise ConfigError(f"cannot read the calibration: {error}", name) from error
-    kind = document.get("kind") if isinstance(document, dict) else None
-    if kind not in kinds:
-        known, commands = " or ".join(map(repr, kinds)), " or ".join(f"calibrate {each}" for each in kinds)
-        raise ConfigError(f"is no calibration of kind {known}; make one: scaffolding-ext {commands}", name)
-    if document.get("version") != kinds[kind]:
-        raise ConfigError(
-            f"is of version {document.get('version')!r}; this release reads {kinds[kind]}: make it anew", name
-        )
-    return dict(document)
-
-
-def read_json_calibration(path: str | os.PathLike[str], model: type[M], what: str, command: str) -> M:
-    """A calibration out of its JSON file; `configs:NAME` is one that ships with the package.
-
-    Args:
-        path: The file.
-        model: What it holds; its `version` is the one that this release reads.
-        what: The calibration, such as `"plan of budgets"`.
-        command: The subcommand of `scaffolding-ext` that makes one.
-
-    Raises:
-        ConfigError: The file cannot be read, or holds something else or another version; it names the file.
-    """
-    name, how = os.fspath(path), f"make one: scaffolding-ext {command}"
-    try:
-        return model.model_validate_json(decoded(located(path).read_bytes()))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{part}: " for part in first["loc"])
-        version = model.model_fields["version"].default
-        raise ConfigError(f"{name} is no {what} of version {version} ({where}{first['msg']}); {how}") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {name}: {error}; {how}") from error
-
-
-def check_model(what: str, made_for: str | None, model: str | None, command: str, stacklevel: int = 3) -> None:
-    """Warn where a calibration is used with another model than its own; a model without a name is not compared.
-
-    Args:
-        what: The calibration, such as `"chain policy"`.
-        made_for: Name of the model that it was made for.
-        model: Name of the model that it is used with.
-        command: The subcommand of `scaffolding-ext` that makes one.
-        stacklevel: As `warnings.warn` counts: 2 blames the caller of this function.
-    """
-    if None not in (made_for, model) and made_for != model:
-        warnings.warn(
-            f"the {what} was made for {made_for!r} and is used with {model!r}; make one for {model!r}: "
-            f"scaffolding-ext {command}",
-            CalibrationWarning,
-            stacklevel=stacklevel,
-        )
+        text = decoded(located(path).read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{name} {error}") from error
+    return plain_yaml.parse(text, name)
 
 
 class RecentRequests:

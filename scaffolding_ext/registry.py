@@ -367,7 +367,7 @@ workers = Registry(
 stopping_rules = Registry(
     "stopping rule",
     {
-        "calibrated": "scaffolding_ext.controllers.chain.stopping.calibrated:Calibrated",
+        "calibrated": "scaffolding_ext.controllers.chain.policy_file:Calibrated",
         "consecutive": "scaffolding_ext.controllers.chain.stopping:Consecutive",
         "window": "scaffolding_ext.controllers.chain.stopping:Window",
         "total_variation": "scaffolding_ext.controllers.chain.stopping:TotalVariation",

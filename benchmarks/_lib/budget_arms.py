@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks._lib.budget_types import ANSWER_TOKENS, DRAWN, Seconds, hosted, questions
 from benchmarks._lib.served_queue import Served, poisson, serve
 from scaffolding_ext import BudgetForcingController, HuggingFaceWorker, Prompting, QueueAwareBudgetController
-from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
@@ -62,7 +62,7 @@ class Server:
 
     def serve(self, demand: Demand, budgets: Budgets, samples: Sequence[Example], arrivals: Floats) -> Served:
         """Serve arrivals, a budget for each of the demand's types."""
-        plan = PlannedBudgets(demand, dict(zip(demand.names, budgets, strict=True)), 0, "")
+        plan = PlannedBudgets(demand=demand, budgets=dict(zip(demand.names, budgets, strict=True)), mixture_budget=0)
         forcing = BudgetForcingController(max(budgets), max_answer_tokens=ANSWER_TOKENS, sampling_params=DRAWN)
         controller = QueueAwareBudgetController(plan, generation_controller=forcing)
         with hosted(controller, self._worker, self._prompting, self._places, self._seed) as llm:

@@ -25,6 +25,7 @@ from benchmarks._lib.command import benchmark, plotted, size
 from benchmarks._lib.drawing import beside, drawing
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
+from scaffolding_ext.controllers.budgets.files import TaskTypes
 from scaffolding_ext.controllers.budgets.queueing import TaskType, solve
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import best_by_coordinates
@@ -34,7 +35,6 @@ from scaffolding_ext.controllers.budgets.queueing.rounding import best, coordina
 from scaffolding_ext.controllers.budgets.queueing.simulation import simulate_fifo
 from scaffolding_ext.controllers.budgets.queueing.solvers import SOLVERS, constant_step
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix, UnstableLoadError
-from scaffolding_ext.controllers.budgets.types_file import read_tasks
 from scaffolding_ext.evaluation.calibrate.budget_report import plot_demand
 
 MAX_TOKENS = 32768
@@ -43,7 +43,7 @@ BATCH, SLOWDOWN = 16, 0.1
 ENGINE_LOAD = 0.3  # before anybody thinks
 AROUND = (0.0, 0.25, 0.5, 0.75, 1.25, 1.5, 2.0)  # times the single server's budget, or 100 tokens if that is less
 LOADS = {0.3: 0.04, 0.6: 0.1, 0.9: 1.0}  # and the share of the queries that it takes
-TABLE_1 = "configs:queueing_table_1.json"
+TABLE_1 = "configs:calibrations/queueing_table_1.yaml"
 PRINTED = (0, 340.5, 0, 0, 345.0, 30.1)  # its optimum
 PRINTED_OBJECTIVES = {0: 5.832, 100: 8.239, 500: 1.794}  # figure 3: of so many tokens for all
 SLICED, LONGEST = 1, 1000  # figure 4: the budget of GSM8K, up to so many tokens
@@ -81,7 +81,7 @@ def study_plan(report: Report, tasks: list[TaskType], arrival_rate: float, alpha
 
 def study_table_1(report: Report, plot_path: Path | None) -> None:
     """The paper's printed optimum, its figures 3 and 4, and the bound of eq. 41 under random roundings."""
-    mix = Mix.of(read_tasks(TABLE_1), 0.1, 30, MAX_TOKENS)
+    mix = Mix.of(TaskTypes.load(TABLE_1).tasks, 0.1, 30, MAX_TOKENS)
     optimum = np.array(solve(mix.tasks, 0.1, 30, MAX_TOKENS).budgets)
     report.bar("Table I: farthest from the printed optimum, tokens", float(np.abs(optimum - PRINTED).max()), "<=", 1.5)
     alike = {tokens: float(objective(mix, np.full(6, float(tokens)))) for tokens in PRINTED_OBJECTIVES}
@@ -197,7 +197,7 @@ def study_times(report: Report, repetitions: int) -> None:
         return generator.standard_exponential(number)
 
     for name, work, bar in (
-        ("ms to solve, 6 types", lambda: solve(read_tasks(TABLE_1), 0.1, 30, MAX_TOKENS), 5),
+        ("ms to solve, 6 types", lambda: solve(TaskTypes.load(TABLE_1).tasks, 0.1, 30, MAX_TOKENS), 5),
         ("ms to solve, 1,000 types", lambda: solve(many, 0.5, 30, MAX_TOKENS), 100),
         ("ms to simulate a million queries", lambda: simulate_fifo(exponential, 0.5, 1_000_000, rng), 200),
     ):
@@ -231,7 +231,7 @@ def main(
     plot_path: Path | None,
 ) -> None:
     """Budgets for types of questions, against uniform ones; simulated queues against the formula; how long it takes."""
-    types = read_tasks(TABLE_1 if tasks is None else tasks)
+    types = TaskTypes.load(TABLE_1 if tasks is None else tasks).tasks
     study_plan(report, types, arrival_rate, alpha)
     study_table_1(report, plot_path)
     study_simulation(report, num_queries)

@@ -10,9 +10,8 @@ from typing import Any
 from scaffolding_ext import require
 from scaffolding_ext.controllers.base import BaseController, honoured_by
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing.arrivals import ArrivalWindow, DriftBounds
-from scaffolding_ext.controllers.calibration_file import check_model
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, Worker
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
@@ -73,7 +72,7 @@ class QueueAwareBudgetController(BaseController):
         """As every controller's; warns where the plan was measured on another model."""
         super().bind(workers)
         model = getattr(worker_for(workers, WorkerTag.GENERATION), "model", None)
-        check_model("plan of budgets", self.live.plan.model, model, "budget fit")
+        self.live.plan.check_model(model)
 
     def run(
         self, task: GenerationTask, task_type: str | None = None, thinking_budget: int | None = None, **kwargs: Any

@@ -1,35 +1,27 @@
-"""The file that a calibration of chains leaves: when to stop, how that was chosen, and how it did on others."""
+"""The file that a calibration of chains leaves, and the stopping rule that reads it."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from scaffolding_ext.controllers.calibration_file import (
-    CalibrationWarning,
-    check_model,
-    read_calibration,
-    write_calibration,
-)
-from scaffolding_ext.errors import ConfigError
+from scaffolding_ext import require
+from scaffolding_ext.controllers.calibration_file import CalibrationFile, CalibrationWarning, RecentRequests
+from scaffolding_ext.controllers.chain.looking import Needs, ProbeSchedule
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.base import Rule, Stop, StoppingRule, certaindex_of, decide, needs_of
+from scaffolding_ext.registry import probe_schedules, stopping_rules
 from scaffolding_ext.stats.drift import Drift, drift_between
 
-KIND, VERSION = "chain", 2
 _ROUNDING = 1e-12  # of a mean of whole losses
 
 
-@dataclass(frozen=True)
-class ChainPolicy:
-    """When to stop a chain of thought, with its origin.
+class ChainPolicy(CalibrationFile):
+    """When to stop a chain of thought.
 
     Attributes:
-        model: Name of the model whose chains it was chosen on.
-        date: Day of the calibration, ISO 8601.
-        data: Fingerprint of the recording.
         recorded: Arguments of the controller whose chains and probes were recorded.
         loss: What counts as lost: `"differs"` or `"lost"`.
         max_loss: Largest mean loss that was allowed.
@@ -43,19 +35,19 @@ class ChainPolicy:
         forced: Whether it was written although it lost more than `max_loss` on the others.
     """
 
-    model: str
-    date: str
-    data: str
-    recorded: Mapping[str, Any]
+    command: ClassVar = "calibrate chain"
+
+    kind: Literal["chain_policy"] = "chain_policy"
+    recorded: dict[str, Any]
     loss: str
     max_loss: float
     confidence: float | None
     testing: str | None
     cost: str
-    policy: Mapping[str, Any] | None
-    chosen_on: Mapping[str, float]
-    reported_on: Mapping[str, float]
-    positions: Sequence[int]
+    policy: dict[str, Any] | None
+    chosen_on: dict[str, float]
+    reported_on: dict[str, float]
+    positions: list[int]
     forced: bool = False
 
     @property
@@ -63,42 +55,71 @@ class ChainPolicy:
         """Whether it lost more than was allowed, on the questions that it was not chosen on."""
         return self.reported_on["loss"] > self.max_loss + _ROUNDING
 
-    def check_model(self, model: str) -> None:
-        """Warn where the policy is for the chains of another model."""
-        check_model("chain policy", self.model, model, "calibrate chain", stacklevel=4)
-
     def drift(self, recent: Sequence[float], level: float = 0.01) -> Drift:
         """Test where chains were left of late (tokens) against where those of the calibration were."""
-        return drift_between(list(self.positions), recent, level)
+        return drift_between(self.positions, recent, level)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the YAML file.
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ChainPolicy:
+        """Read a file; a warning says where the policy broke its limit and was written by force."""
+        policy = super().load(path)
+        if policy.forced:
+            figures = policy.reported_on
+            warnings.warn(
+                f"{os.fspath(path)} was written with --force: the policy lost {figures['loss']:.1%} of "
+                f"{figures['num_questions']:.0f} held-out questions, and its limit was {policy.max_loss:.1%}: "
+                "calibrate a policy that keeps its limit",
+                CalibrationWarning,
+                stacklevel=2,
+            )
+        return policy
 
-        Raises:
-            OutputError: It cannot be written.
-        """
-        write_calibration(path, KIND, VERSION, **dataclasses.asdict(self))
 
+class Calibrated(StoppingRule):
+    """The policy of `scaffolding-ext calibrate chain`, on its own schedule; it stops nothing where none was found.
 
-def load_chain_policy(path: str | os.PathLike[str]) -> ChainPolicy:
-    """Read what `ChainPolicy.save` wrote; a warning says where the policy broke its limit and was written by force.
+    It notes where the last chains of a stack were left, and tests these positions against those of the calibration.
+
+    Args:
+        path: The file.
+        model: The model whose chains are stopped; a warning says where the file was made for another. None does not
+            check.
+        window: Chains that a test looks back on, at least 2; no test before that many have ended.
+
+    Attributes:
+        policy: The file.
+        schedule: Where it looks.
 
     Raises:
-        ConfigError: The file cannot be read, is of another kind or version, or lacks a field; it names the file.
+        ConfigError: The file cannot be used, or the window is below 2.
     """
-    document = read_calibration(path, {KIND: VERSION})
-    fields = {field.name: document[field.name] for field in dataclasses.fields(ChainPolicy) if field.name in document}
-    try:
-        policy = ChainPolicy(**fields)
-    except TypeError as error:
-        raise ConfigError(f"lacks a field: {error}", os.fspath(path)) from error
-    if policy.forced:
-        figures = policy.reported_on
-        warnings.warn(
-            f"{os.fspath(path)} was written with --force: the policy lost {figures['loss']:.1%} of "
-            f"{figures['num_questions']:.0f} held-out questions, and its limit was {policy.max_loss:.1%}: calibrate a "
-            "policy that keeps its limit",
-            CalibrationWarning,
-            stacklevel=2,
-        )
-    return policy
+
+    def __init__(self, path: str, model: str | None = None, window: int = 100) -> None:
+        window = require.whole("window", window, least=2)
+        self.policy = ChainPolicy.load(path)
+        self._recent = RecentRequests(self.policy.positions, window)
+        if model is not None:
+            self.policy.check_model(model)
+        self._rule: Rule | None = None
+        self.schedule = ProbeSchedule()
+        self.needs = Needs(answer=False)
+        if self.policy.policy is not None:
+            with require.under(path):
+                self._rule = stopping_rules.obtain(self.policy.policy["rule"])
+                self.schedule = probe_schedules.obtain(self.policy.policy["schedule"])
+            self.needs = needs_of(self._rule)
+
+    def __call__(self, probes: Sequence[Probe]) -> bool:
+        return self.stop(probes) is not None
+
+    def stop(self, probes: Sequence[Probe]) -> Stop | None:
+        """As its rule."""
+        return None if self._rule is None else decide(self._rule, probes)
+
+    def certaindex(self, probes: Sequence[Probe]) -> float:
+        """As its rule."""
+        return 0.0 if self._rule is None else certaindex_of(self._rule, probes)
+
+    def observe(self, num_tokens: int) -> Mapping[str, float] | None:
+        """The drift of the last chains: distance, p-value and whether to calibrate again; None while too few ended."""
+        return self._recent.observe(num_tokens)

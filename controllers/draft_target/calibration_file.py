@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
-from scaffolding_ext.controllers.calibration_file import read_json_calibration
+from scaffolding_ext.controllers.calibration_file import CalibrationFile
 from scaffolding_ext.controllers.draft_target.scores import PoolKey, ScorePool, TurnPools, pool_key
-from scaffolding_ext.documents import write_text
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.notes import TokenCounts
 
 OnReject = Literal["resample", "continue"]
 Source = Literal["online", "held_out"]
+# In the file one text of numbers: YAML reads many thousands of them in seconds otherwise.
+Scores = Annotated[
+    list[float],
+    BeforeValidator(lambda value: value.split() if isinstance(value, str) else value),
+    PlainSerializer(lambda values: " ".join(map(repr, values)), return_type=str),
+]
 
 
 class _Frozen(BaseModel):
@@ -57,7 +61,7 @@ class TurnScores(_Frozen):
         high: Upper end.
     """
 
-    scores: list[float]
+    scores: Scores
     rate: float
     low: float | None
     high: float | None
@@ -85,11 +89,10 @@ class LevelScores(_Frozen):
         return TokenCounts(**total) if total else None
 
 
-class ConformalCalibration(_Frozen):
-    """Scores of calibration chains, by level and turn.
+class ConformalCalibration(CalibrationFile):
+    """Scores of calibration chains, by level and turn. The file's `model` is the target.
 
     Attributes:
-        version: Of the file's format.
         source: `"online"` where the questions are those at hand, `"held_out"` where they are others.
         setting: What the scores depend on.
         num_chains: Chains a question.
@@ -98,30 +101,15 @@ class ConformalCalibration(_Frozen):
         levels: The chains of each level.
     """
 
-    version: Literal[1] = 1
+    command: ClassVar = "calibrate conformal"
+
+    kind: Literal["conformal_calibration"] = "conformal_calibration"
     source: Source
     setting: DraftTargetSetting
     num_chains: int
     seed: int
     questions: list[str]
     levels: list[LevelScores]
-
-    @classmethod
-    def load(cls, path: str | Path) -> ConformalCalibration:
-        """Read a file; `configs:NAME` is one that ships with the package.
-
-        Raises:
-            ConfigError: It is not there, no such file, or of another version.
-        """
-        return read_json_calibration(path, cls, "conformal calibration", "calibrate conformal")
-
-    def save(self, path: str | Path) -> None:
-        """Write the file.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
-        write_text(path, self.model_dump_json(indent=1) + "\n")
 
     def pools(self, alpha: float) -> TurnPools:
         """The pools for decisions at a level.

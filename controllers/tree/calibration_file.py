@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from scaffolding_ext.controllers.calibration_file import check_model, read_calibration, write_calibration
+from scaffolding_ext.controllers.calibration_file import CalibrationFile
 from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate
-from scaffolding_ext.documents import located
-from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol.branching import LayerExit
-
-KIND, VERSION = "branching", 1
 
 
 class BranchingFigures(BaseModel):
@@ -37,12 +33,10 @@ class BranchingFigures(BaseModel):
     depth: float
 
 
-class BranchingCalibration(BaseModel):
-    """Thresholds with their origin.
+class BranchingCalibration(CalibrationFile):
+    """Thresholds of the gates, for the model whose branches and verdicts they were chosen on.
 
     Attributes:
-        model: Whose branches and verdicts the thresholds were chosen on.
-        dataset: Name of the data.
         branching_factor: Branches of a problem.
         seed: Of the run.
         least_agreement: Share of the decisions that a layer exit had to leave as they are.
@@ -51,44 +45,12 @@ class BranchingCalibration(BaseModel):
         figures: How they did.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    command: ClassVar = "calibrate branching"
 
-    model: str
-    dataset: str
+    kind: Literal["branching_calibration"] = "branching_calibration"
     branching_factor: int
     seed: int
     least_agreement: float
     skip_gate: ConfidenceGate
     layer_exit: LayerExit | None
     figures: BranchingFigures
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> BranchingCalibration:
-        """Read a file; `configs:NAME` is one that ships with the package.
-
-        Raises:
-            ConfigError: It is not there, or no such file; it names the file.
-        """
-        fields = read_calibration(located(path), {KIND: VERSION})
-        try:
-            return cls.model_validate(
-                {name: value for name, value in fields.items() if name not in ("kind", "version")}
-            )
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ConfigError(
-                f"lacks a field or holds a wrong one ({where}: {first['msg']})", os.fspath(path)
-            ) from error
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the YAML file.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
-        write_calibration(path, KIND, VERSION, **self.model_dump())
-
-    def check_model(self, model: str | None) -> None:
-        """Warn where the thresholds are applied to another model; one that is not named is not compared."""
-        check_model("branching calibration", self.model, model, "calibrate branching")

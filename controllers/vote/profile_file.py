@@ -1,91 +1,60 @@
-"""The file that a calibration writes: a policy for votes, the data that it was chosen on, and its figures there."""
+"""The file that a calibration of votes leaves, and the allocation rule that reads it."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
-from scaffolding_ext.controllers.calibration_file import (
-    RecentRequests,
-    check_model,
-    read_calibration,
-    write_calibration,
-)
+from pydantic import field_validator
+
+from scaffolding_ext.controllers.calibration_file import CalibrationFile, RecentRequests
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
-from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.registry import allocation_rules
 from scaffolding_ext.stats.drift import Drift, drift_between
 
-KIND, VERSION = "certaindex", 1
 
-
-@dataclass(frozen=True)
-class Calibration:
-    """A policy with its origin.
+class VoteProfile(CalibrationFile):
+    """When a vote has enough samples.
 
     Attributes:
-        model: Name of the model whose samples it was chosen on.
-        date: Day of the calibration, ISO 8601.
-        data: Fingerprint of the samples' file.
         max_loss: Largest loss of accuracy that was allowed, as a share.
-        rule: The policy.
+        policy: The allocation rule, as `{type, args}`.
         figures: Accuracy, tokens and rounds on the data, of the policy and of the full vote.
         knob: Samples after which `certaindex` was taken.
         certaindex: Certaindex of each calibration question at the knob, for the test of drift.
     """
 
-    model: str
-    date: str
-    data: str
+    command: ClassVar = "calibrate certaindex"
+
+    kind: Literal["vote_profile"] = "vote_profile"
     max_loss: float
-    rule: AllocationRule
-    figures: Mapping[str, float]
+    policy: dict[str, Any]
+    figures: dict[str, float]
     knob: int
-    certaindex: Sequence[float]
+    certaindex: list[float]
 
-    @property
-    def policy(self) -> dict[str, Any]:
-        """The policy as a stack file names it."""
-        return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}
+    @classmethod
+    def of(cls, rule: AllocationRule, **fields: Any) -> VoteProfile:
+        """The profile that names a rule; its other fields are given by name."""
+        return cls(policy={"type": allocation_rules.name_of(type(rule)), "args": rule.settings()}, **fields)
 
-    def rule_for(self, model: str) -> AllocationRule:
-        """The policy, for votes of a model; warns where that is not the model it was chosen on."""
-        check_model("vote policy", self.model, model, "calibrate certaindex")
-        return self.rule
+    @field_validator("policy")
+    @classmethod
+    def _can_be_built(cls, value: dict[str, Any]) -> dict[str, Any]:
+        allocation_rules.obtain(value)
+        return value
+
+    @cached_property
+    def rule(self) -> AllocationRule:
+        """The policy as an object."""
+        rule: AllocationRule = allocation_rules.obtain(self.policy)
+        return rule
 
     def drift(self, recent: Sequence[float], level: float = 0.01) -> Drift:
         """Test certaindex values of recent requests, taken at the same knob, against those of the calibration."""
         return drift_between(self.certaindex, recent, level)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the YAML file.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
-        fields: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields["figures"] = {name: float(value) for name, value in self.figures.items()}
-        fields["certaindex"] = [round(float(value), 6) for value in self.certaindex]
-        del fields["rule"]
-        write_calibration(path, KIND, VERSION, policy=self.policy, **fields)
-
-
-def load_calibration(path: str | os.PathLike[str]) -> Calibration:
-    """Read what `Calibration.save` wrote.
-
-    Raises:
-        ConfigError: The file cannot be read, is of another kind or version, or lacks a field; it names the file.
-    """
-    document = read_calibration(path, {KIND: VERSION})
-    names = [field.name for field in dataclasses.fields(Calibration) if field.name != "rule"]
-    try:
-        return Calibration(rule=allocation_rules.obtain(document["policy"]), **{name: document[name] for name in names})
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"lacks a field or holds a wrong one: {error!r}", os.fspath(path)) from error
 
 
 class CalibratedRule(AllocationRule):
@@ -104,8 +73,9 @@ class CalibratedRule(AllocationRule):
     """
 
     def __init__(self, path: str, model: str, window: int = 100) -> None:
-        self.calibration = load_calibration(path)
-        self.rule = self.calibration.rule_for(model)
+        self.calibration = VoteProfile.load(path)
+        self.calibration.check_model(model)
+        self.rule = self.calibration.rule
         self.min_answers = self.rule.min_answers
         self._recent = RecentRequests(self.calibration.certaindex, window)
 

@@ -14,7 +14,11 @@ import click
 from scaffolding_ext.cli.options import Finite, Group, OutputPath, json_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+    from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
+    from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 
 tasks_argument = click.argument("tasks")
 rate_option = click.option(
@@ -76,13 +80,14 @@ def solve_command(
 ) -> None:
     """The budgets that maximise --alpha times accuracy less the mean seconds in the system, for the types in TASKS.
 
-    TASKS is a JSON file of types of questions, as `budget fit` writes it, or `configs:NAME` of the package. With
+    TASKS is a YAML file of types of questions, as `budget fit` writes it, or `configs:NAME` of the package. With
     --measured, --solver and --rounding have nothing to do.
 
     \b
     Example:
-      scaffolding-ext budget solve types.json --arrival_rate 0.3 --alpha 30 --max_tokens 4096
-      scaffolding-ext budget solve configs:queueing_table_1.json --arrival_rate 0.1 --alpha 30 --max_tokens 32768
+      scaffolding-ext budget solve types.yaml --arrival_rate 0.3 --alpha 30 --max_tokens 4096
+      scaffolding-ext budget solve configs:calibrations/queueing_table_1.yaml \\
+        --arrival_rate 0.1 --alpha 30 --max_tokens 32768
     """
     import dataclasses
 
@@ -139,24 +144,24 @@ def plan_command(
 
     \b
     Example:
-      scaffolding-ext budget plan types.json --arrival_rate 0.3 --alpha 30 --max_tokens 4096 --output_path plan.json
-      scaffolding-ext eval --config configs:queue_aware_budget --set controller.args.plan=plan.json
+      scaffolding-ext budget plan types.yaml --arrival_rate 0.3 --alpha 30 --max_tokens 4096 --output_path plan.yaml
+      scaffolding-ext eval --config configs:queue_aware_budget --set controller.args.plan=plan.yaml
     """
     from scaffolding_ext import require
-    from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
-    from scaffolding_ext.controllers.budgets.types_file import read_model
+    from scaffolding_ext.controllers.budgets.files import PlannedBudgets, TaskTypes
     from scaffolding_ext.documents import located
     from scaffolding_ext.evaluation.calibrate.budget_report import budgets_table, frontier_table, plot_demand
     from scaffolding_ext.evaluation.calibrate.samples import fingerprint
     from scaffolding_ext.evaluation.tables import console
 
     demand = _demand(tasks, arrival_rate, alpha, max_tokens, measured, batch, slowdown)
+    path, model = located(tasks), TaskTypes.load(tasks).model
     with require.under():
-        plan = PlannedBudgets.of(demand, fingerprint(located(tasks)), read_model(tasks))
+        plan = PlannedBudgets.of(demand, model=model, data=path.name, fingerprint=fingerprint(path))
     plan.save(output_path)
     if plot_path is not None:
         plot_demand(demand, plot_path)
-    document = plan.document()
+    document = plan.model_dump(mode="json")
     if as_json:
         click.echo(json.dumps({**document, "output_path": str(output_path)}))
         return
@@ -202,18 +207,18 @@ def simulate_command(
 
     \b
     Example:
-      scaffolding-ext budget simulate types.json --arrival_rate 0.3 --budgets 0,340,30
-      scaffolding-ext budget simulate types.json --arrival_rate 2 --budgets 128 --batch 16 --slowdown 0.1
+      scaffolding-ext budget simulate types.yaml --arrival_rate 0.3 --budgets 0,340,30
+      scaffolding-ext budget simulate types.yaml --arrival_rate 2 --budgets 128 --batch 16 --slowdown 0.1
     """
     import numpy as np
 
     from scaffolding_ext import require
+    from scaffolding_ext.controllers.budgets.files import TaskTypes
     from scaffolding_ext.controllers.budgets.queueing.queues import Queue, simulate
-    from scaffolding_ext.controllers.budgets.types_file import read_tasks
 
     if batch is not None and servers > 1:
         raise click.UsageError("--servers and --batch describe two kinds of engine: give one of them")
-    types = read_tasks(tasks)
+    types = TaskTypes.load(tasks).tasks
     queue = Queue(servers if batch is None else batch, None if batch is None else slowdown)
     tokens = _tokens(budgets, len(types))
     with require.under():
@@ -234,7 +239,7 @@ def simulate_command(
 @click.argument(
     "runs", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="RUNS..."
 )
-@click.option("--output_path", type=OutputPath(), required=True, help="JSON file of types, for the other commands.")
+@click.option("--output_path", type=OutputPath(), required=True, help="YAML file of types, for the other commands.")
 @click.option("--budget_key", help="Key of the budget in a run's config.yaml; BudgetForcingController's if left out.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resamples.")
 @plot_option
@@ -253,9 +258,9 @@ def fit_command(
         scaffolding-ext eval --config configs:budget_forcing --set controller.args.thinking_tokens=$n \\
           --set max_parallel_requests=1 --output_path runs/budget_$n
       done
-      scaffolding-ext budget fit runs/budget_* --output_path types.json
+      scaffolding-ext budget fit runs/budget_* --output_path types.yaml
     """
-    from scaffolding_ext.controllers.budgets.types_file import write_tasks
+    from scaffolding_ext.controllers.budgets.files import TaskTypes, TypeFit
     from scaffolding_ext.evaluation.calibrate.budget_report import fit_notes, fit_table, plot_fits
     from scaffolding_ext.evaluation.calibrate.budget_sweep import BUDGET_KEY, read_sweep
     from scaffolding_ext.evaluation.tables import console
@@ -264,7 +269,8 @@ def fit_command(
     for warning in swept.warnings:
         click.echo(f"Warning: {warning}", err=True)
     notes = fit_notes(swept)
-    write_tasks(output_path, [kind.task() for kind in swept.kinds], model=swept.model, fits=notes)
+    fits = [TypeFit(**note) for note in notes]
+    TaskTypes(tasks=[kind.task() for kind in swept.kinds], model=swept.model, fits=fits).save(output_path)
     if plot_path is not None:
         plot_fits(swept, plot_path)
     if as_json:
@@ -284,12 +290,13 @@ def _demand(
     slowdown: float = 0.0,
 ) -> Demand:
     from scaffolding_ext import require
+    from scaffolding_ext.controllers.budgets.files import TaskTypes
     from scaffolding_ext.controllers.budgets.queueing.demand import Demand
     from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-    from scaffolding_ext.controllers.budgets.types_file import read_measured, read_tasks
 
-    types = read_measured(tasks, max_tokens) if measured else read_tasks(tasks)
+    file = TaskTypes.load(tasks)
     with require.under():
+        types: Sequence[TaskType | MeasuredType] = file.measured(max_tokens) if measured else file.tasks
         queue = Queue() if batch is None else Queue(batch, slowdown)
         return Demand(tuple(types), arrival_rate, alpha, max_tokens, queue)
 

@@ -84,7 +84,7 @@ def certaindex(
     import numpy as np
 
     from scaffolding_ext.controllers.certaindex import entropy_certaindex
-    from scaffolding_ext.controllers.vote.profile_file import Calibration
+    from scaffolding_ext.controllers.vote.profile_file import VoteProfile
     from scaffolding_ext.evaluation.calibrate.samples import fingerprint, read_votes
     from scaffolding_ext.evaluation.calibrate.vote_trial import plot_trial, try_rules
 
@@ -93,12 +93,13 @@ def certaindex(
     rule = trial.chosen(max_loss)
     figures = trial.figures(rule)
     knob = max(2, int(trial.outcomes[rule].sizes.min()))  # samples that every vote under this rule draws, for drift
-    calibration = Calibration(
+    calibration = VoteProfile.of(
+        rule,
         model=model,
         date=datetime.date.today().isoformat(),
-        data=fingerprint(samples),
+        data=samples.name,
+        fingerprint=fingerprint(samples),
         max_loss=max_loss,
-        rule=rule,
         figures=figures,
         knob=knob,
         certaindex=[entropy_certaindex(vote.classes[:knob]) for vote in votes],
@@ -134,22 +135,20 @@ def drift(ctx: click.Context, policy: Path, records: Path, model: str | None, le
     Example:
       scaffolding-ext calibrate drift policy.yaml runs/today/samples.jsonl
     """
-    from scaffolding_ext.controllers.calibration_file import read_calibration
-    from scaffolding_ext.controllers.chain import policy_file as chains
-    from scaffolding_ext.controllers.vote import profile_file as votes
+    from scaffolding_ext.controllers.calibration_file import read_document
+    from scaffolding_ext.controllers.chain.policy_file import ChainPolicy
+    from scaffolding_ext.controllers.vote.profile_file import VoteProfile
     from scaffolding_ext.evaluation.calibrate.samples import read_certaindex, read_exits
 
-    kind = read_calibration(policy, {votes.KIND: votes.VERSION, chains.KIND: chains.VERSION})["kind"]
-    if kind == chains.KIND:
-        of_chains = chains.load_chain_policy(policy)
-        if model is not None:
-            of_chains.check_model(model)
+    document = read_document(policy)
+    if isinstance(document, dict) and document.get("kind") == "chain_policy":
+        of_chains = ChainPolicy.load(policy)
+        of_chains.check_model(model)
         exits = read_exits(records)
         found, what, told = of_chains.drift(exits, level), "chains", {"num_chains": len(exits)}
     else:
-        of_votes = votes.load_calibration(policy)
-        if model is not None:
-            of_votes.rule_for(model)
+        of_votes = VoteProfile.load(policy)
+        of_votes.check_model(model)
         recent = read_certaindex(records, of_votes.knob)
         found, what = of_votes.drift(recent, level), "votes"
         told = {"num_votes": len(recent), "knob": of_votes.knob}
@@ -201,9 +200,9 @@ def conformal(
     \b
     Example:
       scaffolding-ext calibrate conformal --config configs:conformal_draft_target --alpha 0.4 --limit 100 \\
-        --output_path runs/conformal.json
+        --output_path runs/conformal.yaml
       scaffolding-ext eval --config configs:conformal_draft_target \\
-        --set controller.args.calibration=runs/conformal.json
+        --set controller.args.calibration=runs/conformal.yaml
     """
     from scaffolding_ext.evaluation.calibrate.conformal_run import calibrate as run_calibration
     from scaffolding_ext.evaluation.run.datasets import load_dataset

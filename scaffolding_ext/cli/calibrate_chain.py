@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 import sys
@@ -183,7 +182,8 @@ def chain(
     policy = ChainPolicy(
         model=model,
         date=datetime.date.today().isoformat(),
-        data=fingerprint(store / SAMPLES),
+        data=store.name,
+        fingerprint=fingerprint(store / SAMPLES),
         recorded=config.controller.args,
         loss=loss,
         max_loss=max_loss,
@@ -197,7 +197,7 @@ def chain(
     )
     is_refused = policy.exceeds_limit and not force
     if not is_refused:
-        dataclasses.replace(policy, forced=policy.exceeds_limit).save(output_path)
+        policy.model_copy(update={"forced": policy.exceeds_limit}).save(output_path)
     if plot_path is not None:
         plot_trial(trial, index, reporting, f"{model}: means of {len(reporting)} questions", plot_path)
     if as_json:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from scaffolding_ext import plain_yaml
 from scaffolding_ext.cli.main import main
-from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queueing import TaskType, solve
 
 TASKS = [
@@ -30,8 +31,8 @@ def budget(*arguments: object) -> Any:
 
 @pytest.fixture
 def types(tmp_path: Path) -> Path:
-    path = tmp_path / "types.json"
-    path.write_text(json.dumps({"tasks": TASKS, "note": "made up"}), encoding="utf-8")
+    path = tmp_path / "types.yaml"
+    path.write_text(json.dumps({"tasks": TASKS, "data": "made up"}), encoding="utf-8")
     return path
 
 
@@ -48,7 +49,16 @@ def test_solve_prints_the_plan(types: Path, tmp_path: Path) -> None:
 
 
 def test_solve_by_the_paper_s_methods_on_the_paper_s_table() -> None:
-    arguments = ("solve", "configs:queueing_table_1.json", "--arrival_rate", 0.1, "--alpha", 30, "--max_tokens", 32768)
+    arguments = (
+        "solve",
+        "configs:calibrations/queueing_table_1.yaml",
+        "--arrival_rate",
+        0.1,
+        "--alpha",
+        30,
+        "--max_tokens",
+        32768,
+    )
     for solver in ("fixed_point", "projected_gradient"):
         found = json.loads(budget(*arguments, "--solver", solver, "--rounding", "nearest", "--json").stdout)
         assert found["integer_budgets"] == [0, 341, 0, 0, 346, 30]
@@ -58,7 +68,7 @@ def test_solve_by_the_paper_s_methods_on_the_paper_s_table() -> None:
 
 
 def test_a_file_of_types_that_is_not_there() -> None:
-    for name in ("none.json", "configs:none.json"):
+    for name in ("none.yaml", "configs:none.yaml"):
         result = budget("solve", name, *SOLVE)
         assert result.exit_code == 2
         assert f"cannot read {name}: No such file" in " ".join(result.stderr.split())
@@ -109,17 +119,17 @@ def test_budgets_that_do_not_fit(types: Path, budgets: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("[]", "has no types"),
-        ('{"tasks": []}', "has no types"),
-        ("{", "no valid JSON"),
-        (json.dumps({"tasks": [{"name": "a"}]}), "lacks ['A', 'D'"),
-        (json.dumps({"tasks": [TASKS[0] | {"b": 0}]}), "tasks[0].b: is 0"),
-        (json.dumps({"tasks": [TASKS[0] | {"b": "x"}]}), "must be a number above 0"),
+        ("[]", "is no task types file of version 1"),
+        ('{"tasks": []}', "tasks: List should have at least 1 item"),
+        ("{", "no valid YAML"),
+        (json.dumps({"tasks": [{"name": "a"}]}), "tasks.0.probability: Field required"),
+        (json.dumps({"tasks": [TASKS[0] | {"b": 0}]}), "b: is 0"),
+        (json.dumps({"tasks": [TASKS[0] | {"b": "x"}]}), "tasks.0.b: Input should be a valid number"),
         (json.dumps({"tasks": [TASKS[0]]}), "sum to 0.7"),
     ],
 )
 def test_files_that_hold_no_types(tmp_path: Path, content: str, says: str) -> None:
-    path = tmp_path / "types.json"
+    path = tmp_path / "types.yaml"
     path.write_text(content, encoding="utf-8")
     result = budget("solve", path, *SOLVE)
     assert result.exit_code == 2
@@ -145,11 +155,11 @@ def sweep(write_run: Callable[..., Path]) -> list[Path]:
 
 def test_fit_writes_types_that_solve_reads(sweep: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    path, picture = tmp_path / "fitted.json", tmp_path / "fit.png"
+    path, picture = tmp_path / "fitted.yaml", tmp_path / "fit.png"
     result = budget("fit", *sweep, "--output_path", path, "--plot_path", picture)
     assert result.exit_code == 0, result.output
     assert picture.read_bytes().startswith(b"\x89PNG")
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = plain_yaml.read(path)
     fitted = {task["name"]: task for task in content["tasks"]}
     for task in TASKS:
         found = fitted[task["name"]]
@@ -162,7 +172,7 @@ def test_fit_writes_types_that_solve_reads(sweep: list[Path], tmp_path: Path) ->
 
 
 def test_solve_among_what_was_measured(sweep: list[Path], tmp_path: Path, types: Path) -> None:
-    path = tmp_path / "fitted.json"
+    path = tmp_path / "fitted.yaml"
     budget("fit", *sweep, "--output_path", path)
     found = json.loads(budget("solve", path, *SOLVE, "--measured", "--json").stdout)
     assert found["is_global"]
@@ -183,10 +193,10 @@ def crowd(*folders: Path) -> None:
 
 def test_seconds_are_of_runs_that_served_one_at_a_time(sweep: list[Path], tmp_path: Path) -> None:
     crowd(sweep[1], sweep[3])
-    path = tmp_path / "fitted.json"
+    path = tmp_path / "fitted.yaml"
     result = budget("fit", *sweep, "--output_path", path)
     assert "no service times" not in result.stderr
-    (fit, _) = json.loads(path.read_text(encoding="utf-8"))["fits"]
+    (fit, _) = plain_yaml.read(path)["fits"]
     assert fit["num_answers"] == [120] * 5
     t0, c = fit["t0"]["value"], fit["c"]["value"]
     assert fit["mean_seconds"][1] == pytest.approx(t0 + 50 * c)  # by the line
@@ -195,13 +205,13 @@ def test_seconds_are_of_runs_that_served_one_at_a_time(sweep: list[Path], tmp_pa
 
 
 def test_what_is_asked_again_for_its_seconds_counts_once(sweep: list[Path], tmp_path: Path) -> None:
-    path = tmp_path / "fitted.json"
+    path = tmp_path / "fitted.yaml"
     budget("fit", *sweep, "--output_path", path)
-    once = json.loads(path.read_text(encoding="utf-8"))
+    once = plain_yaml.read(path)
     again = [shutil.copytree(folder, tmp_path / f"again_{folder.name}") for folder in sweep[:2]]
     crowd(*sweep)
     budget("fit", *sweep, *again, "--output_path", path)
-    twice = json.loads(path.read_text(encoding="utf-8"))
+    twice = plain_yaml.read(path)
     for before, after in zip(once["fits"], twice["fits"], strict=True):
         assert (before["num_answers"], before["num_correct"]) == (after["num_answers"], after["num_correct"])
         assert before["mean_seconds"][:2] == pytest.approx(after["mean_seconds"][:2])
@@ -212,13 +222,14 @@ PLAN = (*SOLVE, "--output_path")
 
 
 def test_plan_writes_what_a_stack_loads(types: Path, tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
+    path = tmp_path / "plan.yaml"
     result = budget("plan", types, *PLAN, path)
     assert result.exit_code == 0, result.output
     plan = solve([TaskType(**task) for task in TASKS], 0.3, 30, 4096)
     loaded = PlannedBudgets.load(path)
     assert tuple(loaded.budgets.values()) == plan.integer_budgets
-    assert loaded.data == "sha256:" + hashlib.sha256(types.read_bytes()).hexdigest()
+    assert loaded.data == types.name
+    assert loaded.fingerprint == "sha256:" + hashlib.sha256(types.read_bytes()).hexdigest()
     assert f"objective {plan.integer_objective:.4f}" in result.stdout
     rows = [words for line in result.stdout.splitlines() if len(words := line.split()) == 8 and words[0].isdigit()]
     assert [float(row[0]) for row in rows] == [3, 9, 30, 90, 300]  # the frontier
@@ -229,7 +240,7 @@ def test_plan_writes_what_a_stack_loads(types: Path, tmp_path: Path) -> None:
 
 def test_plan_for_an_engine_that_batches_among_what_was_measured(sweep: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    fitted, path, picture = tmp_path / "fitted.json", tmp_path / "plan.json", tmp_path / "plan.png"
+    fitted, path, picture = tmp_path / "fitted.yaml", tmp_path / "plan.yaml", tmp_path / "plan.png"
     budget("fit", *sweep, "--output_path", fitted)
     arguments = ("plan", fitted, *PLAN, path, "--measured", "--batch", 16, "--slowdown", 0.2, "--plot_path", picture)
     assert budget(*arguments).exit_code == 0
@@ -241,13 +252,13 @@ def test_plan_for_an_engine_that_batches_among_what_was_measured(sweep: list[Pat
 
 def test_fit_says_what_it_cannot_know(sweep: list[Path], tmp_path: Path) -> None:
     crowd(*sweep[:3])
-    result = budget("fit", *sweep[:3], "--output_path", tmp_path / "types.json", "--json")
+    result = budget("fit", *sweep[:3], "--output_path", tmp_path / "types.yaml", "--json")
     assert "no service times" in result.stderr
     assert any("measure a fourth" in warning for warning in json.loads(result.stdout)["warnings"])
-    result = budget("fit", *sweep[:2], "--output_path", tmp_path / "types.json")
+    result = budget("fit", *sweep[:2], "--output_path", tmp_path / "types.yaml")
     assert result.exit_code == 2
     assert "at least three budgets" in result.stderr
-    result = budget("fit", *sweep, "--output_path", tmp_path / "types.json", "--budget_key", "controller.args.other")
+    result = budget("fit", *sweep, "--output_path", tmp_path / "types.yaml", "--budget_key", "controller.args.other")
     assert "says None at controller.args.other" in result.stderr
 
 

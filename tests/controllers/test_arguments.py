@@ -12,9 +12,9 @@ from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
+from scaffolding_ext.controllers.chain.policy_file import Calibrated
 from scaffolding_ext.controllers.chain.record_chain import RecordChainController
 from scaffolding_ext.controllers.chain.stopping import AllOf, AnyOf, PatternStop
-from scaffolding_ext.controllers.chain.stopping.calibrated import Calibrated
 from scaffolding_ext.controllers.draft_target.baselines import Verdict
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule

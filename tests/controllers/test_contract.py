@@ -8,7 +8,7 @@ from scaffolding_ext.controllers.basic.best_of_n import BestOfNController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.budgets.queueing import TaskType
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
@@ -35,7 +35,7 @@ SCORING = {
 NEEDS_LOGPROBS = {DeepConfController, RecordChainController}  # the contract's script has none
 
 
-PLAN = PlannedBudgets.of(Demand((TaskType("all", 1.0, A=0.5, b=0.02, D=0.3, t0=0.2, c=0.01),), 0.3, 30, 400), "")
+PLAN = PlannedBudgets.of(Demand((TaskType("all", 1.0, A=0.5, b=0.02, D=0.3, t0=0.2, c=0.01),), 0.3, 30, 400))
 
 
 class LongestFirst(BaseController):

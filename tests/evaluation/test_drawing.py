@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.budgets.files import TaskTypes
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
-from scaffolding_ext.controllers.budgets.types_file import read_tasks
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
@@ -88,7 +88,10 @@ def legend_of(figure: Any) -> list[str]:
 
 
 def test_a_plan_is_drawn_in_the_style(drawn: list[Any], style_faults: Faults, tmp_path: Path) -> None:
-    plot_demand(Demand(tuple(read_tasks("configs:queueing_table_1.json")), 0.1, 30, 32768), tmp_path / "plan.png")
+    plot_demand(
+        Demand(tuple(TaskTypes.load("configs:calibrations/queueing_table_1.yaml").tasks), 0.1, 30, 32768),
+        tmp_path / "plan.png",
+    )
     (figure,) = drawn
     assert style_faults(figure) == []
     assert legend_of(figure)[:3] == ["a budget a type", "one budget for all", "the plan, alpha = 30"]

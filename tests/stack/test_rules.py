@@ -19,7 +19,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChan
 from scaffolding_ext.controllers.vote.allocation.skyline import Curve, DynamicSkyline, InitialStepSkyline
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.controllers.vote.profile_file import Calibration, load_calibration
+from scaffolding_ext.controllers.vote.profile_file import VoteProfile
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.registry import Registry, allocation_rules, controllers
@@ -76,7 +76,7 @@ def num_samples(llm: ScaffoldingLlm) -> int:
 
 def calibrated(folder: Path, rule: AllocationRule) -> Path:
     path = folder / "policy.yaml"
-    Calibration("m", "2026-01-01", "sha256:0", 0.0, rule, {}, 2, [1.0, 0.5]).save(path)
+    VoteProfile.of(rule, model="m", max_loss=0.0, figures={}, knob=2, certaindex=[1.0, 0.5]).save(path)
     return path
 
 
@@ -132,7 +132,7 @@ def test_a_rule_is_the_same_from_json_a_stack_file_and_a_calibration(tmp_path: P
     path = stack_file(tmp_path, policy, **judge)
     assert check_stack(load_config(path), {"judge": Judge()}).allocation == rule
     file = calibrated(tmp_path, rule)
-    assert load_calibration(file).rule == rule
+    assert VoteProfile.load(file).rule == rule
     path = stack_file(tmp_path, {"type": "calibrated", "args": {"path": str(file), "model": "m"}}, **judge)
     assert check_stack(load_config(path), {"judge": Judge()}).allocation.rule == rule
 

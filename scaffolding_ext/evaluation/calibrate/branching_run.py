@@ -156,7 +156,7 @@ def calibrate(
     )
     return BranchingCalibration(
         model=model,
-        dataset=dataset,
+        data=dataset,
         branching_factor=len(problems[0].scores),
         seed=seed,
         least_agreement=least_agreement,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -76,6 +77,8 @@ def calibrate(
             levels.append(level)
         models = [model_name(worker_for(llm.workers, tag)) for tag in (WorkerTag.DRAFT, WorkerTag.TARGET)]
     return ConformalCalibration(
+        model=models[1],
+        date=datetime.date.today().isoformat(),
         source=source,
         setting=controller.setting.of_models(*models),
         num_chains=controller.num_chains,

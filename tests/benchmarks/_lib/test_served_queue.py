@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks._lib.served_queue import poisson, serve
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.budgets.queueing import TaskType
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
@@ -21,7 +21,7 @@ TYPES = tuple(TaskType(name, 0.5, A=0.5, b=0.1, D=0.3, t0=0.2, c=0.01) for name 
 
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_each_question_is_asked_as_of_its_type(at_once: int) -> None:
-    plan = PlannedBudgets(Demand(TYPES, 1.0, 10, 50), {"sums": 5, "proofs": 9}, 7, "")
+    plan = PlannedBudgets(demand=Demand(TYPES, 1.0, 10, 50), budgets={"sums": 5, "proofs": 9}, mixture_budget=7)
     controller = QueueAwareBudgetController(plan, generation_controller=BudgetForcingController(50, family="tinylm"))
     worker = ScriptedWorker(lambda task: "4}" if purpose_of(task) == PROBE else "thinking " * 9)
     samples = [

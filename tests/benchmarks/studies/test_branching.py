@@ -59,7 +59,7 @@ def test_methods_choose_among_the_same_branches():
     )
     calibration = BranchingCalibration(
         model="m",
-        dataset="d",
+        data="d",
         branching_factor=3,
         seed=0,
         least_agreement=0.5,

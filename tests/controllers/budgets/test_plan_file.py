@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext import plain_yaml
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import LivePlan
 from scaffolding_ext.controllers.budgets.queueing import TaskType
 from scaffolding_ext.controllers.budgets.queueing.arrivals import DriftBounds
@@ -26,15 +27,16 @@ MEASURED = (
     MeasuredType("flat", 0.4, (0, 100), (0.5, 0.55), (0.5, 1.5)),
 )
 DEMANDS = [Demand(FITTED, 0.3, 30, 4096), Demand(MEASURED, 0.3, 10, 200, Queue(16, 0.2))]
+DEMAND = PlannedBudgets.of(DEMANDS[0]).model_dump(mode="json")["demand"]
 
 
 @pytest.mark.parametrize("demand", DEMANDS, ids=["fitted", "measured"])
 def test_a_file_holds_all_of_a_plan(tmp_path: Path, demand: Demand) -> None:
-    plan = PlannedBudgets.of(demand, "sha256:00", "tinylm/target")
-    plan.save(tmp_path / "plan.json")
-    assert PlannedBudgets.load(tmp_path / "plan.json") == plan
-    content = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
-    assert (content["kind"], content["version"], content["data"]) == ("budget_plan", 1, "sha256:00")
+    plan = PlannedBudgets.of(demand, model="tinylm/target", fingerprint="sha256:00")
+    plan.save(tmp_path / "plan.yaml")
+    assert PlannedBudgets.load(tmp_path / "plan.yaml") == plan
+    content = plain_yaml.read(tmp_path / "plan.yaml")
+    assert (content["kind"], content["version"], content["fingerprint"]) == ("budget_plan", 1, "sha256:00")
     assert content["forecast"]["objective"] >= content["uniform_forecast"]["objective"]
 
 
@@ -44,31 +46,31 @@ def test_a_file_holds_all_of_a_plan(tmp_path: Path, demand: Demand) -> None:
         ({"version": 2}, "version 1 .version"),
         ({"kind": "certaindex"}, "kind"),
         ({"budgets": {"sums": 3}}, r"budgets of \['sums'\]"),
-        ({"arrival_rate": -1}, "arrival_rate"),
-        ({"fitted": [], "measured": []}, "tasks"),
-        ({"places": 0}, "places"),
+        ({"demand": DEMAND | {"arrival_rate": -1}}, "arrival_rate"),
+        ({"demand": DEMAND | {"types": []}}, "tasks"),
+        ({"demand": DEMAND | {"queue": {"places": 0}}}, "places"),
         ({"more": 1}, "more"),
     ],
 )
 def test_what_is_no_plan_is_refused_with_what_to_do(tmp_path: Path, change: dict[str, object], says: str) -> None:
-    path = tmp_path / "plan.json"
-    PlannedBudgets.of(DEMANDS[0], "sha256:00").save(path)
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
+    path = tmp_path / "plan.yaml"
+    PlannedBudgets.of(DEMANDS[0]).save(path)
+    path.write_text(plain_yaml.dump(plain_yaml.read(path) | change), encoding="utf-8")
     with pytest.raises(ConfigError, match=says) as caught:
         PlannedBudgets.load(path)
     assert "scaffolding-ext budget plan" in str(caught.value)
     with pytest.raises(ConfigError, match="cannot read"):
-        PlannedBudgets.load(tmp_path / "none.json")
+        PlannedBudgets.load(tmp_path / "none.yaml")
 
 
 @pytest.mark.parametrize(
     ("demand", "quickest"), [(DEMANDS[0], {"sums": 0, "proofs": 0}), (DEMANDS[1], {"s": 32, "flat": 0})]
 )
 def test_a_load_that_cannot_be_served_gets_the_quickest_budgets(demand: Demand, quickest: dict[str, int]) -> None:
-    plan = PlannedBudgets.of(demand, "").replanned(1e3, demand.shares)
+    plan = PlannedBudgets.of(demand).replanned(1e3, demand.shares)
     assert plan.budgets == quickest
     assert plan.mixture_budget == 0
-    assert json.loads(json.dumps(plan.document()["budgets"])) == quickest
+    assert plan.model_dump(mode="json")["budgets"] == quickest
 
 
 def arrive(live: LivePlan, rate: float, shares: list[float], number: int) -> list[dict[str, object]]:
@@ -81,7 +83,7 @@ def arrive(live: LivePlan, rate: float, shares: list[float], number: int) -> lis
 
 
 def test_a_plan_in_use_follows_the_rate() -> None:
-    live = LivePlan(PlannedBudgets.of(DEMANDS[0], ""), DriftBounds(window=100))
+    live = LivePlan(PlannedBudgets.of(DEMANDS[0]), DriftBounds(window=100))
     before = dict(live.plan.budgets)
     (first, *_) = arrive(live, 0.6, [0.7, 0.3], 101)
     assert first["rate_drifted"]
@@ -94,7 +96,7 @@ def test_a_plan_in_use_follows_the_rate() -> None:
 
 
 def test_a_plan_in_use_follows_the_mix() -> None:
-    live = LivePlan(PlannedBudgets.of(DEMANDS[0], ""), DriftBounds(window=200))
+    live = LivePlan(PlannedBudgets.of(DEMANDS[0]), DriftBounds(window=200))
     (figures,) = arrive(live, 0.3, [0.2, 0.8], 201)
     assert figures["mix_drifted"]
     assert live.plan.demand.arrival_rate == 0.3
@@ -102,5 +104,5 @@ def test_a_plan_in_use_follows_the_mix() -> None:
 
 
 def test_a_plan_may_be_kept_for_ever() -> None:
-    live = LivePlan(PlannedBudgets.of(DEMANDS[0], ""), None)
+    live = LivePlan(PlannedBudgets.of(DEMANDS[0]), None)
     assert arrive(live, 100.0, [0.1, 0.9], 500) == []

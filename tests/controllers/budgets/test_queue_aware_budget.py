@@ -11,7 +11,7 @@ import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.budgets.plan_file import PlannedBudgets
+from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.budgets.queueing import TaskType
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
@@ -34,7 +34,7 @@ TYPES = (
     TaskType("sums", 0.7, A=0.55, b=0.2, D=0.30, t0=0.2, c=0.1),
     TaskType("proofs", 0.3, A=0.60, b=0.04, D=0.10, t0=0.4, c=0.1),
 )
-PLAN = PlannedBudgets.of(Demand(TYPES, 0.3, 30, 400), "sha256:00")
+PLAN = PlannedBudgets.of(Demand(TYPES, 0.3, 30, 400))
 SUMS, PROOFS, MIXTURE = PLAN.budgets["sums"], PLAN.budgets["proofs"], PLAN.mixture_budget
 
 
@@ -157,7 +157,7 @@ def test_it_plans_anew_where_the_rate_drifts() -> None:
 
 
 def test_a_plan_of_another_model_is_warned_of() -> None:
-    plan = PlannedBudgets.of(PLAN.demand, "", "another/model")
+    plan = PlannedBudgets.of(PLAN.demand, model="another/model")
     asked = QueueAwareBudgetController(plan, generation_controller=BudgetForcingController(9, family="tinylm"))
 
     class Named(ScriptedWorker):

@@ -575,10 +575,10 @@ def test_calibration_chains_go_on_in_step_and_are_ranked_among_the_others() -> N
 
 def test_a_calibration_file_is_read_as_it_was_written(tmp_path) -> None:
     made = calibration(NINE, NINE[:2])
-    made.save(tmp_path / "calibration.json")
-    assert ConformalCalibration.load(tmp_path / "calibration.json") == made
+    made.save(tmp_path / "calibration.yaml")
+    assert ConformalCalibration.load(tmp_path / "calibration.yaml") == made
     (tmp_path / "other.json").write_text('{"version": 2}')
-    with pytest.raises(ConfigError, match=r"other.json is no conformal calibration of version 1 \(version"):
+    with pytest.raises(ConfigError, match=r"other.json is no conformal calibration file of version 1 \(version"):
         ConformalCalibration.load(tmp_path / "other.json")
     with pytest.raises(ConfigError, match="cannot read"):
         ConformalCalibration.load(tmp_path / "missing.json")

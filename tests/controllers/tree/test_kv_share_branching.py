@@ -328,7 +328,7 @@ def calibration(**fields):
     figures = BranchingFigures(
         num_problems=30, skip_rate=0.5, skip_agreement=1.0, exit_agreement=1.0, exit_share=0.4, depth=0.8
     )
-    known = {"model": "ours", "dataset": "some", "branching_factor": 3, "seed": 0, "least_agreement": 0.99}
+    known = {"model": "ours", "data": "some", "branching_factor": 3, "seed": 0, "least_agreement": 0.99}
     known |= {"skip_gate": ConfidenceGate(0.75, 0.2), "layer_exit": LayerExit(2.0, 0.5, 4), "figures": figures}
     return BranchingCalibration(**known | fields)
 
@@ -362,15 +362,15 @@ def test_a_calibration_sets_gates_and_what_is_given_goes_before_it(tmp_path):
 
 def test_a_file_that_is_no_calibration_is_refused(tmp_path):
     path = tmp_path / "branching.yaml"
-    with pytest.raises(ConfigError, match="cannot read the calibration"):
+    with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
         KVShareBranchingController(calibration=path)
     calibration().save(path)
     text = path.read_text()
     path.write_text(text.replace("version: 1", "version: 2"))
-    with pytest.raises(ConfigError, match="is of version 2; this release reads 1"):
+    with pytest.raises(ConfigError, match=r"is no branching calibration file of version 1 .version"):
         BranchingCalibration.load(path)
     path.write_text(text.replace("least: 0.75", "least: 2.0"))
-    with pytest.raises(ConfigError, match=r"holds a wrong one .skip_gate.*at most 1"):
+    with pytest.raises(ConfigError, match=r"skip_gate.*at most 1"):
         BranchingCalibration.load(path)
 
 

@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.vote.allocation.doubling import AgreementDoubli
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.controllers.vote.profile_file import CalibratedRule, Calibration
+from scaffolding_ext.controllers.vote.profile_file import CalibratedRule, VoteProfile
 from scaffolding_ext.controllers.vote.weights import Weight
 from scaffolding_ext.errors import ConfigError, NoOutputError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -125,7 +125,8 @@ def test_a_stack_file_holds_a_rule_with_its_settings():
 
 def test_a_calibrated_rule_says_when_the_votes_have_drifted(tmp_path):
     path = tmp_path / "policy.yaml"
-    Calibration("m", "2026-01-01", "sha256:0", 0.0, Curtailment(leap=1.0), {}, 2, [0.9, 1.0] * 20).save(path)
+    policy = Curtailment(leap=1.0)
+    VoteProfile.of(policy, model="m", max_loss=0.0, figures={}, knob=2, certaindex=[0.9, 1.0] * 20).save(path)
     rule = CalibratedRule(str(path), "m", window=3)
     results = [voted(boxed(*"1234"), allocation=rule, default_sample_num=4) for _ in range(4)]
     drifts = [vote_event(result)["drift"] for result in results]
@@ -135,7 +136,7 @@ def test_a_calibrated_rule_says_when_the_votes_have_drifted(tmp_path):
 
 def test_a_calibration_for_another_model_warns_by_name(tmp_path):
     path = tmp_path / "policy.yaml"
-    Calibration("m", "2026-01-01", "sha256:0", 0.0, Curtailment(), {}, 3, [1.0]).save(path)
+    VoteProfile.of(Curtailment(), model="m", max_loss=0.0, figures={}, knob=3, certaindex=[1.0]).save(path)
     with pytest.warns(CalibrationWarning, match="made for 'm' and is used with 'other'"):
         CalibratedRule(str(path), "other")
 

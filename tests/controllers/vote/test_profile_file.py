@@ -15,38 +15,41 @@ from scaffolding_ext.cli.main import main
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.skyline import Curve, InitialStepSkyline
-from scaffolding_ext.controllers.vote.profile_file import Calibration, load_calibration
+from scaffolding_ext.controllers.vote.profile_file import VoteProfile
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.records import Record
 
 
-def calibration(**changes: object) -> Calibration:
+def calibration(**changes: object) -> VoteProfile:
     fields: dict[str, object] = {
         "model": "tinylm/target",
         "date": "2030-01-02",
-        "data": "sha256:00",
+        "data": "samples.jsonl",
+        "fingerprint": "sha256:00",
         "max_loss": 0.005,
         "rule": LeaderChange(miss=0.05),
         "figures": {"accuracy": 0.85, "tokens": 512.5},
         "knob": 5,
         "certaindex": [1.0, 0.689082, 0.0],
     }
-    return Calibration(**(fields | changes))  # type: ignore[arg-type]
+    return VoteProfile.of(**(fields | changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rule", [LeaderChange(miss=0.05), InitialStepSkyline(knob=2, curve=Curve((1.0, 0.0), (2, 6)))])
 def test_the_file_gives_back_what_was_saved(tmp_path: Path, rule: LeaderChange | InitialStepSkyline) -> None:
     saved = calibration(rule=rule)
     saved.save(tmp_path / "policy.yaml")
-    assert load_calibration(tmp_path / "policy.yaml") == saved
+    loaded = VoteProfile.load(tmp_path / "policy.yaml")
+    assert loaded == saved
+    assert loaded.rule == rule
 
 
 def test_another_models_votes_are_warned_of_by_name() -> None:
     with pytest.warns(CalibrationWarning, match=r"'tinylm/target' and is used with 'qwen'"):
-        assert calibration().rule_for("qwen") == LeaderChange(miss=0.05)
+        calibration().check_model("qwen")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        calibration().rule_for("tinylm/target")
+        calibration().check_model("tinylm/target")
 
 
 def test_drift_is_measured_against_the_calibration() -> None:
@@ -58,10 +61,10 @@ def test_drift_is_measured_against_the_calibration() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "conformal"}, "is no calibration of kind 'certaindex'"),
-        ({"version": 2}, "is of version 2; this release reads 1"),
+        ({"kind": "chain_policy"}, "is no vote profile file of version 1 .kind: "),
+        ({"version": 2}, "is no vote profile file of version 1 .version: "),
         ({"policy": {"type": "Luck", "args": {}}}, "unknown allocation rule 'Luck'"),
-        ({"model": None}, None),
+        ({"knob": None}, None),
     ],
 )
 def test_a_file_that_is_not_ours_is_refused(tmp_path: Path, change: dict[str, object], message: str | None) -> None:
@@ -69,17 +72,17 @@ def test_a_file_that_is_not_ours_is_refused(tmp_path: Path, change: dict[str, ob
     calibration().save(path)
     document = YAML(typ="safe").load(path.read_text())
     if message is None:
-        del document["model"]
-        message = "lacks a field"
-    YAML(typ="safe").dump({**document, **change} if "model" in document else document, path)
+        del document["knob"]
+        message = "knob: Field required"
+    YAML(typ="safe").dump({**document, **change} if "knob" in document else document, path)
     with pytest.raises(ConfigError, match=message) as caught:
-        load_calibration(path)
+        VoteProfile.load(path)
     assert "policy.yaml" in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read the calibration"):
-        load_calibration(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.yaml: No such file"):
+        VoteProfile.load(tmp_path / "none.yaml")
 
 
 @pytest.fixture
@@ -104,7 +107,7 @@ def test_the_command_writes_the_policy_and_the_picture(samples: Path, tmp_path: 
     run = CliRunner().invoke(main, [*command, "--plot_path", str(plot)], catch_exceptions=False)
     assert run.exit_code == 0, run.output
     document = json.loads(run.output)
-    made = load_calibration(policy)
+    made = VoteProfile.load(policy)
     assert document["policy"]["type"] == type(made.rule).__name__
     assert made.model == "m"
     assert made.figures["tokens"] < made.figures["full_tokens"]

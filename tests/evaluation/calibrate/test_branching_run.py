@@ -48,7 +48,7 @@ def test_thresholds_are_chosen_on_what_was_judged():
     found = calibrate(problems, model="m", dataset="d", seed=3)
     highest = [max(each.confidences) for each in problems]
     assert found.skip_gate.least == pytest.approx(np.percentile(highest, 75))
-    assert (found.branching_factor, found.model, found.dataset, found.seed) == (2, "m", "d", 3)
+    assert (found.branching_factor, found.model, found.data, found.seed) == (2, "m", "d", 3)
     assert found.figures.skip_rate == pytest.approx(6 / 21)
     assert found.figures.skip_agreement == pytest.approx(5 / 6)
     rule = found.layer_exit
@@ -113,7 +113,7 @@ def test_the_command_leaves_a_file_that_a_controller_takes(tmp_path):
     told = json.loads(result.stdout)
     kept = BranchingCalibration.load(path)
     assert told["skip_gate"] == {"least": kept.skip_gate.least, "gap": kept.skip_gate.gap}
-    assert (kept.model, kept.dataset, kept.figures.num_problems) == ("tinylm/draft", "tinylm:held_out", 2)
+    assert (kept.model, kept.data, kept.figures.num_problems) == ("tinylm/draft", "tinylm:held_out", 2)
     scorer = {"type": "verdict", "args": {"layer_exit": False}}
     assert KVShareBranchingController(calibration=path, scorer=scorer).gates.skip == kept.skip_gate
     shown = CliRunner().invoke(main, [*command, "--output_path", str(path)])

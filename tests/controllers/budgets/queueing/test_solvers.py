@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brute
 from scipy.special import lambertw
 
+from scaffolding_ext.controllers.budgets.files import TaskTypes
 from scaffolding_ext.controllers.budgets.queueing import TaskType, UnstableLoadError, solve
 from scaffolding_ext.controllers.budgets.queueing.arrivals import DriftBounds, compare_arrivals
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
@@ -36,7 +37,6 @@ from scaffolding_ext.controllers.budgets.queueing.solvers import (
     projected_gradient,
 )
 from scaffolding_ext.controllers.budgets.queueing.tasks import Mix
-from scaffolding_ext.controllers.budgets.types_file import read_tasks
 from scaffolding_ext.errors import ConfigError
 
 
@@ -295,13 +295,13 @@ def test_probabilities_that_were_rounded_are_scaled() -> None:
     assert compare_arrivals(10.0, {"a": 5}, 0, 0.1, demand.shares, DriftBounds()).shares["a"] > 1 / 6
 
 
-TABLE_1 = "configs:queueing_table_1.json"
+TABLE_1 = "configs:calibrations/queueing_table_1.yaml"
 PRINTED = [0, 340.5, 0, 0, 345.0, 30.1]
 
 
 def test_table_1_of_the_paper() -> None:
     """Its rounded parameters give its printed optimum within what rounding explains."""
-    tasks = read_tasks(TABLE_1)
+    tasks = TaskTypes.load(TABLE_1).tasks
     plan = solve(tasks, 0.1, 30, 32768)
     assert plan.budgets == pytest.approx([0, 340.9, 0, 0, 346.2, 30.1], abs=0.05)
     assert plan.budgets == pytest.approx(PRINTED, abs=1.3)
@@ -312,14 +312,14 @@ def test_table_1_of_the_paper() -> None:
 
 
 def test_figure_3_of_the_paper() -> None:
-    mix = Mix.of(read_tasks(TABLE_1), 0.1, 30, 32768)
+    mix = Mix.of(TaskTypes.load(TABLE_1).tasks, 0.1, 30, 32768)
     found = [float(objective(mix, np.full(6, tokens))) for tokens in (0.0, 100.0, 500.0)]
     assert found == pytest.approx([5.832, 8.239, 1.794], abs=5e-4)
 
 
 def test_figure_4_of_the_paper() -> None:
     """J has one maximum in GSM8K's budget, near 340, and eq. 41's curve runs below it."""
-    mix = Mix.of(read_tasks(TABLE_1), 0.1, 30, 32768)
+    mix = Mix.of(TaskTypes.load(TABLE_1).tasks, 0.1, 30, 32768)
     budgets = np.tile(lbfgs(mix, np.zeros(6)), (1001, 1))
     budgets[:, 1] = np.arange(1001)
     values, bounds = objective(mix, budgets), lower_bound(mix, budgets)
@@ -332,7 +332,7 @@ def test_figure_4_of_the_paper() -> None:
 
 def test_equation_41_does_not_mix_units() -> None:
     """In milliseconds it is a thousand times the value in seconds."""
-    tasks = read_tasks(TABLE_1)
+    tasks = TaskTypes.load(TABLE_1).tasks
     slow = [replace(task, t0=1000 * task.t0, c=1000 * task.c) for task in tasks]
     mixes = Mix.of(tasks, 0.1, 30, 32768), Mix.of(slow, 0.1 / 1000, 30_000, 32768)
     in_seconds, in_milliseconds = (float(lower_bound(mix, np.array(PRINTED))) for mix in mixes)
@@ -341,7 +341,7 @@ def test_equation_41_does_not_mix_units() -> None:
 
 def test_the_fixed_point_converges_undamped_on_table_1() -> None:
     """The paper's condition for it fails there, at any budget."""
-    mix = Mix.of(read_tasks(TABLE_1), 0.1, 30, 32768)
+    mix = Mix.of(TaskTypes.load(TABLE_1).tasks, 0.1, 30, 32768)
     budgets = np.zeros(6)
     for _ in range(13):
         budgets = best_responses(mix, *prices(mix, budgets))

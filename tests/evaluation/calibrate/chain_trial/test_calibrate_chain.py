@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.chain.policy_file import load_chain_policy
-from scaffolding_ext.controllers.chain.stopping.calibrated import Calibrated
+from scaffolding_ext.controllers.chain.policy_file import Calibrated, ChainPolicy
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.calibrate.chain_trial.replay import COSTS, Outcome
 from scaffolding_ext.evaluation.calibrate.chain_trial.trial import Setting, Trial, choose, halves, schedules_to_try
@@ -93,7 +92,7 @@ def policy(folder):
         patch.chdir(folder)
         result = calibrate("--plot_path", "stop.png")
         assert result.exit_code == 0, result.output
-        return load_chain_policy("stop.yaml"), result.output
+        return ChainPolicy.load("stop.yaml"), result.output
 
 
 def test_the_file_says_what_was_chosen_on_what_and_how_it_did_elsewhere(policy):
@@ -103,7 +102,7 @@ def test_the_file_says_what_was_chosen_on_what_and_how_it_did_elsewhere(policy):
     assert (made.model, made.loss, made.max_loss, made.confidence, made.cost) == (
         "scripted", "lost", 0.02, None, "decoded",
     )  # fmt: skip
-    assert made.data.startswith("sha256:")
+    assert made.fingerprint.startswith("sha256:")
     assert made.recorded["spacing"] == 20
     assert "certainty_threshold" not in made.recorded["generation_controller"]["args"]
     assert made.chosen_on["num_questions"] == made.reported_on["num_questions"] == NUM / 2
@@ -154,14 +153,14 @@ def test_chains_that_failed_are_left_out_and_told_of(folder, tmp_path):
     places = ("--store", str(tmp_path / "recorded"), "--output_path", str(tmp_path / "stop.yaml"), "--model", "m")
     said = call("calibrate", "chain", *arguments, *places)
     assert "Warning: 1 of 6 chains failed and are left out; the first failure: " in said.output
-    assert len(load_chain_policy(tmp_path / "stop.yaml").positions) == 5
+    assert len(ChainPolicy.load(tmp_path / "stop.yaml").positions) == 5
 
 
 def test_where_no_setting_passes_nothing_is_stopped(policy, tmp_path):
     path = str(tmp_path / "none.yaml")
     said = calibrate("--confidence", "0.9", "--max_loss", "0.01", path=path)  # 12 questions cannot show that
     assert "settings passes: nothing is stopped" in said.output
-    made = load_chain_policy(path)
+    made = ChainPolicy.load(path)
     assert made.policy is None
     assert (made.confidence, made.testing) == (0.9, "fixed_sequence")
     assert made.reported_on["decoded"] == made.reported_on["full_decoded"]
@@ -174,11 +173,11 @@ def test_with_enough_questions_a_setting_passes_with_confidence(policy, tmp_path
     path = str(tmp_path / "made.yaml")
     promised = ("--confidence", "0.7", "--max_loss", "0.25")  # 0.75 ** 8 of the p-value is enough for one test
     assert calibrate(*promised, path=path).exit_code == 0
-    made = load_chain_policy(path)
+    made = ChainPolicy.load(path)
     assert made.policy is not None
     assert made.reported_on["loss"] == 0
     calibrate(*promised, "--testing", "bonferroni", path=path)  # and too little for a hundred
-    assert (load_chain_policy(path).policy, load_chain_policy(path).testing) == (None, "bonferroni")
+    assert (ChainPolicy.load(path).policy, ChainPolicy.load(path).testing) == (None, "bonferroni")
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +216,7 @@ def test_by_force_it_is_written_and_marked_and_loading_it_warns(hard, policy):
     live = call("eval", "--config", "stack.yaml", *free, "--set", rule, "--limit", "2", "--output_path", "hard_live")
     assert "Warning: hard.yaml was written with --force" in live.output
     assert calibrate("--force", path="sound.yaml").exit_code == 0
-    assert not load_chain_policy("sound.yaml").forced  # nothing had to be forced
+    assert not ChainPolicy.load("sound.yaml").forced  # nothing had to be forced
 
 
 def test_the_confidence_that_is_asked_for_is_the_one_that_is_kept():
@@ -257,17 +256,15 @@ def test_what_cannot_be_calibrated_is_refused(arguments, message):
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
-    (tmp_path / "votes.yaml").write_text("kind: certaindex\nversion: 1\n")
-    with pytest.raises(
-        ConfigError, match="is no calibration of kind 'chain'; make one: scaffolding-ext calibrate chain"
-    ):
-        load_chain_policy(tmp_path / "votes.yaml")
-    (tmp_path / "old.yaml").write_text("kind: chain\nversion: 0\n")
-    with pytest.raises(ConfigError, match="is of version 0; this release reads 2"):
+    (tmp_path / "votes.yaml").write_text("kind: vote_profile\nversion: 1\n")
+    with pytest.raises(ConfigError, match=r"is no chain policy file .*kind: .*; make one: scaffolding-ext calibrate"):
+        ChainPolicy.load(tmp_path / "votes.yaml")
+    (tmp_path / "old.yaml").write_text("kind: chain_policy\nversion: 0\n")
+    with pytest.raises(ConfigError, match=r"is no chain policy file of version 1 .version: "):
         Calibrated(str(tmp_path / "old.yaml"))
-    (tmp_path / "short.yaml").write_text("kind: chain\nversion: 2\n")
-    with pytest.raises(ConfigError, match="lacks a field"):
-        load_chain_policy(tmp_path / "short.yaml")
+    (tmp_path / "short.yaml").write_text("kind: chain_policy\nversion: 1\n")
+    with pytest.raises(ConfigError, match="Field required"):
+        ChainPolicy.load(tmp_path / "short.yaml")
 
 
 # ---- the choice

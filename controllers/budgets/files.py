@@ -1,0 +1,146 @@
+"""The files of budgets: types of questions (`budget fit` writes them), and a plan (`budget plan` makes it of them)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from scaffolding_ext.controllers.budgets.queueing.demand import Demand
+from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
+from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType, UnstableLoadError
+from scaffolding_ext.controllers.calibration_file import CalibrationFile
+from scaffolding_ext.errors import ConfigError
+
+
+class TypeFit(BaseModel):
+    """What `budget fit` measured of one type, an entry a budget; its other fields are for people.
+
+    Attributes:
+        kind: Name of the type.
+        budgets: Tokens.
+        monotone: Chance of a right answer, which only rises.
+        mean_seconds: Mean time of service.
+        spread_seconds: Standard deviation of the time of service.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    kind: str
+    budgets: list[int]
+    monotone: list[float]
+    mean_seconds: list[float]
+    spread_seconds: list[float]
+
+
+class TaskTypes(CalibrationFile):
+    """Types of questions. A file that somebody writes needs its `tasks` alone.
+
+    Attributes:
+        tasks: The types, with fitted curves.
+        fits: What was measured; empty where nothing was.
+    """
+
+    command: ClassVar = "budget fit"
+
+    kind: Literal["task_types"] = "task_types"
+    tasks: list[TaskType] = Field(min_length=1)
+    fits: list[TypeFit] = Field(default_factory=list)
+
+    def measured(self, max_tokens: float) -> list[MeasuredType]:
+        """The types as they were measured at budgets up to a bound.
+
+        Raises:
+            ConfigError: Nothing was measured, or only above the bound.
+        """
+        if not self.fits:
+            raise ConfigError("has none; measured types are in files that `budget fit` writes", "fits")
+        shares = {task.name: task.probability for task in self.tasks}
+        types = []
+        for fit in self.fits:
+            columns = zip(fit.budgets, fit.monotone, fit.mean_seconds, fit.spread_seconds, strict=True)
+            kept = [row for row in columns if row[0] <= max_tokens]
+            if not kept:
+                raise ConfigError(
+                    f"has no budget of {fit.kind!r} up to {max_tokens:g}, only {fit.budgets}; allow more tokens", "fits"
+                )
+            types.append(MeasuredType(fit.kind, shares[fit.kind], *map(tuple, zip(*kept, strict=True))))
+        return types
+
+    @model_validator(mode="after")
+    def _check(self) -> TaskTypes:
+        names = {task.name for task in self.tasks}
+        for fit in self.fits:
+            if fit.kind not in names:
+                raise ValueError(f"fits has {fit.kind!r}, and the types are {sorted(names)}")
+            if len({len(fit.budgets), len(fit.monotone), len(fit.mean_seconds), len(fit.spread_seconds)}) > 1:
+                raise ValueError(f"the columns of {fit.kind!r} in fits differ in length; fit again")
+        return self
+
+
+class PlannedBudgets(CalibrationFile):
+    """Budgets of a demand.
+
+    Attributes:
+        demand: The load that they were planned for.
+        budgets: Tokens by name of the type.
+        mixture_budget: Tokens of a question whose type is not known: the best of one budget for all types.
+        forecast: What the budgets come to, for people; None stands for an infinite time.
+        uniform_forecast: What `mixture_budget` for all comes to.
+    """
+
+    command: ClassVar = "budget plan"
+
+    kind: Literal["budget_plan"] = "budget_plan"
+    demand: Demand
+    budgets: dict[str, int]
+    mixture_budget: int
+    forecast: dict[str, float | None] = Field(default_factory=dict)
+    uniform_forecast: dict[str, float | None] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, demand: Demand, **origin: str | None) -> PlannedBudgets:
+        """The best budgets for a demand.
+
+        Args:
+            demand: The load.
+            **origin: Fields of the file: `model`, `data`, `fingerprint`, `date`.
+
+        Raises:
+            UnstableLoadError: Not even the quickest budgets can be served.
+        """
+        budgets, uniform = demand.best(), demand.best_uniform()
+        return cls(
+            demand=demand,
+            budgets=dict(zip(demand.names, budgets, strict=True)),
+            mixture_budget=uniform,
+            forecast=_forecast(demand, budgets),
+            uniform_forecast=_forecast(demand, [uniform] * len(budgets)),
+            **origin,  # type: ignore[arg-type]  # mypy holds them against all fields
+        )
+
+    def replanned(self, arrival_rate: float, shares: Mapping[str, float]) -> PlannedBudgets:
+        """The plan for the same types at another rate and in another mix.
+
+        Where no budget can be served, each type gets its quickest one: nothing else lets the queue shrink.
+        """
+        demand = self.demand.changed(arrival_rate, shares)
+        origin = {name: getattr(self, name) for name in ("model", "data", "fingerprint", "date")}
+        try:
+            return self.of(demand, **origin)
+        except UnstableLoadError:
+            quickest = {each.name: min(getattr(each, "budgets", (0,))) for each in demand.types}
+            return PlannedBudgets(demand=demand, budgets=quickest, mixture_budget=min(quickest.values()), **origin)
+
+    @model_validator(mode="after")
+    def _check(self) -> PlannedBudgets:
+        if set(self.budgets) != set(self.demand.names):
+            raise ValueError(f"has budgets of {sorted(self.budgets)}, and types {sorted(self.demand.names)}")
+        return self
+
+
+def _forecast(demand: Demand, budgets: Any) -> dict[str, float | None]:
+    figures = demand.forecast(budgets)._asdict().items()
+    return {name: float(value) if math.isfinite(value) else None for name, value in figures}
