@@ -74,7 +74,7 @@ def _samples(record: Record, path: Path) -> list[LoggedSample]:
             record.answer,
             record.correct,
             decoded,
-            record.seconds.get("total"),
+            None if chain is not None else record.seconds.get("total"),  # looks take seconds of their own
             text=record.output,
             chain=chain,
         )
