@@ -293,7 +293,8 @@ class _Search:
             publish(self._progress())
             yield from self._write(nodes)
             going = [node for node in nodes if not node.is_cut]
-            yield from self._judge(going)
+            if going:
+                yield from self._judge(going)
             self._judged = going
             for node in nodes:
                 if node.is_cut:
