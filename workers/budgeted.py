@@ -19,8 +19,6 @@ from scaffolding_ext.scheduling.waiting_line import WaitingLine
 
 
 class _Waiting(NamedTuple):
-    """A task that waits: the tokens that it will hold, and the future that is set when it may begin."""
-
     num_tokens: int
     admitted: asyncio.Future[None]
 
@@ -30,9 +28,8 @@ class BudgetedWorker(WrappingWorker):
 
     The priority is the one in the task's `TaskNotes`, or its program's under the host's policy. Tasks of one priority
     are served in the order they came in. Nothing is admitted before the first task that waits, so small tasks do not
-    pass a large one for ever. A task larger than `max_tokens` is served alone. Once `patience` later tasks have
-    overtaken a task, it comes first, whatever its priority. So each task is served after at most so many later tasks
-    and those that waited before it. The trace of a request says how long each of its tasks waited (`waited`).
+    pass a large one for ever. A task larger than `max_tokens` is served alone. The trace of a request says how long
+    each of its tasks waited (`waited`).
 
     Streams are not served: between its steps a stream would hold memory that nobody counts. Controllers take plain
     generation instead.
@@ -43,16 +40,11 @@ class BudgetedWorker(WrappingWorker):
         max_tokens: Tokens that its tasks may hold at once, read and still to be written; text counts a token a byte.
             None sets no limit.
         scheduling: Orders the programs that no host orders.
-        patience: Later tasks that may be served before one that waits; with 0, tasks are served as they come in.
-        clock: Seconds from any origin, monotonic; for the trace.
+        patience: Later tasks that may be served before one that waits; then it comes first, whatever its priority.
+        clock: Monotonic seconds, for the trace.
 
     Raises:
         ConfigError: A limit is below 1, `patience` below 0, or `scheduling` no policy.
-
-    Attributes:
-        num_calls: Tasks that the worker has.
-        most_calls: The most that it had at once.
-        most_tokens: The most tokens that its tasks could hold at once.
     """
 
     registries: ClassVar = {"scheduling": policies}
@@ -84,7 +76,6 @@ class BudgetedWorker(WrappingWorker):
 
     @property
     def num_waiting(self) -> int:
-        """Tasks that wait."""
         return len(self._line)
 
     async def _hand_on(self, task: Any) -> TaskStatus | None:

@@ -24,8 +24,7 @@ class CompareWorker(BaseWorker):
     """Serves `CompareTask` with processes that can be killed; give it the tag `compare`.
 
     Where the text of two answers leaves it open whether they are equal, an algebra system decides, in another process
-    and under a deadline. The verdict is remembered for later tasks. The classes do not depend on
-    the order of the answers; undetermined pairs count as different.
+    and under a deadline. The classes do not depend on the order of the answers; undetermined pairs count as different.
 
     With an `embedding` it serves `MeaningTask`, too, and every controller of the stack then has all of its answers
     grouped by what they mean, also those whose text tells that they are equal or different as mathematics.
@@ -66,7 +65,6 @@ class CompareWorker(BaseWorker):
         )
 
     def shutdown(self) -> None:
-        """End the processes; tasks in flight fail with an EngineError."""
         self._equality.close()
 
     async def _compare(self, task: CompareTask) -> TaskStatus:

@@ -1,4 +1,4 @@
-"""The models that ship with the package: where their weights are, and the texts that they were trained on."""
+"""The models that ship with the package: where their weights are, their prompts' words, and their tokenizer."""
 
 from __future__ import annotations
 
@@ -41,17 +41,7 @@ def model_folder(model: str) -> str:
 
 
 class EmbeddedTokenizer:
-    """What this package asks of a tokenizer of transformers. Whatever else is asked of it, that one answers.
-
-    Args:
-        folder: Has `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`.
-
-    Attributes:
-        is_fast: Always true.
-        backend_tokenizer: The tokenizer's Rust part.
-        chat_template: How prompts are rendered.
-        eos_token: Ends a text.
-        eos_token_id: Its id.
+    """What this package asks of a tokenizer of transformers. Transformers' own answers everything else.
 
     Raises:
         MissingDependencyError: tokenizers or jinja2 is not installed.
@@ -76,7 +66,6 @@ class EmbeddedTokenizer:
         self._template = environment.from_string(self._shipped)
 
     def get_vocab(self) -> dict[str, int]:
-        """Ids of all tokens."""
         return dict(self.backend_tokenizer.get_vocab())
 
     def apply_chat_template(
@@ -104,7 +93,6 @@ class EmbeddedTokenizer:
         return int(self.backend_tokenizer.get_vocab_size(with_added_tokens=True))
 
     def __call__(self, *texts: Any, **options: Any) -> Any:
-        """Token ids, in the shape in which transformers gives them."""
         return self._whole(*texts, **options)
 
     def __reduce__(self) -> tuple[type[EmbeddedTokenizer], tuple[str], dict[str, Any]]:

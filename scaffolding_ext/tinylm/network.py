@@ -30,13 +30,6 @@ class Network:
         attend: Attention over all that a step sees, as `AttentionInterface` of transformers takes it.
         attn_implementation: The name of `attend`.
 
-    Attributes:
-        config: What `config.json` says.
-        generation_config: What `generation_config.json` says.
-        base_model: The decoder: embedding, layers, norm.
-        device: As given.
-        dtype: As given.
-
     Raises:
         ValueError: The architecture is another.
     """
@@ -65,31 +58,22 @@ class Network:
         self._unembedding = self._weights.get("lm_head.weight", self.base_model.embed_tokens.weight)
 
     def forward(self, *_: Any) -> Any:
-        """Refuses: its layers are called one by one.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Refuses: its layers are called one by one."""
         raise TypeError("the layers of this network are called one by one; load the model with transformers")
 
     def get_input_embeddings(self) -> Any:
-        """What has the embeddings as its `weight`, shape (vocabulary, hidden)."""
         return self.base_model.embed_tokens
 
     def get_output_embeddings(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What turns normed hidden states into logits."""
+        """Turns normed hidden states into logits."""
         return functools.partial(linear, weight=self._unembedding)
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The weights, each once."""
         return iter(self._weights.items())
 
 
 class _Config(SimpleNamespace):
-    """What `config.json` says."""
-
     def get_text_config(self) -> _Config:
-        """Itself: there is nothing but text."""
         return self
 
 
@@ -107,8 +91,6 @@ class _Embedding:
 
 
 class _Decoder:
-    """Embedding, layers and final norm."""
-
     def __init__(
         self, weights: dict[str, torch.Tensor], config: dict[str, Any], attend: Attend, device: torch.device
     ) -> None:
@@ -137,11 +119,7 @@ class _Norm:
 
 
 class _Layer:
-    """Attention and MLP, each behind a norm and beside a residual.
-
-    Attributes:
-        layer_idx: Which layer it is; `attend` asks for it.
-    """
+    """Attention and MLP, each behind a norm and beside a residual."""
 
     def __init__(self, weights: dict[str, torch.Tensor], config: dict[str, Any], index: int, attend: Attend) -> None:
         def of(name: str) -> torch.Tensor:

@@ -21,11 +21,8 @@ from scaffolding_ext.tinylm.grammar import Problem, apply_operation
 class Misreading(NamedTuple):
     """One digit read as another one.
 
-    Attributes:
-        sign: `"+"` where the digit is added, walked to the right or held against a lower threshold, `"-"` everywhere
-            else; numbers to be compared with each other are misread with either sign.
-        digit: As it stands in the question.
-        read: As it is read.
+    The sign is `"+"` where the digit is added, walked to the right or held against a lower threshold, `"-"` everywhere
+    else; numbers to be compared with each other are misread with either sign.
     """
 
     sign: str
@@ -34,13 +31,7 @@ class Misreading(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A way to work problems out.
-
-    Attributes:
-        name: As a pass names it.
-        mark: The character that follows the operation in its lines.
-        misreading: What it misreads; None where it reads all digits right.
-    """
+    """A way to work problems out: its name, the mark of its lines, and the digit that it misreads."""
 
     name: str
     mark: str
@@ -93,13 +84,7 @@ _OPENED = dict(zip(FIRST_PASSES + FULL_CHECKS + PARTIAL_CHECKS, (*QUICK, *CAREFU
 
 
 class WrittenStep(NamedTuple):
-    """One operation, worked out.
-
-    Attributes:
-        text: The whole line that shows it.
-        state: The state that it leads to.
-        is_misread: Whether the line shows another number than the question.
-    """
+    """One operation, worked out: its line, and the state that it leads to."""
 
     text: str
     state: int

@@ -132,10 +132,10 @@ def attend(
         attention_mask: Must be None: spans have their own masks.
         scaling: Factor on the scores.
         sliding_window: Most positions that a token sees.
-        **kwargs: Other arguments that a model passes on; an argument that would change the result is refused.
+        **kwargs: An argument that would change the result is refused.
 
     Returns:
-        The attention's output, shape (1, tokens, heads, head size), and no weights.
+        Shape (1, tokens, heads, head size), and no weights.
 
     Raises:
         ConfigError: The layer does more than this attention can.
@@ -172,11 +172,7 @@ def attend(
 
 
 def _check(module: torch.nn.Module, again: bool, mask: torch.Tensor | None, options: dict[str, Any]) -> None:
-    """Refuse a layer that does more than causal attention to its own keys and values.
-
-    Raises:
-        ConfigError: The layer does more.
-    """
+    """Refuse a layer that does more than causal attention to its own keys and values."""
     unknown = [name for name, value in options.items() if value is not None and name not in _HARMLESS]
     causal = options.get("is_causal") is not False and getattr(module, "is_causal", True)
     if unknown or again or mask is not None or not causal:
@@ -209,15 +205,7 @@ def _attend_span(queries: torch.Tensor, kv: LayerKV, span: Span, window: int | N
 def _attend_together(queries: torch.Tensor, kv: LayerKV, span: Span, mask: torch.Tensor, scale: float) -> torch.Tensor:
     """Attend once to the positions that all rows share, and row by row to the rest; sums of exponentials join them.
 
-    Args:
-        queries: Shape (rows, key-value heads, tokens, head size).
-        kv: Keys and values.
-        span: The requests, and where their blocks are.
-        mask: The mask of the span.
-        scale: Factor on the scores.
-
-    Returns:
-        Shape (rows, key-value heads, tokens, head size).
+    Queries and result have the shape (rows, key-value heads, tokens, head size).
 
     Reference:
         Hydragen (Juravsky et al., arXiv 2402.05099), section 3.1.

@@ -39,12 +39,9 @@ def salt_keys(salt: str) -> list[int]:
 class Block:
     """One block: the tokens in it, the blocks that follow it, and the number of sequences that hold it.
 
-    Args:
-        index: Its place in the buffers.
-
     Attributes:
+        index: Its place in the buffers.
         token_ids: Its tokens whose KV is computed.
-        num_holders: Number of sequences that hold it.
         num_behind: Number of blocks that directly follow it.
         stays: Whether one of its holders wanted it to stay as cache.
         priority: In the cache; blocks of the lowest priority are evicted first.
@@ -120,15 +117,9 @@ class Block:
 
 
 class BlockPool:
-    """Gives out blocks and takes back blocks that nobody holds; they stay as cache as long as there is room.
-
-    Args:
-        num_blocks: Blocks in all.
-        max_cached: Blocks that stay as cache at most.
+    """Allocates blocks and takes back blocks that nobody holds; they stay as cache as long as there is room.
 
     Attributes:
-        num_blocks: Blocks in all.
-        max_cached: Blocks that stay as cache at most.
         root: The parent of the first block of every sequence without a salt; it holds nothing.
         num_held: Blocks that sequences hold.
         num_cached_tokens: Tokens in the blocks that stay as cache.
@@ -147,7 +138,6 @@ class BlockPool:
         self._ends: SortedList = SortedList(key=lambda block: (block.priority, block.last_use))  # cached, none behind
 
     def root_of(self, salt: str | None) -> Block:
-        """The root of the sequences with a salt."""
         if salt is None:
             return self.root
         root = self._roots.get(salt)
@@ -194,15 +184,12 @@ class BlockPool:
         block.num_holders += 1
 
     def free(self, block: Block, keep: bool, priority: float = 0.0) -> bool:
-        """End a sequence's hold on a block. The blocks of a sequence must be released from its end.
+        """End a sequence's hold on a block; returns whether its content is gone. Sequences are freed from their end.
 
         Args:
             block: The block.
             keep: Whether the block stays as cache. It always stays if an earlier holder wanted this.
-            priority: Of the block in the cache; blocks of the lowest priority are evicted first.
-
-        Returns:
-            Whether the block's content is gone.
+            priority: Of the block in the cache.
         """
         if keep:
             block.priority, block.stays = priority, True

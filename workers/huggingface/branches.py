@@ -33,12 +33,8 @@ STEEPNESS = 1.5  # alpha, from the paper's grid
 def layer_weights(num_layers: int, steepness: float = STEEPNESS) -> npt.NDArray[np.float64]:
     """The weight of each layer, shape (num_layers,), summing to 1: w_l is proportional to exp(alpha l / L).
 
-    Args:
-        num_layers: L, at least 1.
-        steepness: Alpha; 0 weighs all layers alike.
-
     Raises:
-        ValueError: An argument is outside its range.
+        ValueError: `num_layers` is below 1, or `steepness` (alpha; 0 weighs all layers alike) is no number.
 
     Reference:
         RKSC, equation 2.
@@ -63,8 +59,7 @@ def layer_weighted_similarity(
         steepness: Of `layer_weights`.
 
     Returns:
-        One figure for each branch, shape (branches,). A state of length 0 is similar to no other: its cosine counts as
-        0.
+        Shape (branches,). The cosine of a state of length 0 counts as 0.
 
     Raises:
         ValueError: The shapes do not fit.
@@ -138,13 +133,9 @@ def _block_priority(num_shared: int, own: float) -> BlockPriority:
 
 
 async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuilder) -> list[bool]:
-    """Which branches stay on the prefix. Each suffix is read there, and its hidden states are compared with the
-    prefix's.
+    """Which branches stay on the prefix: each suffix is read there, and its hidden states compared with the prefix's.
 
     The read tokens stay in the cache, so a branch that stays on the prefix computes only one token to continue.
-
-    Raises:
-        InvalidTaskError: The threshold is outside its range, or a branch has no token to compare.
     """
     least = number("least_similarity", task.least_similarity, 0.0, least=-1.0, most=1.0)
     if task.phrasings is None:
@@ -176,13 +167,7 @@ async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuil
 
 
 async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: RequestBuilder) -> None:
-    """Run one request for each branch; it reads the logits of the two words after the branch.
-
-    Args:
-        task: The task; its results are written into it.
-        engine: Serves the requests.
-        builder: Makes them.
-    """
+    """Run one request for each branch; it reads the logits of the two words after the branch."""
     waiters = [Waiter() for _ in task.branches]
     requests = builder.verify(task, [waiter.notify for waiter in waiters])
     await _read(task, engine, requests, waiters)

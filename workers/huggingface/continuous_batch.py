@@ -75,7 +75,6 @@ class EngineMetrics(NamedTuple):
 
     @property
     def num_computed(self) -> int:
-        """Positions whose KV was computed since the start."""
         return self.num_decoded + self.num_prefilled
 
     @property
@@ -103,15 +102,7 @@ class _Drawn(NamedTuple):
 class ContinuousBatch:
     """The requests that wait for a model and the requests that run on it; only one thread may use it.
 
-    Args:
-        runner: The model.
-        pool: The blocks of its keys and values.
-        index: The prefixes that can be reused.
-        tokenizer: The tokenizer's Rust backend, for text and stop strings.
-        end_ids: Token ids that end a text.
-        max_batch_size: Most requests that one step computes.
-        prefill_chunk: Most prompt tokens that one step computes.
-        on_end: Called with each request that ends, before the request itself reports its end.
+    `on_end` is called with each request that ends, before the request itself reports its end.
     """
 
     def __init__(
@@ -137,7 +128,6 @@ class ContinuousBatch:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
         return self._scheduler.idle
 
     @property
@@ -173,7 +163,6 @@ class ContinuousBatch:
         self._index.discard(request.sequence)
 
     def add(self, request: EngineRequest) -> None:
-        """Add a request at the end of the queue."""
         self._scheduler.add(request)
 
     def drop(self, request: EngineRequest) -> None:
@@ -251,12 +240,7 @@ class ContinuousBatch:
         self._release(request, "error", error)
 
     def _sample(self, requests: list[EngineRequest], logits: torch.Tensor) -> Sampled | None:
-        """Draw the next token of each request that generates.
-
-        Args:
-            requests: The requests that have read all their tokens.
-            logits: The logits of their next tokens, shape (requests, vocabulary).
-        """
+        """Draw the next token of each request that generates; logits have the shape (requests, vocabulary)."""
         drawing = [row for row, request in enumerate(requests) if request.ends.max_tokens]
         for row, request in enumerate(requests):
             if request.wants.choices:

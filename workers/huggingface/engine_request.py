@@ -89,12 +89,8 @@ class Snapshot(NamedTuple):
     """The state of a request at one moment.
 
     Attributes:
-        finish_reason: Why it has ended; None while it goes on.
         token_ids: Its generated tokens after those that the caller already had.
-        text: The text of all its tokens. While the request runs, an end that may be the beginning of a stop string is
-            left out.
-        logprobs: Log-probabilities of all its tokens.
-        counts: Its cost.
+        text: The text of all its tokens, without an end that may be the beginning of a stop string.
     """
 
     finish_reason: str | None
@@ -109,10 +105,6 @@ class EngineRequest:
 
     Args:
         prompt: Token ids, at least one.
-        ends: Where its text ends.
-        sampling: How to sample.
-        wants: What it reports beside its text.
-        kv: How its KV is used and kept.
         urgent: Whether other tasks wait for its result: a probe, a forced answer, a score, a verdict.
         priority: Requests with a lower number are served sooner.
         notify: Called on the engine's thread when the request has ended or has `wanted` tokens.
@@ -120,14 +112,12 @@ class EngineRequest:
     Attributes:
         awaited: Whether a caller waits for its next tokens or its end; otherwise a stream runs ahead of its reader.
         may_run_to: Number of generated tokens at which it pauses.
-        num_decoded: Tokens generated so far.
         number: Number of requests that came before it.
-        num_preempted: How often it was preempted to make room for others.
         num_known: How many first tokens had computed KV before it was preempted.
         num_reread: Prompt tokens that it computes anew because their KV had left the cache.
         exit_layer: The layer after which its next token was read, if the request may leave before the last layer.
         last_step: The last step of the engine that computed a part of it, or admitted it.
-        skipped_since: Since when it could compute and got no place in a step; None once it has had a place.
+        skipped_since: Since when it could compute and had no room in a step; None once it has computed.
     """
 
     def __init__(
@@ -183,20 +173,14 @@ class EngineRequest:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
         return self.finish_reason is not None
 
     @property
     def counts(self) -> TokenCounts:
-        """What the request has cost so far."""
         return TokenCounts(self.num_decoded, self.num_prefilled, self.num_reused)
 
     def snapshot(self, num_known: int) -> Snapshot:
-        """The state of the request at one moment; from any thread.
-
-        Args:
-            num_known: Number of generated tokens that the caller already has.
-        """
+        """The state of the request, for a caller that has `num_known` generated tokens; from any thread."""
         with self._lock:
             finish_reason, counts = self.finish_reason, self.counts
             parts, logprobs = self.text_parts[:], self.logprobs[:]
@@ -209,14 +193,7 @@ class EngineRequest:
     def accept(
         self, token_id: int, logprobs: dict[int, TokenLogprob] | None, tokenizer: Any, end_ids: frozenset[int]
     ) -> bool:
-        """Append a drawn token and its text; returns whether the request ends with it.
-
-        Args:
-            token_id: The token.
-            logprobs: What is reported with it, or None.
-            tokenizer: The tokenizer's Rust backend.
-            end_ids: Token ids that end a text.
-        """
+        """Append a drawn token and its text; returns whether the request ends with it."""
         with self._lock:
             self.sequence.token_ids.append(token_id)
             self.num_decoded += 1
@@ -242,7 +219,7 @@ class EngineRequest:
             return self.finish_reason is not None
 
     def end(self, reason: str, error: EngineError | None = None) -> None:
-        """Say that nothing more will come; for the engine."""
+        """Nothing more will come; for the engine."""
         with self._lock:
             self.error = error
             self.finish_reason = reason

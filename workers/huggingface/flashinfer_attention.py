@@ -51,17 +51,7 @@ class FlashInferPlans:
         self._planned: set[tuple[Any, ...]] = set()
 
     def attend(self, queries: torch.Tensor, kv: LayerKV, window: int | None, scale: float) -> torch.Tensor:
-        """Attend from each token to its request's positions up to its own, its own included.
-
-        Args:
-            queries: The queries of all requests, one request after the other; shape (heads, tokens, head size).
-            kv: Keys and values in blocks.
-            window: Most positions that a token sees; None: all positions.
-            scale: Factor on the scores.
-
-        Returns:
-            Shape (tokens, heads, head size).
-        """
+        """As `block_attention`: queries of shape (heads, tokens, head size) to (tokens, heads, head size)."""
         key = queries.shape[0], kv.keys.shape[1], queries.shape[2], window, scale
         if key not in self._wrappers:
             self._wrappers[key] = _wrapper(queries.device)

@@ -29,16 +29,10 @@ class GenerationEngine:
         model: A causal LM in evaluation mode.
         tokenizer: The tokenizer's Rust backend, for text and stop strings.
         end_ids: Token ids that end a text.
-        num_blocks: Number of blocks of keys and values; they must be enough for the longest single request.
-        tokens_per_block: Tokens of a block.
+        num_blocks: Blocks of keys and values; they must be enough for the longest single request.
         max_cached: Most blocks that stay as cache.
-        max_batch_size: Requests that one step computes at most.
-        prefill_chunk: Prompt tokens that one step computes at most.
-        enable_block_reuse: Whether prefixes are reused at all.
-        threads: Threads of each torch operation of this engine.
-        enable_partial_reuse: Whether the first tokens of a block are also reused by sequences that agree only with
-            these.
         kv_dtype: What keys and values are rounded to; None keeps them as the model computes them.
+        **: As in `HuggingFaceWorker`.
     """
 
     def __init__(

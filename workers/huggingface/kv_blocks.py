@@ -9,12 +9,7 @@ import torch
 
 
 class Slots:
-    """Where the tokens of one forward pass are written: for each token a block and a place in it.
-
-    Args:
-        blocks: int64, shape (tokens,).
-        offsets: int64, shape (tokens,).
-    """
+    """Where the tokens of one forward pass are written: blocks and offsets in them, int64, shape (tokens,) each."""
 
     def __init__(self, blocks: torch.Tensor, offsets: torch.Tensor) -> None:
         self.blocks = blocks
@@ -49,7 +44,7 @@ class LayerKV:
     def gather(
         self, tables: torch.Tensor, kv_len: int, dtype: torch.dtype | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of the first positions of some sequences.
+        """Copies of the first `kv_len` positions of some sequences.
 
         Args:
             tables: Their blocks, int64, shape (rows, blocks).
@@ -72,12 +67,8 @@ def _gather(buffer: torch.Tensor, tables: torch.Tensor, kv_len: int) -> torch.Te
 class KVBlocks:
     """Keys and values of every layer, in blocks; a layer's buffers are allocated when it first writes.
 
-    On a CPU a block takes memory only once it is written.
-
-    Args:
-        num_blocks: Blocks that sequences can hold; one more is allocated, for padding.
-        tokens_per_block: Tokens of each.
-        dtype: What keys and values are rounded to when they are written; None keeps them as they come.
+    Beside the `num_blocks` that sequences can hold there is one for padding. On a CPU a block takes memory only once it
+    is written. `dtype` is what keys and values are rounded to; None keeps them as they come.
     """
 
     def __init__(self, num_blocks: int, tokens_per_block: int, dtype: torch.dtype | None = None) -> None:
@@ -88,27 +79,20 @@ class KVBlocks:
 
     @property
     def padding(self) -> int:
-        """The block to which padding is written."""
         return self.num_blocks
 
     @property
     def buffers(self) -> list[torch.Tensor]:
-        """All keys and values, as far as they are allocated."""
         return [buffer for layer in self._layers.values() for buffer in (layer.keys, layer.values)]
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all blocks, as far as it is allocated."""
         return sum(buffer.nbytes for buffer in self.buffers)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: Slots) -> LayerKV:
-        """Write one layer's new keys and values; returns all keys and values of that layer.
+        """Write one layer's new keys and values, shape (heads, tokens, head size); returns all of that layer.
 
-        Args:
-            layer: Its index.
-            keys: Shape (heads, tokens, head size).
-            values: Shape (heads, tokens, head size); the size may differ from that of the keys.
-            slots: Where each token goes.
+        The head size of the values may differ from that of the keys.
         """
         if self._dtype is not None:
             keys, values = keys.to(self._dtype), values.to(self._dtype)

@@ -65,14 +65,10 @@ def kv_limits(
 
     Args:
         network: The model, on its device.
-        max_batch_size: Most requests that a step computes; there are not more blocks than these requests and their
-            probes can fill.
+        max_batch_size: There are not more blocks than so many requests and their probes can fill.
         max_seq_len: Most tokens of a request; None takes the model's context, or the length that fits, if that is less.
-        context_len: The model's context.
-        tokens_per_block: Tokens of a block.
         kv_cache_bytes: The memory; None takes 4 GiB, or 80 % of the free memory of a CUDA device.
         prefix_cache_bytes: The part of this memory that may stay as cache.
-        kv_dtype: The type that keys and values are rounded to; None keeps them as the model computes them.
 
     Raises:
         ConfigError: Not even one block fits, or not even one request of the wanted length.

@@ -44,11 +44,6 @@ class ReadBranch(NamedTuple):
 class LayerLens:
     """A separate model whose layers are read one by one: for calibrations, not for serving.
 
-    Args:
-        model: A folder, a hub name, or `tinylm/NAME`.
-        dtype: As for `HuggingFaceWorker`.
-        device: As for `HuggingFaceWorker`.
-
     Raises:
         ConfigError: The model cannot be loaded, or its final norm is not found.
     """
@@ -74,7 +69,7 @@ class LayerLens:
 
         Args:
             token_ids: A branch, followed by the question.
-            written: The places of its written tokens.
+            written: The positions of its written tokens.
             yes_token: The first token of an affirmative verdict.
             no_token: The first token of a negative verdict.
         """

@@ -40,27 +40,14 @@ def why_not_layer_by_layer(model: PreTrainedModel) -> str | None:
 
 
 class LayerLoop:
-    """Runs a model layer by layer.
-
-    Args:
-        model: A model for which `why_not_layer_by_layer` gives no reason.
-    """
+    """Runs a model for which `why_not_layer_by_layer` gives no reason."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._decoder: Any = model.base_model
         self._unembed: Any = model.get_output_embeddings()
 
     def logits(self, ids: torch.Tensor, step: AttentionMetadata, wanted: torch.Tensor) -> torch.Tensor:
-        """Run through all layers.
-
-        Args:
-            ids: Token ids, flat, shape (tokens,).
-            step: What attention must know about the tokens.
-            wanted: Indices of the tokens whose logits are wanted, int64.
-
-        Returns:
-            Logits after these tokens, shape (wanted, vocabulary).
-        """
+        """Run token ids, shape (tokens,), through all layers; returns the wanted logits, shape (wanted, vocabulary)."""
         decoder = self._decoder
         hidden = decoder.embed_tokens(ids[None])
         rotations = decoder.rotary_emb(hidden, position_ids=step.positions[None])

@@ -42,10 +42,7 @@ class LoadedModel(NamedTuple):
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
-    """Check the worker's arguments, as far as this is possible without loading the model.
-
-    Args:
-        given: Arguments of `HuggingFaceWorker` by name; arguments that are left out are not checked.
+    """Check arguments of `HuggingFaceWorker`, as far as this is possible without loading the model.
 
     Raises:
         ConfigError: An argument is unusable; `key` names it.
@@ -111,13 +108,6 @@ def load_model(
     model: str, dtype: str, device: str, attn_implementation: str | None, trust_remote_code: bool = False
 ) -> LoadedModel:
     """Load a model.
-
-    Args:
-        model: A folder, a hub name, or `tinylm/NAME`.
-        dtype: `"float32"`, `"bfloat16"` or `"float16"`.
-        device: A torch device.
-        attn_implementation: The name in transformers; None takes this package's own attention if the model allows it.
-        trust_remote_code: Whether Python code among the model's files may be run.
 
     Raises:
         MissingDependencyError: torch or transformers is not installed.

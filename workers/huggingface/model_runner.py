@@ -44,11 +44,8 @@ class Work(NamedTuple):
 class ModelRunner:
     """A model and the keys and values of the requests that it runs on.
 
-    Args:
-        model: A causal LM in evaluation mode. If its attention is `ATTENTION`, a pass is one call of the model, or one
-            call of each of its layers, with all tokens in one flat sequence. Otherwise a pass is one call for each
-            span.
-        kv: Where keys and values are kept.
+    If the model's attention is `ATTENTION`, a pass is one call of the model, or one call of each of its layers, with
+    all tokens in one flat sequence. Otherwise a pass is one call for each span.
 
     Raises:
         ConfigError: The model takes no positions of tokens.
@@ -84,8 +81,8 @@ class ModelRunner:
                 that are read after each layer come last, in a pass of their own.
 
         Returns:
-            Logits of the next token of each request that this pass completes, in order: shape (requests,
-            vocabulary), float32.
+            Logits of the next token of each request that this pass completes, in order: shape (requests, vocabulary),
+            float32.
         """
         works[:] = [works[row] for row in _order(works)]
         layered = [
@@ -244,14 +241,8 @@ def _first_of_spans(counts: Integers, num_kv: Integers, first_blocks: Integers) 
 def _shared_with_next(tables: Integers, rows: Integers, positions: Integers, block_len: int) -> Integers | int:
     """For each token except the last, how many earlier positions it has in the same whole blocks as the next token.
 
-    Args:
-        tables: Blocks of each request, shape (requests, blocks).
-        rows: The request of each token, in order, shape (tokens,).
-        positions: The position of each token, shape (tokens,).
-        block_len: Tokens of a block.
-
-    Returns:
-        Shape (tokens - 1,); all 0 if no two requests have a common first block.
+    Takes the blocks of each request, and the request and the position of each token. Returns the shape (tokens - 1,);
+    all 0 if no two requests have a common first block.
     """
     of_one = rows[1:] == rows[:-1]
     if not (tables[1:, 0] == tables[:-1, 0]).any() and not of_one.any():

@@ -17,11 +17,7 @@ _LEAST = 1e-30  # so that a row of zeros can be divided
 
 
 class BFloat16Linear(torch.nn.Module):  # type: ignore[misc]
-    """A linear layer in bfloat16, for float32 on both sides.
-
-    Args:
-        layer: Its weights are copied and rounded to 8 significant bits; inputs are rounded in the same way.
-    """
+    """A linear layer in bfloat16, for float32 on both sides; weights and inputs are rounded to 8 significant bits."""
 
     def __init__(self, layer: torch.nn.Linear) -> None:
         super().__init__()
@@ -70,11 +66,7 @@ _NEEDS = {"bfloat16": ("AVX512_BF16", "_is_avx512_bf16_supported"), "int8": ("AV
 
 
 def narrow_weights(network: Any, weight_dtype: str) -> None:
-    """Put layers with narrower weights in the place of a model's linear layers.
-
-    Args:
-        network: A model in float32 on the CPU; its layers are replaced.
-        weight_dtype: One of `LAYERS`.
+    """Put layers of `weight_dtype` (one of `LAYERS`) in the place of the linear layers of a float32 model on the CPU.
 
     Raises:
         ConfigError: This processor computes the type slowly, the model has no linear layer, or the model is an embedded

@@ -24,16 +24,11 @@ if TYPE_CHECKING:
 class TokenSequence:
     """A sequence of tokens, and the blocks that hold their keys and values.
 
-    Args:
+    Attributes:
         token_ids: The tokens so far.
         salt: Sequences with different salts share no blocks.
-
-    Attributes:
-        salt: As given.
-        token_ids: The tokens so far.
         num_kv: How many of its first tokens have computed KV.
         blocks: The blocks that it holds, in order.
-        num_blocks: The number of these blocks.
         table: The places of these blocks in the buffers.
     """
 
@@ -49,13 +44,11 @@ class TokenSequence:
         self._prefix_keys: list[int] = []
 
     def add(self, block: Block) -> None:
-        """Append a block."""
         self.blocks.append(block)
         self.table.append(block.index)
         self.num_blocks += 1
 
     def clear(self) -> None:
-        """Hold no blocks and have no computed tokens."""
         self.blocks.clear()
         del self.table[:]
         self.num_blocks = self.num_kv = 0
@@ -96,8 +89,7 @@ class PrefixIndex:
         kv: The keys and values.
         pool: Their blocks.
         enabled: False finds nothing and keeps nothing.
-        partial: False finds and keeps only whole blocks. True also copies the first tokens of a block that agree with a
-            sequence's next block.
+        partial: False finds and keeps only whole blocks. True also copies the first tokens of a block.
     """
 
     def __init__(self, kv: KVBlocks, pool: BlockPool, enabled: bool = True, partial: bool = True) -> None:
@@ -219,13 +211,7 @@ class PrefixIndex:
                 sequence.blocks[start // block_len].token_ids += sequence.token_ids[start : start + 1]
 
     def free(self, sequence: TokenSequence, keep: bool, priority: BlockPriority = least_recently_used) -> None:
-        """Take a sequence's blocks, and its promises.
-
-        Args:
-            sequence: A sequence with blocks. If it begins again, tokens that the cache has lost are computed anew.
-            keep: Whether blocks that nobody else holds stay as cache.
-            priority: Of its blocks in the cache.
-        """
+        """Free a sequence's blocks, and take back its promises. `keep`: blocks that nobody else holds stay as cache."""
         for number in reversed(range(len(sequence.blocks))):
             self._pool.free(sequence.blocks[number], keep and self.enabled, priority(number))
         sequence.clear()
@@ -234,7 +220,7 @@ class PrefixIndex:
                 self._take_back(key, sequence)
 
     def discard(self, sequence: TokenSequence) -> None:
-        """Take a sequence's blocks and clear those that nobody else holds: their content is wrong."""
+        """Free a sequence's blocks and clear those that nobody else holds: their content is wrong."""
         blocks = list(sequence.blocks)
         for block in blocks:
             block.stays = False

@@ -39,14 +39,7 @@ _REFUSED = (
 
 
 class RequestBuilder:
-    """Makes requests from tasks, or says what is wrong with them.
-
-    Args:
-        reader: Reads their prompts.
-        defaults: How the model is sampled if a task sets no temperature.
-        seed: Seeds tasks without a seed of their own; None draws fresh entropy.
-        watch: Sees the temperature of each generation task.
-    """
+    """Makes requests from tasks, or says what is wrong with them; `seed` is for tasks without one of their own."""
 
     def __init__(self, reader: TaskReader, defaults: SamplingDefaults, seed: int | None, watch: GreedyWatch) -> None:
         self._reader = reader
@@ -104,10 +97,6 @@ class RequestBuilder:
     def verify(self, task: VerifyTask, notify: list[Callable[[EngineRequest], None]]) -> list[EngineRequest]:
         """The requests of a verify task, one for each branch.
 
-        Args:
-            task: The task.
-            notify: What each branch's request calls.
-
         Raises:
             InvalidTaskError: A field is unusable.
         """
@@ -128,15 +117,7 @@ class RequestBuilder:
         wants: Wants = Wants(),  # noqa: B008
         kv: Kv = Kv(),  # noqa: B008
     ) -> list[EngineRequest]:
-        """Requests that read prompts of a branch task before its branches are written.
-
-        Args:
-            task: The task.
-            prompts: The prompts to read.
-            notify: The function that each request calls.
-            ends: Where their texts end.
-            wants: What the requests report.
-            kv: How their KV is used and kept; the salt is that of the task.
+        """Requests that read prompts of a branch task before its branches are written. `kv` gets the task's salt.
 
         Raises:
             InvalidTaskError: A prompt is empty or too long, or has ids that are not the model's.

@@ -26,19 +26,10 @@ _KEPT_SHARE = 8  # one block in so many is reserved for urgent requests
 class RequestScheduler:
     """Requests that wait for blocks, requests that hold blocks, and requests that were preempted.
 
-    Args:
-        pool: The blocks.
-        index: The prefixes that the blocks hold.
-        max_batch_size: Most requests that a step computes.
-        prefill_chunk: Most prompt tokens that a step computes.
-
     Attributes:
         running: The requests that hold blocks, and what each computes in a step once it has read all its tokens.
         reading: Requests that have not read all their tokens, the oldest first.
-        num_reused: Prompt tokens taken from cached KV.
-        num_reread: Prompt tokens computed anew because their KV had left the cache.
-        num_preempted: How often a request was preempted to make room.
-        longest_wait_s: Longest time for which a request got no place although a caller waited for it.
+        longest_wait_s: Longest time for which a request had no room in a step although a caller waited for it.
     """
 
     def __init__(self, pool: BlockPool, index: PrefixIndex, max_batch_size: int, prefill_chunk: int) -> None:
@@ -66,16 +57,13 @@ class RequestScheduler:
 
     @property
     def num_paused(self) -> int:
-        """Paused requests."""
         return len(self._parked) + sum(request.paused for request in list(self.running))
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
         return not self.num_waiting and all(request.paused for request in chain(self.running, self._parked))
 
     def add(self, request: EngineRequest) -> None:
-        """Add a request at the end of the queue."""
         request.number = self._num_come
         self._num_come += 1
         (self._urgent if request.urgent else self._chains).add(request, request.priority)
@@ -98,12 +86,7 @@ class RequestScheduler:
         self._parked, self.reading = {}, {}
 
     def leave(self, request: EngineRequest, keep: bool) -> None:
-        """Remove a running request, and free its blocks.
-
-        Args:
-            request: A running request.
-            keep: Whether its computed KV stays as cache.
-        """
+        """Remove a running request, and free its blocks. `keep`: whether its computed KV stays as cache."""
         del self.running[request]
         self.reading.pop(request, None)
         self._index.free(request.sequence, keep, request.kv.priority)
@@ -156,7 +139,6 @@ class RequestScheduler:
         return works
 
     def has_read(self, request: EngineRequest) -> None:
-        """Note that a request has read all its tokens."""
         del self.reading[request]
 
     def _rank(self, request: EngineRequest) -> int:
@@ -244,11 +226,7 @@ class RequestScheduler:
         return sum(not (request.urgent or request.paused) for request in self.running) < self.max_batch_size
 
     def _make_room(self, only_paused: bool) -> bool:
-        """Preempt a request that no caller waits for; returns whether there was one.
-
-        Args:
-            only_paused: Whether only a paused request may be preempted.
-        """
+        """Preempt a request (or only a paused one) that no caller waits for; returns whether there was one."""
         spare = [
             request
             for request in self.running

@@ -83,8 +83,7 @@ def sample(
         params: How each row samples.
         positions: For each row, the index of the drawn token in its sequence.
         num_logprobs: Largest number of alternatives that any row wants; 0 computes no log-probabilities.
-        forbidden: If given, the tokens that cannot be drawn: bool, in the shape of the logits. It does not change
-            log-probabilities.
+        forbidden: Tokens that cannot be drawn: bool, in the shape of the logits. It does not change log-probabilities.
     """
     import torch
 
@@ -147,10 +146,7 @@ def _keep_likeliest(logits: torch.Tensor, params: list[SamplingParams]) -> torch
 def _num_kept(ordered: torch.Tensor, rows: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
     """How many of the likeliest tokens top-k and top-p keep: at least one, and all if they are too few to decide.
 
-    Args:
-        ordered: The largest logits of each row in falling order, shape (rows, any).
-        rows: All its logits, in any order.
-        params: How each row samples.
+    `ordered` has the largest logits of each row in falling order, shape (rows, any); `rows` has all of them.
     """
     import torch
 

@@ -40,19 +40,14 @@ class Reads(Protocol):
         """Read the suffix behind it."""
 
     async def free(self) -> None:
-        """Let go of the prefix's KV."""
+        """Free the prefix's KV."""
 
 
 class SharingProbe:
     """The number of branches from which sharing pays, timed once for each 64 tokens of prefix length.
 
     The first branches on a prefix of a new length wait for the timings; branches that come meanwhile share the prefix.
-
-    Args:
-        clock: Gives the time in seconds.
-
-    Attributes:
-        seconds: Seconds that all timings took.
+    `seconds` sums up all timings.
 
     Reference:
         RKSC, the probe and the break-even B* of table 9.
@@ -67,7 +62,6 @@ class SharingProbe:
 
     @property
     def num_buckets(self) -> int:
-        """Number of prefix lengths that were timed or are being timed."""
         return len(self._break_even)
 
     async def pays(self, num_branches: int, prefix_len: int, reads: Reads) -> bool:
@@ -116,14 +110,7 @@ class _Sent(NamedTuple):
 
 
 class EngineReads:
-    """The prefix of a branch task and the longest of its suffixes, read by the generation engine.
-
-    Args:
-        task: The task.
-        engine: Serves the requests.
-        builder: Makes them.
-        tokens_per_block: Of the engine.
-    """
+    """The prefix of a branch task and the longest of its suffixes, read by the generation engine."""
 
     def __init__(
         self, task: BranchTask, engine: GenerationEngine, builder: RequestBuilder, tokens_per_block: int
@@ -137,29 +124,24 @@ class EngineReads:
 
     @property
     def counts(self) -> TokenCounts:
-        """What all of it has cost."""
         return TokenCounts(*map(sum, zip(TokenCounts(), *(sent.request.counts for sent in self._sent), strict=True)))
 
     @property
     def fits(self) -> bool:
-        """Whether there are so many free blocks."""
         return self._engine.metrics.num_free_blocks >= self._num_blocks
 
     async def whole(self) -> None:
-        """Read both."""
         await self._read(self._whole, kv=Kv(keep=False, reuses=False))
 
     async def prefix(self) -> None:
-        """Read the prefix; the request pauses after it and so keeps its blocks."""
+        """The request pauses after the prefix and so keeps its blocks."""
         ends, kv = Ends(2, ignore_end=True), Kv(keep=False, reuses=False)
         await self._read(self._task.prefix_tokens, 1, ends, kv)
 
     async def suffix(self) -> None:
-        """Read prefix and suffix while the KV of the prefix is cached."""
         await self._read(self._whole)
 
     async def free(self) -> None:
-        """End what has not ended."""
         for request, waiter in self._sent:
             if not request.ended:
                 self._engine.cancel(request)

@@ -206,7 +206,7 @@ class HuggingFaceWorker(ChatWorker):
 
     @staticmethod
     def check_arguments(**given: Any) -> None:
-        """Refuse wrong arguments of the constructor without loading the model, as a dry run of a stack does.
+        """Refuse wrong arguments without loading the model, as a dry run of a stack does.
 
         Raises:
             ConfigError: An argument is unusable; `key` names it.
@@ -236,7 +236,6 @@ class HuggingFaceWorker(ChatWorker):
         self._engine.cancel(request)
 
     def chat_tokenizer(self) -> Any:
-        """The model's own."""
         return load_tokenizer(self.model, self.trust_remote_code)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:

@@ -1,4 +1,4 @@
-"""Restores the token ids that llama-server leaves out: those of tokens that end inside a character."""
+"""Answers as token ids: restores ids that llama-server leaves out, and finds stop strings where a server cannot."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ class LostIds:
     Args:
         encode: Token ids of a text, without special tokens.
         decode: Text of token ids.
-        needs_logprobs: Whether each token's log-probability is asked for, too: lost log-probabilities cannot be
-            restored.
+        needs_logprobs: Whether each token's log-probability is asked for, too: they cannot be restored.
     """
 
     def __init__(
@@ -83,12 +82,8 @@ class LostIds:
     def ended(self, piece: Piece, num_decoded: int) -> Piece:
         """The last piece. If ids at its end were lost inside a character, their text is removed.
 
-        Args:
-            piece: The last piece.
-            num_decoded: Tokens by the server's own count.
-
         Raises:
-            UnreadableAnswerError: There are more or fewer ids than tokens.
+            UnreadableAnswerError: There are more or fewer ids than `num_decoded`, the server's own count.
         """
         num_lost = num_decoded - self._num_tokens
         if num_lost < 0 or (num_lost > _MAX_TAIL and not self._has_dropped):
@@ -108,10 +103,6 @@ class IdStops:
 
     Each token is decoded together with the few tokens before it that its text may depend on. So the cost is linear in
     the number of tokens.
-
-    Args:
-        strings: The strings that end the answer.
-        decode: The text of token ids.
     """
 
     def __init__(self, strings: StopStrings, decode: Callable[[list[int]], str]) -> None:
@@ -121,12 +112,7 @@ class IdStops:
         self._context = self._read = 0  # ids before `_read` were matched; those from `_context` on decode the next ones
 
     def feed(self, ids: list[int], num_new: int) -> int | None:
-        """The number of ids up to the end of the first complete stop string; None while no string is complete.
-
-        Args:
-            ids: All ids so far.
-            num_new: The number of ids at the end that are new since the last call.
-        """
+        """The number of ids up to the end of the first whole stop string, or None; the last `num_new` ids are new."""
         for end in range(len(ids) - num_new + 1, len(ids) + 1):
             known, text = self._decode(ids[self._context : self._read]), self._decode(ids[self._context : end])
             is_whole = len(text) > len(known) and not text.endswith(_UNFINISHED)

@@ -24,11 +24,11 @@ _REFUSALS = range(400, 500)  # the request or the key is wrong; only 408, 409 an
 
 
 class Failures(NamedTuple):
-    """Names what goes wrong with one server.
+    """Names what goes wrong with one server: no message may hold the key.
 
     Attributes:
         base_url: The server.
-        key: The key; no message may hold it.
+        key: The key.
         key_name: The environment variable that the key came from.
         num_attempts: Most attempts for one request.
         timeout_seconds: Seconds of silence after which an attempt fails.
@@ -95,14 +95,9 @@ class Failures(NamedTuple):
 
 
 class Circuit:
-    """Opens after some failures in a row, and after a pause lets one request through.
+    """Opens after `threshold` failures in a row, and after a pause lets one request through.
 
-    If that request succeeds, the circuit closes. If it fails, the next pause begins.
-
-    Args:
-        threshold: Failures in a row that open it.
-        pause_seconds: How long it stays open until a request is let through.
-        clock: Seconds from any origin, monotonic.
+    If that request succeeds, the circuit closes. If it fails, the next pause begins. `clock` gives monotonic seconds.
     """
 
     def __init__(self, threshold: int, pause_seconds: float, clock: Callable[[], float]) -> None:
@@ -115,7 +110,6 @@ class Circuit:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests are refused (except one request after each pause)."""
         return self._num_failures >= self._threshold
 
     def check(self) -> None:
@@ -139,7 +133,6 @@ class Circuit:
         self._num_failures = 0
 
     def failed(self, reason: str) -> None:
-        """A request failed through the server's fault."""
         self._num_failures += 1
         self._reason = reason
         self._next_try = self._clock() + self._pause
@@ -157,12 +150,7 @@ _UNSENT = (
 
 @dataclass(slots=True)  # Python 3.10 has no generic NamedTuple
 class Reply(Generic[R]):
-    """A server's answer, or a piece of it.
-
-    Attributes:
-        value: What was read from it.
-        num_retries: How often the request was repeated before this answer.
-    """
+    """A server's answer, or a piece of it. `num_retries`: how often the request was repeated before."""
 
     value: R
     num_retries: int
@@ -170,13 +158,10 @@ class Reply(Generic[R]):
 
 @dataclass(slots=True)
 class _Outcome(Generic[R]):
-    """A value or an error."""
-
     value: R | None
     error: Exception | None
 
     def get(self) -> R:
-        """The value, or the error raised."""
         if self.error is not None:
             raise self.error
         return cast("R", self.value)
@@ -197,8 +182,7 @@ class Connection:
         deadline_seconds: Most seconds that a request may take, all attempts together.
         max_concurrency: Requests at once; more wait here.
         circuit: It is told how requests end, and refuses requests while it is open.
-        headers: Returns further headers of a request; it is called in the context of that request. None adds no
-            headers.
+        headers: Returns further headers of a request; it is called in the context of that request.
     """
 
     def __init__(
@@ -256,11 +240,7 @@ class Connection:
         return outcome.get()
 
     def run_blocking(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """As `run`, for callers without a loop.
-
-        Raises:
-            EngineError: The worker has been shut down.
-        """
+        """As `run`, for callers without a loop."""
         outcome: _Outcome[T] = self._submit(work, *args).result()
         return outcome.get()
 
@@ -276,7 +256,7 @@ class Connection:
             return asyncio.run_coroutine_threadsafe(self._outcome(work, *args), self._loop)
 
     async def _outcome(self, work: Callable[..., Awaitable[T]], *args: Any) -> _Outcome[T]:
-        """The result of the work, or its error; an error that nobody waits for is not logged."""
+        """An error that nobody waits for is not logged."""
         try:
             return _Outcome(await work(*args), None)
         except asyncio.CancelledError:
@@ -311,9 +291,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Reply[Any]]]:
-        """Send a request and give the pieces of its answer.
-
-        Leaving the context closes the connection, so that the server stops.
+        """Send a request and give the pieces of its answer. Leaving the context closes the connection.
 
         Raises:
             EngineError: The server failed, or cannot be reached.
@@ -335,32 +313,19 @@ class Connection:
             raise self._failures.broken_off(error) from None
 
     async def models(self) -> list[Any]:
-        """The entries of `/models`.
-
-        Raises:
-            EngineError: The server failed, or cannot be reached.
-        """
+        """The entries of `/models`."""
         async with self._request():
             page = await asyncio.wait_for(self._client.models.list(), self._deadline)
             return list(page.data or ())
 
     async def post(self, path: str, body: Mapping[str, Any]) -> None:
-        """Send a body once to a path under the server's root; only its success is read, not its answer.
-
-        Raises:
-            EngineError: The server failed, or cannot be reached.
-            InvalidTaskError: It refuses the request.
-        """
+        """Send a body once to a path under the server's root; only its success is read, not its answer."""
         async with self._request():
             work = self._client.post(self._at_root(path), cast_to=str, body=body, options={"max_retries": 0})
             await asyncio.wait_for(work, self._deadline)
 
     async def status_of(self, path: str) -> int:
-        """The status with which the server answers a GET of a path of its root.
-
-        Raises:
-            EngineError: The server cannot be reached.
-        """
+        """The status with which the server answers a GET of a path of its root."""
         from openai import APIStatusError
 
         try:

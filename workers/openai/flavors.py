@@ -298,12 +298,7 @@ class ModelEntry(NamedTuple):
 
 
 def described(models: list[Any], model: str, url: str) -> ModelEntry:
-    """Read `/v1/models`.
-
-    Args:
-        models: The entries of `/v1/models`.
-        model: The name of the model to look for.
-        url: The server's address, for the error.
+    """Read `/v1/models`: what it says of one model.
 
     Raises:
         ConfigError: The server does not list the model.

@@ -67,11 +67,7 @@ def _agent_hints(task: Task, priority: float | None, max_tokens: int | None) -> 
 
 
 def session_headers(process: str) -> dict[str, str]:
-    """Headers that tell Dynamo which requests belong together: those that serve one request of this package.
-
-    Args:
-        process: Tells the requests of this process from those of others.
-    """
+    """Headers that tell Dynamo which requests serve one request of this package, of this process and no other."""
     program = current_program()
     return {} if program is None else {"X-Dynamo-Session-ID": f"{process}-{program.identity.number}"}
 

@@ -25,15 +25,7 @@ _MOST_SEQUENCES = 256  # kept for a request; the server evicts the KV of older o
 
 
 class KVControl:
-    """Tells one server which KV is of no more use.
-
-    Args:
-        connection: To the server.
-        model: The server's name for the model.
-
-    Attributes:
-        paths: The paths that the server has.
-    """
+    """Tells one server which KV is of no more use. `paths`: those that the server has."""
 
     def __init__(self, connection: Connection, model: str) -> None:
         self.paths: frozenset[str] = frozenset()
@@ -41,21 +33,12 @@ class KVControl:
         self._model = model
 
     async def find(self) -> None:
-        """Find out what the server has, without changing anything.
-
-        Raises:
-            EngineError: It cannot be reached.
-        """
+        """Find out what the server has, without changing anything."""
         found = [path for path in (OF_TOKENS, OF_MESSAGES, OLDER) if await self._status(path) == _IS_THERE]
         self.paths = frozenset(found)
 
     async def drop(self, task: DropKVCacheTask) -> None:
-        """Have the server drop the KV of a chat, except that of the messages to retain.
-
-        Raises:
-            EngineError: The server failed.
-            InvalidTaskError: It refuses the request.
-        """
+        """Have the server drop the KV of a chat, except that of the messages to retain."""
         body = {
             "model": self._model,
             "messages": list(task.chat_task.messages_to_dict_content()),
@@ -68,7 +51,6 @@ class KVControl:
 
     @property
     def drops_messages(self) -> bool:
-        """Whether `drop` is understood."""
         return bool(self.paths & {OF_MESSAGES, OLDER})
 
     async def truncate(self, sequences: Sequence[Sequence[int]], num_kept: int) -> None:
@@ -95,7 +77,7 @@ class _EndedSequence(NamedTuple):
 
 
 class Chains:
-    """The token sequences of each request that runs, so that their KV can be given back when it has ended."""
+    """The token sequences of each request that runs, so that the server can free their KV when it has ended."""
 
     def __init__(self) -> None:
         self._of_request: dict[str, list[_EndedSequence]] = {}

@@ -80,7 +80,6 @@ class RequestBodies:
 
     @property
     def gives_ids(self) -> bool:
-        """Whether answers come with token ids."""
         return self.flavor.ids.ask is not None and (self.flavor.ids.on_chat or not self._chat)
 
     @property
@@ -98,7 +97,6 @@ class RequestBodies:
         return frozenset(name for name, field in fields.items() if field is None or self._chat)
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text."""
         return list(self.reader.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: list[int]) -> str:
@@ -138,14 +136,13 @@ class RequestBodies:
 
     @staticmethod
     def shorten(body: dict[str, Any], max_tokens: int) -> None:
-        """Lower the number of tokens of a generation."""
         body["max_tokens"] = max_tokens
         told = body.get("nvext", {}).get("agent_hints", {})
         if "osl" in told:
             told["osl"] = max_tokens
 
     def lost_ids(self, task: GenerationTask) -> LostIds | None:
-        """The object that restores lost token ids, if the server loses some. Chats need none: they continue as text."""
+        """What restores lost token ids, if the server loses some. Chats need none: they continue as text."""
         if self._chat or not self.flavor.ids.loses:
             return None
         encode = functools.partial(self.encode, add_special_tokens=False)
@@ -170,11 +167,7 @@ class RequestBodies:
         }
 
     def logits(self, task: RewardTask) -> dict[str, Any]:
-        """The body of a request for a reward model's scores of each token.
-
-        Raises:
-            InvalidTaskError: There is no prompt.
-        """
+        """The body of a request for a reward model's scores of each token."""
         prompt = task.input_str if task.input_tokens is None else self.reader.checked(task.input_tokens, "input_tokens")
         if not prompt:
             raise InvalidTaskError(

@@ -100,7 +100,7 @@ def prompt_scores(reply: Any, num_tokens: int, num_hidden: int = 0, from_text: b
     Args:
         reply: A completion that was asked to echo its prompt.
         num_tokens: Tokens of the prompt.
-        num_hidden: Tokens at its beginning that the server added and does not report; then the next token has no score.
+        num_hidden: Tokens at its beginning that the server added and does not report; then the next has no score.
         from_text: Whether the prompt was sent as text; the server must then have read exactly `num_tokens` tokens.
 
     Raises:
@@ -145,10 +145,7 @@ def _reported_ids(reported: Any) -> list[int] | None:
 
 
 def _id_of(entry: Any) -> int | None:
-    """The id of an entry in the shape of chat completions.
-
-    llama-server gives the id beside the token's text, vLLM instead of the text.
-    """
+    """The id of an entry as chats have it: llama-server gives it beside the token's text, vLLM instead of the text."""
     number = _of(entry, "id")
     return _named_id(str(_of(entry, "token"))) if number is None else int(number)
 

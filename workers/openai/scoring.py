@@ -18,12 +18,9 @@ from scaffolding_ext.workers.shared.lowered_requests import run_pieces
 
 
 class Scores(NamedTuple):
-    """What a server says of a prompt.
+    """What a server says of a prompt: log-probabilities in nats, and the cost.
 
-    Attributes:
-        values: Log-probability of each token that was asked for, in nats.
-        counts: The cost. No decoded token is counted: the token that the server draws in addition takes no pass of the
-            model.
+    No decoded token is counted: the token that the server draws in addition takes no pass of the model.
     """
 
     values: list[float]
@@ -33,14 +30,7 @@ class Scores(NamedTuple):
 async def scores_of(
     connection: Connection, bodies: RequestBodies, prompt: list[int], start: int, task: ScoreTask | None = None
 ) -> Reply[Scores]:
-    """Score the tokens of a prompt from one on.
-
-    Args:
-        connection: To the server.
-        bodies: Makes the request.
-        prompt: Its token ids.
-        start: Index of the first token that is scored.
-        task: The task that asks for the scores; None where there is none.
+    """Score the tokens of a prompt from index `start` on; `task` adds its hints.
 
     Raises:
         EngineError: The server failed, or told too little.
@@ -63,12 +53,7 @@ async def scores_of(
 
 
 async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask) -> None:
-    """Ask for P(yes) of each branch; it is exact where the release reports the log-probabilities of given tokens.
-
-    Raises:
-        EngineError: The server failed, or told too little.
-        InvalidTaskError: The task cannot be served.
-    """
+    """Ask for P(yes) of each branch; it is exact where the release reports the log-probabilities of given tokens."""
     if task.layer_exit is not None:
         raise InvalidTaskError(f"layer_exit is {task.layer_exit}; a server reads only its last layer: leave it None")
     bodies.reader.verified(task)
@@ -85,9 +70,7 @@ async def verify(connection: Connection, bodies: RequestBodies, task: VerifyTask
 
 
 async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask) -> None:
-    """Write a reward model's score of a text into the task's outputs.
-
-    If the model has two classes, the score is the probability of the second class.
+    """Write a reward model's score of a text into the task's outputs; of two classes, the second's probability.
 
     Raises:
         EngineError: The server failed, or its model does not score.
@@ -110,11 +93,7 @@ async def reward(connection: Connection, bodies: RequestBodies, task: RewardTask
 
 
 def last_logits(reply: Any) -> list[float]:
-    """The logits of a prompt's last token, or those of the whole prompt if the model gives only these.
-
-    Raises:
-        EngineError: The server gave none.
-    """
+    """The logits of a prompt's last token, or those of the whole prompt if the model gives only these."""
     logits = getattr(reply.choices[0], "context_logits", None)
     if not logits:
         raise EngineError(

@@ -24,25 +24,14 @@ _TOLERANCE = 0.1  # nats: half-precision decoding and prefilling differ by less,
 
 
 class Proven(NamedTuple):
-    """What a release of a kind of server gives.
-
-    Attributes:
-        flavor: Its kind, without what this release lacks.
-        refused: What this release lacks, and why.
-    """
+    """What a release gives: its kind's flavour without what this release `refused`, and why."""
 
     flavor: Flavor
     refused: Mapping[str, str]
 
 
 async def proven(connection: Connection, flavor: Flavor, model: str) -> Proven:
-    """Ask for one token with its id and its log-probability, which not all releases give.
-
-    Args:
-        connection: To the server.
-        flavor: Its kind.
-        model: The server's name for the model.
-    """
+    """Ask for one token with its id and its log-probability, which not all releases give."""
     if flavor.ids.ask is None or flavor.ids.loses:  # the first token may be one whose id is lost
         return Proven(flavor, {})
     refused = {}
@@ -75,14 +64,7 @@ async def _piece(connection: Connection, flavor: Flavor, body: Mapping[str, Any]
 def refusals(connection: Connection, bodies: RequestBodies, chat: bool, tested: bool) -> dict[str, str]:
     """What a stack may need and this server cannot do, and why.
 
-    Args:
-        connection: To the server.
-        bodies: Makes the requests.
-        chat: Whether they go to the chat endpoint.
-        tested: Whether the server itself is tested; if not, the table of its flavour is believed.
-
-    Raises:
-        EngineError: The server failed.
+    Where the server is not `tested`, the table of its flavour is believed.
     """
     flavor = bodies.flavor
     refused = {

@@ -1,4 +1,4 @@
-"""Reads a server's stream in the background, so that its connection never waits for the reader of its text."""
+"""A server's answers: read whole, or as a stream in the background, so that its connection never waits for a reader."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ class Answer(NamedTuple):
     """What a server has answered so far, or in the end.
 
     Attributes:
-        text: All of the text.
-        token_ids: All token ids, or None where the server gives none.
         logprobs: What is reported with each token.
         finish_reason: `"stop"`, `"length"`, `"cancelled"` or `PAUSED`; None while it goes on.
         counts: Its cost; the prompt's part is missing until the server reports it.
@@ -39,11 +37,7 @@ class Answer(NamedTuple):
 
 
 def read_answer(reply: Any, flavor: Flavor, expects_ids: bool, lost_ids: LostIds | None = None) -> Answer:
-    """A whole answer at once.
-
-    Raises:
-        EngineError: The answer is unusable.
-    """
+    """A whole answer at once."""
     piece = read_piece(reply.choices[0], flavor)
     piece = piece if lost_ids is None else lost_ids.restored(piece)
     _check_ids(piece, expects_ids)
@@ -112,7 +106,6 @@ class StreamReader:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
         return self._ended or self._task is None
 
     async def wait(self, num_tokens: int) -> Answer:
@@ -213,13 +206,7 @@ def _check_ids(piece: Piece, expects_ids: bool) -> None:
 
 
 def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: float) -> None:
-    """Write an answer into its task.
-
-    Args:
-        task: Gets text, ids, log-probabilities, counts and times.
-        answer: What the server has said.
-        bodies: The maker of the request.
-        seconds: Seconds since the request was sent.
+    """Write an answer into its task, `seconds` after the request was sent.
 
     Raises:
         EngineError: Log-probabilities were asked for, and some tokens have none.
@@ -246,17 +233,9 @@ def fill(task: GenerationTask, answer: Answer, bodies: RequestBodies, seconds: f
 
 
 class TaskStream:
-    """One task's stream.
+    """One task's stream. The task holds the stream, so the stream does not hold the task: methods get the task.
 
-    The task holds the stream, so the stream does not hold the task: each method is given the task.
-
-    Args:
-        connection: To the server.
-        path: `"completions"` or `"chat"`.
-        bodies: Makes the request.
-        task: The task; its output is reset.
-        end_at: Number of tokens at which the stream always ends, with `PAUSED` as its reason. None: it ends at its
-            budget.
+    `end_at` is the number of tokens at which the stream always ends, with `PAUSED` as its reason.
     """
 
     def __init__(
@@ -286,10 +265,7 @@ class TaskStream:
             self._reader.may_run_to = num_tokens
 
     async def advance(self, task: GenerationTask, num_tokens: int) -> bool:
-        """Wait until the task has that many tokens, or the end.
-
-        Returns:
-            Whether it has ended.
+        """Wait until the task has that many tokens, or the end; returns whether it has ended.
 
         Raises:
             WorkerError: The stream broke off.
@@ -307,11 +283,7 @@ class TaskStream:
         return answer.finish_reason is not None
 
     async def cancel(self, task: GenerationTask) -> bool:
-        """End it; the task gets what has come.
-
-        Returns:
-            Whether it has ended; a stream that had not begun has not ended.
-        """
+        """End it; the task gets what has come. Returns whether it has ended, as a stream that had not begun has not."""
         answer = await self._connection.run(self._reader.cancel)
         fill(task, answer, self._bodies, time.monotonic() - self._started_at)
         return answer.finish_reason is not None

@@ -57,9 +57,7 @@ ENDPOINTS = ("completions", "chat")
 
 
 def api_key(variable: str) -> str:
-    """The key that an environment variable holds.
-
-    If the usual variable is not set, this is a placeholder, for servers that need no key.
+    """The key that an environment variable holds; a placeholder if the usual variable is not set.
 
     Raises:
         ConfigError: The user named another variable, and it is not set.
@@ -79,14 +77,7 @@ def check_arguments(
     counts: Mapping[str, int],
     seconds: Mapping[str, float],
 ) -> None:
-    """Check the worker's arguments.
-
-    Args:
-        base_url: The server's address.
-        endpoint: One of `ENDPOINTS`.
-        whole: Arguments of at least 1, or None.
-        counts: Arguments of at least 0.
-        seconds: Arguments above 0.
+    """Check the worker's arguments: `whole` are at least 1 or None, `counts` at least 0, `seconds` above 0.
 
     Raises:
         ConfigError: An argument is unusable; `key` names it.
@@ -308,7 +299,6 @@ class OpenAIWorker(ChatWorker):
             _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
 
     def chat_tokenizer(self) -> Any:
-        """The model's tokenizer; None for a chat server, which puts messages into its template itself."""
         return None if self._path == "chat" else load_tokenizer(self._bodies.tokenizer_name)
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:

@@ -22,12 +22,7 @@ async def run_pieces(
 ) -> None:
     """Run the pieces of a task at once. If one fails, the others are aborted. The task's cost is the sum of theirs.
 
-    Args:
-        task: What was lowered; its hints for the engine are those of the pieces, too.
-        pieces: What it was lowered to.
-        runs: What serves each of them; nothing of it has begun.
-        decodes: False where each piece's only token comes with its prompt, without a step of its own.
-        before: The task's cost before; None where there is none.
+    `decodes` is false where each piece's only token comes with its prompt. `before` is what the task has cost before.
     """
     for piece in pieces:
         piece.custom_input_params = {**(task.custom_input_params or {}), **(piece.custom_input_params or {})}
@@ -47,12 +42,6 @@ async def run_pieces(
 
 def check_verdicts(task: VerifyTask, pieces: Sequence[GenerationTask], vocab_size: int, version: str) -> None:
     """Refuse verdicts where fewer log-probabilities came than were asked for, unless both words are among them.
-
-    Args:
-        task: What was lowered.
-        pieces: Its pieces, with what the engine reported.
-        vocab_size: Tokens that the model has.
-        version: The installed release, for the error.
 
     Raises:
         EngineError: The words' probabilities cannot be told from them.

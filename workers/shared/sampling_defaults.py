@@ -24,13 +24,7 @@ class GreedyThinkingWarning(UserWarning):
 
 
 class Selection(NamedTuple):
-    """How the next token is chosen.
-
-    Attributes:
-        temperature: 0 is greedy.
-        top_p: The smallest set of likeliest tokens whose probability reaches p is kept; 1 keeps all.
-        top_k: The k likeliest tokens are kept; 0 keeps all.
-    """
+    """How the next token is chosen: temperature 0 is greedy, top-p 1 and top-k 0 are off."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -49,10 +43,7 @@ class SamplingDefaults(NamedTuple):
 
     @classmethod
     def of_model(cls, folder: str) -> SamplingDefaults:
-        """Read them.
-
-        Args:
-            folder: The model's folder, or the name of a hub model whose files are in the local cache.
+        """Read them from a model's folder, or from the local cache of the hub.
 
         Raises:
             ConfigError: The file is no JSON, or a number in it is none.
@@ -79,11 +70,8 @@ class SamplingDefaults(NamedTuple):
     def selection(self, task: GenerationTask) -> Selection:
         """How a task's tokens are chosen.
 
-        A task with a temperature says all: top-p or top-k that it leaves out are off. In a task without one, its
-        own top-p and top-k hold, and the model's values fill the rest. Where nobody says anything, decoding is greedy.
-
-        Raises:
-            InvalidTaskError: A field of the task is no number, or outside its range.
+        A task with a temperature says all. In a task without one, its own top-p and top-k hold, and the model's values
+        fill the rest. Where nobody says anything, decoding is greedy.
         """
         given = Selection(
             number("temperature", task.temperature, 0.0, least=0),
@@ -105,16 +93,12 @@ class GreedyWatch:
     """Warns once where a reasoning model decodes a chain greedily.
 
     The embedded models are left out: their greedy chains end, and are right as often as sampled ones.
-
-    Args:
-        model: A folder, a hub name or `tinylm/NAME`; None where nobody knows it.
     """
 
     def __init__(self, model: str | None) -> None:
         self._model = model
 
     def see(self, task: GenerationTask, temperature: float | None) -> None:
-        """Look at a task and at the temperature that it is decoded at."""
         if self._model is None or temperature != 0 or purpose_of(task).written is not Purpose.CHAIN:
             return
         model, self._model = self._model, None

@@ -51,7 +51,6 @@ class OpenStreams(dict[str, set[T]]):
             await close(stream)
 
     def discard(self, stream: T) -> None:
-        """Forget a stream, if it is known."""
         for scope_id, streams in list(self.items()):
             streams.discard(stream)
             if not streams:
@@ -77,11 +76,9 @@ def furthest(task: StreamGenerationTask) -> int:
 
 
 def fixed_end(task: StreamGenerationTask, seams: Seams | None) -> int | None:
-    """The number of tokens at which a stream is ended at any load; None where time decides, or nothing ends it.
+    """The number of tokens at which a stream ends at any load; None where time decides, or nothing ends it.
 
-    Args:
-        task: A stream that begins.
-        seams: What its worker was told; None takes `"fixed"` for a sampled stream with a seed, which is to repeat.
+    `seams` None takes `"fixed"` for a sampled stream with a seed, which is to repeat.
     """
     repeats = task.seed is not None and task.temperature != 0
     if task.streaming_output_flag or seams in ("late", "none") or not (seams or repeats):

@@ -19,26 +19,14 @@ _UNLIMITED = 1 << 60
 
 
 class Scored(NamedTuple):
-    """The token ids of a score task.
-
-    Attributes:
-        token_ids: Prompt and continuation.
-        start: Index of the first token that is scored.
-    """
+    """The token ids of a score task (prompt and continuation), and the index of the first token that is scored."""
 
     token_ids: list[int]
     start: int
 
 
 class TaskReader:
-    """Reads prompts as token ids that a model can take.
-
-    Args:
-        tokenizer: The tokenizer's Rust backend.
-        vocab_size: Token ids are below it.
-        max_seq_len: Prompt and generated tokens of one request at most; None is no limit.
-        limited_by: What sets that limit, as a part of messages.
-    """
+    """Reads prompts as token ids that a model can take; `limited_by` says in messages what sets `max_seq_len`."""
 
     def __init__(self, tokenizer: Any, vocab_size: int, max_seq_len: int | None, limited_by: str = "") -> None:
         self.tokenizer = tokenizer
@@ -52,11 +40,7 @@ class TaskReader:
         return hashlib.blake2b(self.tokenizer.to_str().encode(), digest_size=16).hexdigest()
 
     def prompt(self, task: GenerationTask) -> list[int]:
-        """Token ids of a generation task's prompt; `input_tokens` take precedence over `input_str`.
-
-        Raises:
-            InvalidTaskError: There is none, or it has ids that are not the model's.
-        """
+        """Token ids of a generation task's prompt; `input_tokens` take precedence over `input_str`."""
         return self.ids(task.input_tokens, task.input_str, "input")
 
     def ids(self, token_ids: list[int] | None, text: str | None, name: str) -> list[int]:
@@ -74,10 +58,10 @@ class TaskReader:
         return self.checked(token_ids, f"{name}_tokens")
 
     def checked(self, token_ids: list[int], name: str) -> list[int]:
-        """The token ids as plain integers, all of them in the vocabulary.
+        """The token ids as plain integers.
 
         Raises:
-            InvalidTaskError: They are not.
+            InvalidTaskError: One is no integer, or outside the vocabulary.
         """
         try:
             ids = list(map(operator.index, token_ids))
@@ -134,11 +118,7 @@ class TaskReader:
         return branches
 
     def check_len(self, num_tokens: int, what: str) -> None:
-        """Refuse what is longer than a request may be.
-
-        Raises:
-            InvalidTaskError: It is.
-        """
+        """Refuse what is longer than a request may be."""
         if num_tokens > self._max_seq_len:
             raise InvalidTaskError(f"{what} {num_tokens} tokens, but a request may have {self._in_all}: shorten it")
 
@@ -166,10 +146,10 @@ class TaskReader:
 
 
 def integer(name: str, value: Any, low: int | None, default: int) -> int:
-    """An integer field, or its default where it is None.
+    """An integer field of at least `low`, or its default where it is None.
 
     Raises:
-        InvalidTaskError: It is no integer, or below `low`.
+        InvalidTaskError: It is no such integer.
     """
     if value is None:
         return default
@@ -183,7 +163,7 @@ def number(name: str, value: Any, default: float, **bounds: float) -> float:
     """A finite number within bounds (of `require.number`), or its default where it is None.
 
     Raises:
-        InvalidTaskError: It is no number, or outside a bound.
+        InvalidTaskError: It is no such number.
     """
     if value is None:
         return default
@@ -221,11 +201,7 @@ def is_set(task: GenerationTask, name: str) -> bool:
 
 
 def refuse(task: GenerationTask, names: Collection[str], worker: str) -> None:
-    """Refuse fields (also those of `ENGINE_FIELDS`) that ask for something that the worker cannot do.
-
-    Raises:
-        InvalidTaskError: One of them does.
-    """
+    """Refuse fields (also those of `ENGINE_FIELDS`) that ask for something that the worker cannot do."""
     for name in ENGINE_FIELDS:
         if (task.custom_input_params or {}).get(name):
             raise InvalidTaskError(
@@ -239,7 +215,7 @@ def refuse(task: GenerationTask, names: Collection[str], worker: str) -> None:
 
 
 def block_scores(task: BranchTask) -> list[float]:
-    """The worth of each branch's blocks, by its score and its depth. The prefix's blocks are worth 1.
+    """The priority of each branch's blocks, by its score and its depth.
 
     Raises:
         InvalidTaskError: There is no branch, scores or seeds are not one a branch, a score is outside [0, 1], or the
