@@ -26,7 +26,7 @@ from scaffolding_ext.protocol import (
 )
 from scaffolding_ext.protocol.notes import TokenCounts
 from scaffolding_ext.protocol.relay import relay
-from scaffolding_ext.protocol.worker import ServerBudget
+from scaffolding_ext.protocol.worker import ServerBudget, declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, tag_name, tag_names, worker_for, worker_key
 from scaffolding_ext.registry import Registry
 from scaffolding_ext.request.program import Program, Question, current_program, in_program, record
@@ -168,7 +168,7 @@ class BaseController(Controller):
             capabilities[WorkerTag.COMPARE.value] = Capabilities.of(compare)
         self._capabilities = capabilities  # a new dict: clones share the old one
         self.sampling_workers = frozenset(
-            tag_name(key) for key, worker in workers.items() if getattr(worker, "default_temperature", None)
+            tag_name(key) for key, worker in workers.items() if declared(worker).default_temperature
         )
         self._foreign_keys = {tag_name(key): key for key in workers if tag_name(key) not in workers}
         for sub in sub_controllers(self):
@@ -294,6 +294,11 @@ class BaseController(Controller):
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
         """Do one task: yield work, then write the output into it (see `finish`)."""
         raise TypeError(f"{type(self).__name__} must implement run() or process()")
+
+
+def attributes_of(controller: Controller) -> BaseController:
+    """The controller; for one that is none of ours, a controller with the defaults of every attribute."""
+    return controller if isinstance(controller, BaseController) else BaseController()
 
 
 def sub_controllers(controller: Controller) -> Iterator[Controller]:

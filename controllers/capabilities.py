@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import GenerationTask, Task, Worker
 from scaffolding_ext.protocol.notes import CONTINUED_TURNS
-from scaffolding_ext.protocol.worker import ServerBudget
+from scaffolding_ext.protocol.worker import ServerBudget, declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag
 
 
@@ -35,8 +35,9 @@ class Capabilities(NamedTuple):
         """A worker's capabilities, read from the instance: a wrapping worker serves what its inner worker serves."""
         handlers = worker.task_handlers
         streamed = (task_type for task_type, handler in handlers.items() if not _asks_for_a_queue(task_type, handler))
-        told = getattr(worker, "max_seq_len", None), frozenset(streamed), getattr(worker, "server_budget", None)
-        return cls(frozenset(handlers), *told, getattr(worker, "tokens_per_block", None))
+        says = declared(worker)
+        told = says.max_seq_len, frozenset(streamed), says.server_budget, says.tokens_per_block
+        return cls(frozenset(handlers), *told)
 
 
 def _asks_for_a_queue(task_type: type[Any], handler: Any) -> bool:
@@ -88,7 +89,7 @@ def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answe
     """
     for name in sorted(task_type.__name__ for task_type in sent.required - Capabilities.of(worker).tasks):
         refuse_worker(worker, tag, f"serve {name}", name, controller)
-    most = getattr(worker, "max_num_logprobs", None)
+    most = declared(worker).max_num_logprobs
     if most is not None and most < sent.num_logprobs:
         raise ConfigError(
             f"{type(worker).__name__} reports the log-probabilities of at most {most} tokens a position, and "
@@ -98,7 +99,7 @@ def check_worker(worker: Worker, tag: WorkerTag, sent: Requests, continues_answe
             ),
             f"workers.{tag.value}",
         )
-    if continues_answers and CONTINUED_TURNS in getattr(worker, "refused", ()):
+    if continues_answers and CONTINUED_TURNS in declared(worker).refused:
         refuse_worker(worker, tag, "go on with an unfinished answer", CONTINUED_TURNS, controller)
 
 
@@ -108,7 +109,7 @@ def refuse_worker(worker: Worker, tag: WorkerTag, what: str, name: str, controll
     Raises:
         ConfigError: Always.
     """
-    why = getattr(worker, "refused", {}).get(name)
+    why = declared(worker).refused.get(name)
     raise ConfigError(
         f"{type(worker).__name__} cannot {what}, which {controller} needs{f': {why}' if why else ''}",
         f"workers.{tag.value}",

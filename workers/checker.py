@@ -33,7 +33,7 @@ class CheckWorker(BaseWorker):
         ConfigError: An argument is outside its range.
     """
 
-    model: ClassVar[None] = None
+    model = None
 
     def __init__(self, function: str, deadline_seconds: float = 5.0, num_processes: int = 2) -> None:
         if not isinstance(function, str) or function.count(":") != 1:

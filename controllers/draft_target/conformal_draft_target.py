@@ -38,6 +38,7 @@ from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess, Worker
 from scaffolding_ext.protocol.task_results import mean_token_probability
 from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker import declared, model_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.registry import take_over_rules
 from scaffolding_ext.request.figures import Answers, Ratio
@@ -159,16 +160,16 @@ class ConformalDraftTargetController(BaseController):
         """As every controller's; the models must be those of the calibration."""
         super().bind(workers)
         draft, target = worker_for(workers, WorkerTag.DRAFT), worker_for(workers, WorkerTag.TARGET)
-        self.setting = self.setting.of_models(model_name(draft), model_name(target))
+        self.setting = self.setting.of_models(model_of(draft), model_of(target))
         self.rule.check(self.setting)
-        templates = [getattr(worker, "chat_template", None) for worker in (draft, target)]
+        templates = [declared(worker).chat_template for worker in (draft, target)]
         if not self.shares_prompt and None not in templates and templates[0] != templates[1]:
             raise ConfigError(
                 "the models of draft and target have different chat templates, and both models read the prompt that "
                 "one of them renders: take models of one family, or set shares_prompt if this does no harm",
                 "workers.draft",
             )
-        tokenizers = [getattr(worker, "tokenizer_fingerprint", None) for worker in (draft, target)]
+        tokenizers = [declared(worker).tokenizer_fingerprint for worker in (draft, target)]
         self._shares_tokens = tokenizers[0] is not None and tokenizers[0] == tokenizers[1]
         self._warn(self.rule.doubt(self.max_turns))
 
@@ -289,12 +290,6 @@ class ConformalDraftTargetController(BaseController):
         publish_figures(type(self).__name__, chain_ends=ends, answers=Answers(answers, classes))
         reason = elected.exit_reason if len(chains) == 1 else "vote" if winner >= 0 else "no_answer"
         finish(task, elected.text, elected.token_ids, elected.answer, reason)
-
-
-def model_name(worker: Worker | None) -> str | None:
-    """The name of a worker's model; None where it does not say."""
-    name = getattr(worker, "model", None)
-    return name if isinstance(name, str) else None
 
 
 def side_by_side(branches: Sequence[ControllerGenerator]) -> ParallelProcess:

@@ -48,6 +48,7 @@ from scaffolding_ext.protocol.notes import (
 )
 from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.task_results import output_of, sampled_logprobs
+from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.registry import controllers, search_expanders
 from scaffolding_ext.request.program import record
@@ -166,7 +167,7 @@ class WorkerExpander(Expander):
         super().bind(workers)
         tag = WorkerTag.GENERATION
         worker: Any = worker_for(workers, tag)
-        can_compare = self.can_serve(tag, BranchTask) and SIMILARITY_GATE not in getattr(worker, "refused", ())
+        can_compare = self.can_serve(tag, BranchTask) and SIMILARITY_GATE not in declared(worker).refused
         if self.least_similarity is not None and not can_compare:
             refuse_worker(worker, tag, "compare hidden states (least_similarity)", SIMILARITY_GATE, type(self).__name__)
 

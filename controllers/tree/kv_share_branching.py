@@ -22,6 +22,7 @@ from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.protocol import Controller, Worker
+from scaffolding_ext.protocol.worker import model_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 
 
@@ -110,4 +111,4 @@ class KVShareBranchingController(SearchController):
         super().bind(workers)
         if self.calibration is not None:
             worker: Any = worker_for(workers, WorkerTag.GENERATION)
-            self.calibration.check_model(getattr(worker, "model", None))
+            self.calibration.check_model(model_of(worker))

@@ -29,6 +29,7 @@ from scaffolding_ext.protocol import Controller, ControllerGenerator, Generation
 from scaffolding_ext.protocol.branching import LAYER_EXIT, LayerExit, VerifyTask
 from scaffolding_ext.protocol.notes import VERIFY, set_purpose
 from scaffolding_ext.protocol.tasks import REWARD
+from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.registry import controllers, search_scorers
 from scaffolding_ext.request.program import record
@@ -170,7 +171,7 @@ class VerdictScorer(Scorer):
         super().bind(workers)
         tag = WorkerTag.GENERATION
         worker: Any = worker_for(workers, tag)
-        can_leave = self.can_serve(tag, VerifyTask) and LAYER_EXIT not in getattr(worker, "refused", ())
+        can_leave = self.can_serve(tag, VerifyTask) and LAYER_EXIT not in declared(worker).refused
         if self.layer_exit is not None and not can_leave:
             refuse_worker(worker, tag, "stop at a layer (layer_exit)", LAYER_EXIT, type(self).__name__)
 

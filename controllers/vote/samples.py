@@ -8,7 +8,7 @@ from types import GeneratorType
 from typing import Any
 
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.base import BaseController, finish
+from scaffolding_ext.controllers.base import BaseController, attributes_of, finish
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, refuse_greedy, vary
 from scaffolding_ext.protocol import (
@@ -39,7 +39,7 @@ class Variety:
     """
 
     def __init__(self, controller: Controller) -> None:
-        self._sampling: frozenset[str] = getattr(controller, "sampling_workers", frozenset())
+        self._sampling: frozenset[str] = attributes_of(controller).sampling_workers
         self._told = False
 
     def __call__(self, work: Iterable[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from scaffolding_ext.controllers.base import attributes_of
 from scaffolding_ext.doctor.calls import CallLog
 from scaffolding_ext.doctor.exchange import Exchange, ask, questions_of
 from scaffolding_ext.doctor.findings import Examined, Finding, findings
@@ -113,7 +114,7 @@ def examine(
         log = CallLog(llm.workers)
         exchanges = [ask(llm, log, question, max_tokens, timeout) for question in asked]
         controller: Any = llm.prototype_controller
-        examined = Examined(config, controller, getattr(controller, "prompting", None), exchanges)
+        examined = Examined(config, controller, attributes_of(controller).prompting, exchanges)
         return Examination(examined, findings(examined))
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers import up_to_brace
-from scaffolding_ext.controllers.base import honoured_by
+from scaffolding_ext.controllers.base import attributes_of, honoured_by
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.doctor.calls import Call, CallLog
 from scaffolding_ext.errors import ScaffoldingExtError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def ask(llm: ScaffoldingLlm, log: CallLog, question: str, max_tokens: int, timeo
     chains = [call for call in calls if call.purpose is Purpose.CHAIN]
     prompt = (chains[0].task.input_str if chains else None) or question
     text = None if error is not None else result.outputs[0].text
-    prompting = getattr(controller, "prompting", None)
+    prompting = attributes_of(controller).prompting
     probe = _probe_by_controller(calls, None if prompting is None else prompting.family)
     if probe is None and error is None and prompting is not None and chains:
         probe = _probe_by_doctor(llm, prompting, prompt, chains[0].text, timeout)
@@ -124,7 +125,7 @@ def _limit(llm: ScaffoldingLlm, max_tokens: int) -> int | None:
     sent = controller.requests().get(WorkerTag.GENERATION.value)
     own = None if sent is None else sent.max_tokens
     worker = worker_for(llm.workers, WorkerTag.GENERATION)
-    context_len = getattr(worker, "max_seq_len", None)
+    context_len = declared(worker).max_seq_len
     room = max_tokens if context_len is None else min(max_tokens, context_len // 2)
     return None if own is not None and own <= room else room
 

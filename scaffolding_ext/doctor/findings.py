@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.answers import extract
+from scaffolding_ext.controllers.base import attributes_of
 from scaffolding_ext.doctor.exchange import Exchange
 from scaffolding_ext.prompts.family_choice import config_of
 from scaffolding_ext.prompts.prompting import COLLECTIONS, Prompting, model_folder
+from scaffolding_ext.protocol.worker import model_of
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ def no_box(examined: Examined) -> Iterator[Finding]:
     message = f'{len(unread)} of {len(ended)} chains ended without \\boxed{{}} and without "the answer is"'
     prompt = examined.config.prompt
     asks = prompt is not None and prompt.prompt_suffix is not None and "boxed" in prompt.prompt_suffix
-    insists = bool(getattr(examined.controller, "continues_answers", False))
+    insists = attributes_of(examined.controller).continues_answers
     change = BOX
     if asks and insists:
         change = "controller.args.probe: {type: AnswerProbe, args: {max_tokens: 64}}  # room for the answer it asks for"
@@ -196,7 +198,7 @@ def dropped_thinking(examined: Examined) -> Iterator[Finding]:
 def _dropped_by_chat(examined: Examined) -> Iterator[Finding]:
     """A chat server goes on with an unfinished answer by a template that writes something else."""
     for tag, worker in examined.config.workers.items():
-        if worker.args.get("endpoint") != "chat" or not getattr(examined.controller, "continues_answers", False):
+        if worker.args.get("endpoint") != "chat" or not attributes_of(examined.controller).continues_answers:
             continue
         try:
             prompting = Prompting.for_model(str(worker.args.get("tokenizer") or worker.args.get("model")))
@@ -220,7 +222,7 @@ def greedy_thinking(examined: Examined) -> Iterator[Finding]:
         return
     greedy = [call for call in examined.chains if _temperature(call) == 0]
     if greedy:
-        model = str(getattr(greedy[0].worker, "model", "") or "")
+        model = model_of(greedy[0].worker)
         own = config_of(model_folder(model), "generation_config.json") if model else {}
         temperature, top_p = own.get("temperature") or 0.6, own.get("top_p") or 0.95
         yield Finding(
@@ -272,7 +274,7 @@ def unanswered_probe(examined: Examined) -> Iterator[Finding]:
     probes = [exchange.probe for exchange in examined.exchanges if exchange.probe is not None]
     silent = [probe for probe in probes if probe.answer is None]
     if probes and len(silent) == len(probes):
-        needs = bool(getattr(examined.controller, "continues_answers", False))
+        needs = attributes_of(examined.controller).continues_answers
         yield Finding(
             "unanswered_probe",
             f"{len(silent)} of {len(probes)} probes got no answer with a closed box, the first {silent[0].response!r}",
@@ -319,8 +321,8 @@ def _temperature(call: Call) -> float | None:
     """The temperature at which a call was decoded; None where only its server knows."""
     if call.task.temperature is not None:
         return call.task.temperature
-    model = getattr(call.worker, "model", None)
-    if not isinstance(model, str) or hasattr(call.worker, "flavor"):  # no model, or a server's
+    model = model_of(call.worker)
+    if model is None or hasattr(call.worker, "flavor"):  # no model, or a server's
         return None
     return SamplingDefaults.of_model(model_folder(model)).selection(call.task).temperature
 

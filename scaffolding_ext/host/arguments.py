@@ -10,6 +10,7 @@ from scaffolding_ext import require
 from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import ArgumentTypeError, ConfigError
 from scaffolding_ext.protocol import Controller, Worker
+from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.protocol.worker_tags import tag_name
 from scaffolding_ext.scheduling.policies import Policy
 
@@ -67,7 +68,7 @@ def checked_policy(policy: Any, workers: Mapping[Any, Worker]) -> Policy | None:
     if not isinstance(policy, Policy):
         raise ArgumentTypeError(f"is {_described(policy)}; {_remedy(policy, 'a Policy, such as Gang()')}", "scheduling")
     for tag, worker in workers.items():
-        reason = getattr(worker, "unordered", None)
+        reason = declared(worker).unordered
         if reason is not None:
             name, kind = type(worker).__name__, type(policy).__name__
             warnings.warn(f"{kind} does not reach the worker {tag_name(tag)!r} ({name}): {reason}", stacklevel=3)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scaffolding_ext import require
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import MissingDependencyError
+from scaffolding_ext.protocol.worker import model_of
 from scaffolding_ext.protocol.worker_tags import tag_name
 
 if TYPE_CHECKING:
@@ -121,8 +122,8 @@ class Telemetry:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._make_all, name="scaffolding-spans", daemon=True)
                 self._thread.start()
-        models = {tag_name(tag): getattr(worker, "model", None) for tag, worker in workers.items()}
-        return {tag: model for tag, model in models.items() if isinstance(model, str)}
+        models = {tag_name(tag): model_of(worker) for tag, worker in workers.items()}
+        return {tag: model for tag, model in models.items() if model is not None}
 
     def leave(self) -> None:
         """For hosts that are shut down: make the spans that are left."""

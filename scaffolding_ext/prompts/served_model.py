@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import Worker
+from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 
 _log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def take_prompting(controller: Any, workers: Mapping[Any, Worker]) -> None:
         )
     else:
         try:
-            trusts = bool(getattr(served.worker, "trust_remote_code", False))
+            trusts = declared(served.worker).trust_remote_code
             controller.prompting = Prompting.for_model(served.model, trust_remote_code=trusts)
         except ConfigError as error:
             raise ConfigError(

@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     from scaffolding_ext.protocol.standins import TaskHandler
 
 W = TypeVar("W", bound="BaseWorker")
-_TOLD = (
-    "model",
-    "max_seq_len",
-    "tokens_per_block",
-    "tokenizer_fingerprint",
-    "chat_template",
-    "max_num_logprobs",
-    "refused",
-    "server_budget",
-    "unordered",
-    "default_temperature",
-)
 
 
 class ServerBudget:
@@ -45,16 +33,61 @@ class ServerBudget:
 class BaseWorker(Worker):
     """A worker whose `task_handlers` may be those of the instance.
 
+    Controllers, the host and `serve` read its attributes. Its static methods are called before a worker is built.
+
     Attributes:
         task_handlers: What it serves: a function by the exact type of the task, called with worker and task.
-        refused: Why it does not serve a task type, by the type's name.
+        model: The model that its prompts are written for, by a name that `Prompting.for_model` takes; None where it has
+            none. A worker without this attribute says nothing: see `model_of`.
+        trust_remote_code: Whether Python code that the model's tokenizer brings may be run.
+        chat_template: How the model's prompts are rendered; None where nobody knows.
+        max_seq_len: Prompt and generated tokens of one task at most; None where it does not say.
+        max_num_logprobs: Log-probabilities that it reports for a token at most; None where it does not say.
+        tokens_per_block: Of its KV, whose whole blocks tasks that begin alike share; None where they share none.
+        server_budget: What is known of its server's thinking budget; None where it has no server that could keep one.
         default_temperature: At which it draws a task without one; None where that is 0, or nobody knows.
+        refused: Why it does not serve a task type, by the type's name.
         unordered: Why tasks that wait in it or behind it are not taken by their priority; None where they are.
     """
 
+    model: str | None
+    trust_remote_code: bool = False
+    chat_template: str | None = None
+    max_seq_len: int | None = None
+    max_num_logprobs: int | None = None
+    tokens_per_block: int | None = None
+    server_budget: ServerBudget | None = None
+    default_temperature: float | None = None
     refused: Mapping[str, str] = MappingProxyType({})
     unordered: str | None = None
-    default_temperature: float | None = None
+
+    @property
+    def tokenizer_fingerprint(self) -> str | None:
+        """Equal for tokenizers that give the same ids; None where nobody knows."""
+        return None
+
+    @staticmethod
+    def check_arguments(**args: Any) -> None:
+        """Refuse arguments that cannot work, without loading anything.
+
+        Raises:
+            ConfigError: An argument is wrong.
+        """
+
+    @staticmethod
+    def missing_here(args: Mapping[str, Any]) -> list[str]:
+        """What this machine lacks to build the worker from these arguments, a sentence each."""
+        return []
+
+    @staticmethod
+    def memory_shares(args: Mapping[str, Any]) -> Mapping[int | None, float]:
+        """The share of the free memory that the worker takes, by the number of the GPU; None is every GPU."""
+        return {}
+
+    @staticmethod
+    def engine_needs(args: Mapping[str, Any]) -> Any:
+        """What its engine must have been built for, as `EngineNeeds`; None where it has no such engine."""
+        return None
 
     def register_task_handler(self, task_cls: type[Task], handler: TaskHandler) -> None:
         """Add a handler for a task type, for this instance alone."""
@@ -88,6 +121,19 @@ class BaseWorker(Worker):
         self.shutdown()
 
 
+def declared(worker: Worker | None) -> BaseWorker:
+    """The worker; around one of upstream's a worker that declares what that one has; for none one that says nothing."""
+    if worker is None:
+        return BaseWorker()
+    return worker if isinstance(worker, BaseWorker) else WrappingWorker(worker)
+
+
+def model_of(worker: Worker | None) -> str | None:
+    """The name of a worker's model; None where it has none, or does not say."""
+    name = getattr(worker, "model", None)
+    return name if isinstance(name, str) else None
+
+
 class WrappingWorker(BaseWorker):
     """A worker around another: it says of itself what that one says, hands its tasks on, and is shut down with it.
 
@@ -97,10 +143,15 @@ class WrappingWorker(BaseWorker):
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        for name in _TOLD:
+        for name in BaseWorker.__annotations__:
             if hasattr(worker, name):
                 setattr(self, name, getattr(worker, name))
         self.task_handlers = dict.fromkeys(worker.task_handlers, type(self)._hand_on)  # type: ignore[misc]
+
+    @property
+    def tokenizer_fingerprint(self) -> str | None:
+        fingerprint: str | None = getattr(self.worker, "tokenizer_fingerprint", None)  # upstream's have none
+        return fingerprint
 
     async def _hand_on(self, task: Any) -> TaskStatus | None:
         return await self.worker.run_task(task)

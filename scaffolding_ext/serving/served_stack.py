@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scaffolding_ext.controllers.base import BaseController, honoured_by
+from scaffolding_ext.controllers.base import BaseController, attributes_of, honoured_by
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -17,6 +17,7 @@ from scaffolding_ext.prompts.tool_calls import names_of
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import CONTINUED_TURNS
 from scaffolding_ext.protocol.stop_strings import StopStrings
+from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import derive_seed
@@ -114,7 +115,7 @@ class ServedStack:
     @property
     def prompting(self) -> Prompting | None:
         """How its prompts are rendered."""
-        prompting: Prompting | None = getattr(self.variants.own, "prompting", None)
+        prompting: Prompting | None = attributes_of(self.variants.own).prompting
         return prompting
 
     @property
@@ -264,7 +265,7 @@ class ServedStack:
     def _cannot_go_on(self) -> str | None:
         """Why this worker cannot go on with an unfinished answer; None if it can."""
         worker = None if self._tag is None else worker_for(self.llm.workers, self._tag)
-        refused: Mapping[str, str] = getattr(worker, "refused", {})
+        refused: Mapping[str, str] = declared(worker).refused
         return refused.get(CONTINUED_TURNS)
 
     def _kwargs(self, body: Body, controller: Any, reading: Reading) -> dict[str, Any]:
@@ -312,7 +313,7 @@ class ServedStack:
         if tools:
             self._check_tools(controller, fields)
             fields["tools"] = tools
-        unbounded = getattr(controller, "longest_request", None) is None and self.context_len is None
+        unbounded = attributes_of(controller).longest_request is None and self.context_len is None
         if unbounded and "max_tokens" in honoured:
             fields.setdefault("max_tokens", limit)
         if body.stream and isinstance(controller, BaseController):

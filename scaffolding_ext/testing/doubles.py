@@ -59,7 +59,7 @@ class ScriptedWorker(BaseWorker):
         tasks: Every task, in order of arrival; a streaming task once.
     """
 
-    model: ClassVar[None] = None
+    model = None
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, TaskStatus, Worker
 from scaffolding_ext.protocol.notes import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker import declared
 
 MakeWorker = Callable[[], Worker]
 T = TypeVar("T", bound=Task)
@@ -58,7 +59,7 @@ def check_says_what_it_serves(make_worker: MakeWorker, prompt: str = PROMPT) -> 
         for task_type, handler in handlers.items():
             _expect(isinstance(task_type, type) and issubclass(task_type, Task), f"{task_type!r} is no type of task")
             _expect(callable(handler), f"the handler of {task_type.__name__} is {handler!r}")
-        length = getattr(worker, "max_seq_len", None)
+        length = declared(worker).max_seq_len
         _expect(length is None or (type(length) is int and length > 0), f"max_seq_len is {length!r}; tokens, or None")
         if GenerationTask in handlers:
             _expect(
@@ -251,7 +252,7 @@ def check_failures_are_told(make_worker: MakeWorker, prompt: str = PROMPT) -> No
                 outcome is not TaskStatus.SUCCESS,
                 f"a task with {what} came back as served, with the text {task.output_str!r}: raise, and say why",
             )
-        length = getattr(worker, "max_seq_len", None)
+        length = declared(worker).max_seq_len
         if length is not None:
             task = GenerationTask(input_tokens=[1] * (length + 1), max_tokens=1)
             outcome = asyncio.run(_outcome(worker, task))

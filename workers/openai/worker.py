@@ -310,6 +310,7 @@ class OpenAIWorker(ChatWorker):
                 raise
             set_notes(task, notes._replace(thinking=None))
             status = await self._generate_once(task)  # it fails again if the budget was not the reason
+            assert self.server_budget is not None
             self.server_budget.reason = f"the server refused the thinking budget: {error}"
             return status
 

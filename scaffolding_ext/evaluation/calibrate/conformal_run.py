@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from scaffolding_ext.controllers.base import attributes_of
 from scaffolding_ext.controllers.draft_target.calibrate_draft_target import (
     CalibrateDraftTargetController,
     CalibratingRule,
@@ -20,10 +21,11 @@ from scaffolding_ext.controllers.draft_target.calibration_file import (
     TurnScores,
     fingerprints,
 )
-from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController, model_name
+from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.validity import realised_rate
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol.worker import model_of
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.stack.build import build_stack, check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
@@ -54,7 +56,7 @@ def calibrate(
     """
     levels = []
     with build_stack(_uncalibrated(config, alphas[0])) as llm:
-        prompting = getattr(llm.prototype_controller, "prompting", None)
+        prompting = attributes_of(llm.prototype_controller).prompting
         for alpha in alphas:
             controller = check_stack(_uncalibrated(config, alpha))
             if not isinstance(controller, ConformalDraftTargetController):
@@ -75,7 +77,7 @@ def calibrate(
                 ledger=program.ledger.to_json(),
             )
             levels.append(level)
-        models = [model_name(worker_for(llm.workers, tag)) for tag in (WorkerTag.DRAFT, WorkerTag.TARGET)]
+        models = [model_of(worker_for(llm.workers, tag)) for tag in (WorkerTag.DRAFT, WorkerTag.TARGET)]
     return ConformalCalibration(
         model=models[1],
         date=datetime.date.today().isoformat(),
