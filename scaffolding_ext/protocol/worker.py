@@ -41,6 +41,7 @@ class BaseWorker(Worker):
             none. A worker without this attribute says nothing: see `model_of`.
         trust_remote_code: Whether Python code that the model's tokenizer brings may be run.
         chat_template: How the model's prompts are rendered; None where nobody knows.
+        tokenizer_fingerprint: Equal for tokenizers that give the same ids; None where nobody knows.
         max_seq_len: Prompt and generated tokens of one task at most; None where it does not say.
         max_num_logprobs: Log-probabilities that it reports for a token at most; None where it does not say.
         tokens_per_block: Of its KV, whose whole blocks tasks that begin alike share; None where they share none.
@@ -53,6 +54,7 @@ class BaseWorker(Worker):
     model: str | None
     trust_remote_code: bool = False
     chat_template: str | None = None
+    tokenizer_fingerprint: str | None = None
     max_seq_len: int | None = None
     max_num_logprobs: int | None = None
     tokens_per_block: int | None = None
@@ -60,11 +62,6 @@ class BaseWorker(Worker):
     default_temperature: float | None = None
     refused: Mapping[str, str] = MappingProxyType({})
     unordered: str | None = None
-
-    @property
-    def tokenizer_fingerprint(self) -> str | None:
-        """Equal for tokenizers that give the same ids; None where nobody knows."""
-        return None
 
     @staticmethod
     def check_arguments(**args: Any) -> None:
@@ -147,11 +144,6 @@ class WrappingWorker(BaseWorker):
             if hasattr(worker, name):
                 setattr(self, name, getattr(worker, name))
         self.task_handlers = dict.fromkeys(worker.task_handlers, type(self)._hand_on)  # type: ignore[misc]
-
-    @property
-    def tokenizer_fingerprint(self) -> str | None:
-        fingerprint: str | None = getattr(self.worker, "tokenizer_fingerprint", None)  # upstream's have none
-        return fingerprint
 
     async def _hand_on(self, task: Any) -> TaskStatus | None:
         return await self.worker.run_task(task)

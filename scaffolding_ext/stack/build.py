@@ -19,6 +19,7 @@ from scaffolding_ext.prompts.prompting import Prompting, family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params
 from scaffolding_ext.prompts.served_model import served_model
 from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker import BaseWorker
 from scaffolding_ext.registry import Component, Factory, Registry, unknown_name
 from scaffolding_ext.signature import Signature
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
@@ -69,9 +70,6 @@ def build_stack(config: StackConfig, references: Mapping[str, Any] | None = None
 class PlannedWorker(NamedTuple):
     """A worker as a stack file has it.
 
-    Its class may say what it will take: `memory_shares(args)` gives the share of the free memory of each GPU, and
-    `engine_needs(args)` the needs that an engine must have been built for. A class without these methods takes nothing.
-
     Attributes:
         path: Where it stands in the file.
         factory: Its class, or a function that makes one.
@@ -81,6 +79,13 @@ class PlannedWorker(NamedTuple):
     path: str
     factory: Factory
     args: Mapping[str, Any]
+
+    @property
+    def kind(self) -> type[BaseWorker]:
+        """The class, which says what the worker needs; another factory's worker needs nothing."""
+        if isinstance(self.factory, type) and issubclass(self.factory, BaseWorker):
+            return self.factory
+        return BaseWorker
 
     @property
     def tag(self) -> str:
@@ -129,15 +134,14 @@ def plan_stack(config: StackConfig, references: Mapping[str, Any] | None = None)
 
 def missing_here(plan: StackPlan) -> list[str]:
     """What this machine lacks to build a plan's workers, as each worker's own `missing_here` says."""
-    asked = ((worker, getattr(worker.factory, "missing_here", None)) for worker in plan.workers)
-    return [f"{worker.path}: {each}" for worker, ask in asked if ask is not None for each in ask(worker.args)]
+    return [f"{worker.path}: {each}" for worker in plan.workers for each in worker.kind.missing_here(worker.args)]
 
 
 def engine_needs(config: StackConfig, tag: str) -> EngineNeeds:
-    """What the stack needs of a worker's engine. The worker, or the one inside it, says a part; its tasks say the rest.
+    """What the stack needs of the engine behind one of its workers.
 
-    The worker's `max_seq_len` is the length of a request. Without it the length is one token more than the longest task
-    of a controller. A controller that does not say what it sends needs nothing.
+    The worker's class says what its arguments need. If the worker wraps another worker, the class of that worker says
+    it. The controllers say which tasks they send, and how long. A controller that does not say so needs nothing.
 
     Raises:
         ConfigError: The stack is wrong, or has no such worker.
@@ -145,8 +149,8 @@ def engine_needs(config: StackConfig, tag: str) -> EngineNeeds:
     if tag not in config.workers:
         raise ConfigError(unknown_name("worker", tag, tuple(config.workers)), "workers")
     controller, workers = plan_stack(config)
-    asked = ((getattr(worker.factory, "engine_needs", None), worker.args) for worker in workers if worker.tag == tag)
-    needs: EngineNeeds = next((declared(args) for declared, args in asked if declared), EngineNeeds())
+    told = (worker.kind.engine_needs(worker.args) for worker in workers if worker.tag == tag)
+    needs: EngineNeeds = next((each for each in told if each is not None), EngineNeeds())
     sent = (controller.requests() if isinstance(controller, BaseController) else {}).get(tag, Requests())
     return needs._replace(
         scores=needs.scores or ScoreTask in sent.required,
@@ -242,10 +246,8 @@ class _Builder:
         _check_packages(part.factory)
         if part.known is registry.workers and self._undo is None:
             self.workers.append(PlannedWorker(part.path.removesuffix(".args"), part.factory, part.args))
-            check = getattr(part.factory, "check_arguments", None)
-            if check is not None:
-                with require.under(part.path):
-                    check(**part.args)
+            with require.under(part.path):
+                self.workers[-1].kind.check_arguments(**part.args)
             return _NOT_BUILT
         built = part.build()
         if part.known is registry.workers and self._undo is not None:
@@ -304,8 +306,7 @@ def check_placement(workers: Iterable[PlannedWorker]) -> None:
     """
     shares: dict[int | None, list[tuple[PlannedWorker, float]]] = defaultdict(list)
     for worker in workers:
-        declared = getattr(worker.factory, "memory_shares", None)
-        for device, share in (declared(worker.args) if declared else {}).items():
+        for device, share in worker.kind.memory_shares(worker.args).items():
             shares[device].append((worker, share))
     for device, own in shares.items():
         together = own if device is None else shares.get(None, []) + own  # a worker that names no GPU is on each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -213,8 +214,8 @@ class HuggingFaceWorker(ChatWorker):
         """
         check_arguments(given)
 
-    @property
-    def tokenizer_fingerprint(self) -> str:
+    @functools.cached_property
+    def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed when it is asked for
         """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
         return self._builder.tokenizer_fingerprint
 

@@ -266,8 +266,8 @@ class OpenAIWorker(ChatWorker):
             self._connection.close()
             raise
 
-    @property
-    def tokenizer_fingerprint(self) -> str:
+    @functools.cached_property
+    def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed when it is asked for
         """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
         return self._bodies.reader.tokenizer_fingerprint
 

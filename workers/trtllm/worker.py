@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -180,8 +181,8 @@ class TRTLLMWorker(ChatWorker):
         nested = own.pop("llm_args", None) or {}
         return cls(model_dir, **own, llm_args={**nested, **llm_args})
 
-    @property
-    def tokenizer_fingerprint(self) -> str:
+    @functools.cached_property
+    def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed when it is asked for
         """Equal for workers whose token ids mean the same, so that controllers may pass them on."""
         return self._reader.tokenizer_fingerprint
 
