@@ -63,7 +63,7 @@ STILL_TWIN_CLASSES = {
 STILL_TWIN_MODULES = {"comparison", "drawing", "exchange", "progress"}
 STILL_IN_A_CIRCLE = {("workers.huggingface.layer_loop", "workers.huggingface.model_runner")}
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
-MAY_SCHEDULE = ("host", "workers.budgeted", "workers.huggingface", "scheduling")
+MAY_SCHEDULE = ("host", "workers.budgeted", "workers.huggingface", "scheduling", "serving")
 
 
 def modules() -> dict[str, Path]:

@@ -117,6 +117,7 @@ class ScaffoldingLlm:
         seed: int | None = None,
         timeout: float | None = None,
         deadline: float | None = None,
+        caller: str | None = None,
         cache_salt: str | None = None,
         trace_parent: str | None = None,
         **kwargs: Any,
@@ -132,6 +133,7 @@ class ScaffoldingLlm:
             timeout: Seconds from now after which the request fails with RequestTimeoutError, waiting included.
             deadline: Seconds from now within which the answer is wanted, for policies that go by it; a request that
                 takes longer goes on. Without one the host's takes its place, and without that the time-out.
+            caller: Who asks, for policies that serve callers in turn.
             cache_salt: Requests with different salts share no KV in workers that can keep them apart. None: all share.
             trace_parent: The caller's span, as W3C's header `traceparent` says it, for the host's telemetry.
             **kwargs: Passed to the controller's `generate`.
@@ -146,7 +148,7 @@ class ScaffoldingLlm:
         within = arguments.checked_seconds("deadline", deadline) or self.deadline or timeout
         program = Program(self._seeds.of_request(prompt, sample_id, epoch, seed), sample_id, epoch)
         program.lifetime.deadline = None if within is None else program.lifetime.began + within
-        program.caller.cache_salt = cache_salt
+        program.caller.name, program.caller.cache_salt = caller, cache_salt
         if self.scheduling is not None:
             self.scheduling.take_in(program)
         request = Request(program, prompt, kwargs, timeout, self._cancel, self._thread)

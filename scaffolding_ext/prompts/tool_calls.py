@@ -7,12 +7,10 @@ templates show it to them, and vLLM's parser `hermes` reads it so.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_CALL = re.compile(rf"{OPEN}\s*(.*?)\s*(?:{CLOSE}|\Z)", re.DOTALL)
 
 
 class ToolCall(NamedTuple):
@@ -46,10 +44,17 @@ def said(text: str, names: Collection[str]) -> Said:
         text: Without thinking.
         names: Of the tools that were offered.
     """
-    before, opened, _ = text.partition(OPEN)
-    if not opened:
+    calls: list[ToolCall | None] = []
+    begin = text.find(OPEN)
+    if begin < 0:
         return Said(text, [])
-    calls = [_call_of(found) for found in _CALL.findall(text)]
+    before = text[:begin]
+    while begin >= 0:  # by positions: a pattern, or a copy of the rest, would take time with the square of the length
+        begin += len(OPEN)
+        closed = text.find(CLOSE, begin)
+        end = len(text) if closed < 0 else closed  # a text may end inside its last call
+        calls.append(_call_of(text[begin:end].strip()))
+        begin = text.find(OPEN, end)
     sound = [call for call in calls if call is not None and call.name in names]
     return Said(before.rstrip(), sound if len(sound) == len(calls) else None)
 

@@ -57,13 +57,15 @@ class Caller:
     """Who waits for a request's answer.
 
     Attributes:
+        name: Who it is, for policies that serve callers in turn; None where nobody said.
         cache_salt: Requests share KV only with requests of the same salt; None where all share.
         show: Hands the caller a part of the output, as long as the request runs; None under a host without streams.
     """
 
-    __slots__ = ("cache_salt", "show")
+    __slots__ = ("cache_salt", "name", "show")
 
     def __init__(self) -> None:
+        self.name: str | None = None
         self.cache_salt: str | None = None
         self.show: Callable[[ScaffoldingOutput], object] | None = None
 

@@ -1,4 +1,4 @@
-"""Who may send requests and how many tokens they may use: keys, and a token budget per key and minute."""
+"""Who may send requests, how many tokens they may use, and in which order they are served: all by the key."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.request.program import Program
+from scaffolding_ext.request.progress import Progress
+from scaffolding_ext.scheduling.policies import Policy
 from scaffolding_ext.serving.refusals import ApiError, wait_and_retry
 
 ANYBODY = "anybody"  # the holder's name if no keys are set
@@ -26,6 +29,11 @@ class Keys:
     def __init__(self, keys: Mapping[str, str] | None, share_prefixes: bool = False) -> None:
         self._digests = None if keys is None else {name: _digest(key) for name, key in keys.items()}
         self.share_prefixes = share_prefixes
+
+    @property
+    def num_holders(self) -> int:
+        """Number of keys; 0 lets anybody in."""
+        return len(self._digests or ())
 
     @classmethod
     def read(cls, text: str, where: str, share_prefixes: bool = False) -> Keys:
@@ -87,7 +95,10 @@ class Keys:
 
 
 class TokenBudgets:
-    """The tokens that each holder may use in a minute: a bucket that fills evenly. Running requests may overdraw it.
+    """The tokens that each holder may use in a minute: a bucket that fills evenly.
+
+    A request reserves the tokens that it is expected to use when it is admitted; at its end it pays what it has used.
+    The last request that is admitted may overdraw the bucket.
 
     Args:
         per_minute: Prompt and decoded tokens; None sets no limit.
@@ -99,32 +110,64 @@ class TokenBudgets:
         self._clock = clock
         self._levels: dict[str, tuple[float, float]] = {}
 
-    def check(self, holder: str) -> None:
-        """Check that the holder may send a request.
+    def reserve(self, holder: str, num_tokens: float) -> float:
+        """Reserve tokens for a request, at most those of a minute.
+
+        Returns:
+            The tokens that are reserved, for `settle`.
 
         Raises:
             ApiError: No tokens are left; its Retry-After says when there are some again.
         """
         if self._per_minute is None:
-            return
+            return 0.0
         level = self._level(holder)
         if level <= 0:
-            rate = self._per_minute / 60
             message = (
-                f"the key has used its {self._per_minute} tokens of this minute: wait for the seconds of Retry-After"
+                f"the key has used or reserved its {self._per_minute} tokens of this minute: wait for the seconds of "
+                "Retry-After"
             )
-            raise wait_and_retry(message, "token_budget_exceeded", (1 - level) / rate)
+            raise wait_and_retry(message, "token_budget_exceeded", (1 - level) * 60 / self._per_minute)
+        reserved = min(num_tokens, float(self._per_minute))
+        self._levels[holder] = level - reserved, self._clock()
+        return reserved
 
-    def charge(self, holder: str, num_tokens: int) -> None:
-        """Count what a request has used."""
+    def settle(self, holder: str, reserved: float, num_tokens: int) -> None:
+        """Pay the tokens that a request has used, instead of those that were reserved for it."""
         if self._per_minute is not None:
-            self._levels[holder] = (self._level(holder) - num_tokens, self._clock())
+            self._levels[holder] = self._level(holder) + reserved - num_tokens, self._clock()
 
     def _level(self, holder: str) -> float:
         assert self._per_minute is not None
         now = self._clock()
         level, at = self._levels.get(holder, (float(self._per_minute), now))
         return min(float(self._per_minute), level + (now - at) * self._per_minute / 60)
+
+
+class RoundRobin(Policy):
+    """Serves the holders of keys in turn, each in the order of its own requests.
+
+    A request gets the number of its round. A holder that comes anew begins at the latest round of a request that has
+    ended, so that it gains nothing for the time before.
+    """
+
+    def __init__(self) -> None:
+        self._round = 0
+        self._next: dict[str | None, int] = {}  # the round of each holder's next request
+
+    def priority(self, progress: Progress) -> float:
+        """The present round: programs of one's own get theirs by `take_in`."""
+        return float(self._round)
+
+    def take_in(self, program: Program) -> None:
+        """Give the program the next round of its caller."""
+        own = max(self._round, self._next.get(program.caller.name, 0))
+        self._next[program.caller.name] = own + 1
+        program.place.order = lambda progress: float(own)
+        program.lifetime.at_end(lambda: self._end(own))
+
+    def _end(self, number: int) -> None:
+        self._round = max(self._round, number)
 
 
 def _digest(key: str) -> bytes:

@@ -1,28 +1,27 @@
-"""The front as an ASGI application: routes, and what happens to a request from its body to its answer."""
+"""The front as a Starlette application: its routes, and the way of a request from its body to its answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from scaffolding_ext.documents import as_json
-from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.errors import ConfigError, ShutdownError
 from scaffolding_ext.serving.access import ANYBODY, Keys, TokenBudgets
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody, read_body
 from scaffolding_ext.serving.events import Events
-from scaffolding_ext.serving.exchange import Exchange
 from scaffolding_ext.serving.jobs import Job
 from scaffolding_ext.serving.metrics import Metrics
 from scaffolding_ext.serving.refusals import CLIENT_LEFT, ApiError, of_failure
@@ -31,7 +30,7 @@ from scaffolding_ext.serving.settings import Limits
 
 _log = logging.getLogger(__name__)
 _LONG = 1 << 15  # bytes; the prompt of a longer body is tokenised on a thread
-_JSON = "application/json"
+_STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not hold events back
 
 
 class Front:
@@ -40,7 +39,7 @@ class Front:
     Args:
         stacks: Each is a model; they are shut down with the application.
         limits: Limits of requests.
-        keys: The keys that may send requests.
+        keys: The keys that may send requests; the holders of several keys share each stack.
         tokens_per_minute: Token budget of each holder of a key; None sets no limit.
         clock: Gives the time in seconds, for budgets and durations.
         metrics: Makes the metrics; its argument counts the running choices.
@@ -69,13 +68,16 @@ class Front:
         self.limits = limits or Limits()
         self.jobs: set[Job] = set()
         self._keys = keys or Keys(None)
+        if self._keys.num_holders > 1:
+            for stack in stacks:
+                stack.share()
         self._budgets = TokenBudgets(tokens_per_minute, clock)
         self._clock = clock
         self.metrics = metrics(lambda: {name: stack.num_open for name, stack in self.stacks.items()})
         self.app = Starlette(
             routes=[
-                Route("/v1/chat/completions", self._endpoint("chat", ChatBody, "chatcmpl"), methods=["POST"]),
-                Route("/v1/completions", self._endpoint("completions", CompletionBody, "cmpl"), methods=["POST"]),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/completions", self._complete, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/v1/models/{name:path}", self._model),
                 Route("/health", self._health),
@@ -86,56 +88,90 @@ class Front:
             lifespan=self._lifespan,
         )
 
+    def end_jobs(self) -> None:
+        """End all requests under way, because the server stops: their clients get the error `shutting_down`."""
+        for job in self.jobs:
+            job.cancel(of_failure(ShutdownError("the server stops")))
+
     # ---- requests that generate
 
-    def _endpoint(self, name: str, kind: type[Body], prefix: str) -> _Endpoint:
-        return _Endpoint(functools.partial(self._answer, name, kind), prefix)
+    async def _chat(self, request: Request) -> Response:
+        return await self._answer(request, "chat", ChatBody, "chatcmpl")
 
-    async def _answer(self, name: str, kind: type[Body], exchange: Exchange) -> None:
+    async def _complete(self, request: Request) -> Response:
+        return await self._answer(request, "completions", CompletionBody, "cmpl")
+
+    async def _answer(self, request: Request, endpoint: str, kind: type[Body], prefix: str) -> Response:
         """Answer a request; every failure is reported to the client and to the log."""
-        started, model, holder = self._clock(), "", ANYBODY
+        id, started, model, holder = new_id(prefix), self._clock(), "", ANYBODY
         job: Job | None = None
-        events: Events | None = None
-        leaving: asyncio.Task[None] | None = None
+        answer: Response | None = None
+
+        def count(status: int) -> None:
+            self.metrics.answered(model, endpoint, status, self._clock() - started)
+
         try:
-            holder = self._keys.holder(exchange.authorization)
-            content = await exchange.body(self.limits.max_body_bytes, self.limits.body_seconds)
+            holder = self._keys.holder(request.headers.get("authorization"))
+            content = await self._content(request)
             body = read_body(kind, content)
             stack = self._stack(body.model)
             model = stack.name
-            self._budgets.check(holder)
             is_quick = len(content) < _LONG and not body.scaffolding
-            asked = stack.asked(body) if is_quick else await asyncio.to_thread(stack.asked, body)
-            asked = asked._replace(cache_salt=self._keys.cache_salt(holder), trace_parent=exchange.trace_parent)
-            job = Job(stack, body, asked, lambda job: self._ended(job, holder), exchange.id)
+            wanted = stack.read(body) if is_quick else await asyncio.to_thread(stack.read, body)
+            wanted = wanted._replace(
+                holder=holder,
+                cache_salt=self._keys.cache_salt(holder),
+                trace_parent=request.headers.get("traceparent"),
+            )
+            reserved = self._budgets.reserve(holder, stack.expected_tokens(wanted))
+            try:
+                job = Job(stack, body, wanted, lambda job: self._ended(job, holder, reserved), id)
+            except BaseException:
+                self._budgets.settle(holder, reserved, 0)
+                raise
             self.jobs.add(job)
-            leaving = asyncio.create_task(self._cancel_when_gone(exchange, job))
-            if body.stream:
-                events = Events(
-                    job, self.limits.keep_alive_seconds, lambda: self.metrics.first_text(model, self._clock() - started)
-                )
-                await events.ready()
-                await exchange.stream(events)
-            else:
-                await asyncio.wait([job.settled])
-                await exchange.answer(to_json(job.document(), inf_nan_mode="null", fallback=as_json))
+            async with _cancelled_if_gone(job, request.receive):
+                if not body.stream:
+                    await asyncio.wait([job.settled])
+                    answer = _json(job.document(), headers={"x-request-id": id})
+                else:
+                    events = Events(
+                        job,
+                        self.limits.keep_alive_seconds,
+                        lambda: self.metrics.first_text(model, self._clock() - started),
+                    )
+                    await events.ready()
+                    answer = _EventStream(job, events, lambda: count(200))
         except ApiError as error:
-            await self._refuse(exchange, error, model)
+            answer = self._refused(error, model, id)
         except Exception as error:
-            _log.exception("%s of %s failed", exchange.id, holder)
-            await self._refuse(exchange, of_failure(error), model)
+            _log.exception("%s of %s failed", id, holder)
+            answer = self._refused(of_failure(error), model, id)
         finally:
-            if leaving is not None:
-                leaving.cancel()
-            if events is not None:
-                events.close()
-            if job is not None:
+            if job is not None and not isinstance(answer, _EventStream):
                 job.cancel()  # choices that have ended stay as they are
-            self.metrics.answered(model, name, exchange.status, self._clock() - started)
+        if not isinstance(answer, _EventStream):
+            count(answer.status_code)
+        return answer
 
-    async def _cancel_when_gone(self, exchange: Exchange, job: Job) -> None:
-        await exchange.gone()
-        job.cancel()
+    async def _content(self, request: Request) -> bytes:
+        """The body of a request.
+
+        Raises:
+            ApiError: The body is too long or does not arrive in time, or the client disconnects.
+        """
+        most, seconds = self.limits.max_body_bytes, self.limits.body_seconds
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length[:20]) > most:
+            raise _too_long(most)
+        try:
+            return await asyncio.wait_for(_read(request, most), seconds)
+        except asyncio.TimeoutError:
+            raise ApiError(
+                408, f"the body of the request did not arrive within {seconds:g} s: send it again", "body_timeout"
+            ) from None
+        except ClientDisconnect:
+            raise ApiError(CLIENT_LEFT, "the client closed the connection", "cancelled") from None
 
     def _stack(self, name: str) -> ServedStack:
         stack = self.stacks.get(name)
@@ -146,18 +182,18 @@ class Front:
             )
         return stack
 
-    def _ended(self, job: Job, holder: str) -> None:
+    def _ended(self, job: Job, holder: str, reserved: float) -> None:
         self.jobs.discard(job)
+        job.stack.learn(job.results)
         num_tokens, model = job.num_tokens, job.stack.name
-        self._budgets.charge(holder, num_tokens)
+        self._budgets.settle(holder, reserved, num_tokens)
         codes = []
         for number, result in enumerate(job.results):
-            error = result.exception() if result.finished else None
-            failure = None if error is None else of_failure(error)
+            failure = job.failure_of(number) if result.finished else None
             if failure is not None:
                 codes.append(failure.code)
             if failure is not None and failure.status != CLIENT_LEFT:
-                text = "%s of %s: choice %d of %s failed with %s: %s"
+                text, error = "%s of %s: choice %d of %s failed with %s: %s", result.exception()
                 traced = error if failure.status >= 500 else None  # what a client asked wrongly is no fault of the code
                 _log.warning(text, job.id, holder, number, model, failure.code, error, exc_info=traced)
             ended = "unfinished" if not result.finished else None if failure is None else failure.code
@@ -166,17 +202,12 @@ class Front:
         _log.info(text, job.id, holder, model, len(job.results), num_tokens, codes or "ok")
         if self.limits.shows_content:
             texts = [result.outputs[0].text if result.outputs else None for result in job.results]
-            _log.info("%s asked %r, got %r", job.id, [text for text, _ in job.asked.prompts], texts)
+            _log.info("%s asked %r, got %r", job.id, [text for text, _ in job.wanted.prompts], texts)
 
-    async def _refuse(self, exchange: Exchange, error: ApiError, model: str) -> None:
-        content = self._refused(error, model, exchange.id)
-        if not exchange.status:
-            await exchange.answer(content, error.status, error.headers)
-
-    def _refused(self, error: ApiError, model: str, id: str) -> bytes:
+    def _refused(self, error: ApiError, model: str, id: str) -> Response:
         self.metrics.refused(model, error.code)
         _log.info("%s refused with %d %s (model %s)", id, error.status, error.code, model or "-")
-        return to_json(error.document())
+        return _json(error.document(), error.status, {**error.headers, "x-request-id": id})
 
     # ---- the others
 
@@ -191,7 +222,7 @@ class Front:
             self._keys.holder(request.headers.get("authorization"))
             return _json(document())
         except ApiError as error:
-            return Response(self._refused(error, "", request.url.path[:80]), error.status, error.headers, _JSON)
+            return self._refused(error, "", new_id("models"))
 
     async def _health(self, request: Request) -> Response:
         return _json({"status": "ok"})
@@ -204,35 +235,68 @@ class Front:
         return Response(self.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _unrouted(self, request: Request, error: Exception) -> Response:
+        """Refuse a path or a method. The log does not show the path: it may hold a key, or escape sequences."""
         assert isinstance(error, HTTPException)
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
-        path = request.url.path[:80]
+        path = ascii(request.url.path[:80])
         message = f"{request.method} {path}: {error.detail}; send GET /v1/models or POST /v1/chat/completions"
-        content = self._refused(ApiError(error.status_code, message, code), "", path)
-        return Response(content, error.status_code, media_type=_JSON)
+        return self._refused(ApiError(error.status_code, message, code), "", new_id("path"))
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            for job in self.jobs:
-                job.cancel()
+            self.end_jobs()
             await asyncio.gather(*(job.settled for job in list(self.jobs)), return_exceptions=True)
             failures = [error for stack in self.stacks.values() if (error := await _shut_down(stack)) is not None]
             if failures:
                 raise failures[0]
 
 
-class _Endpoint:
-    """A generating endpoint as its own ASGI application: Starlette's requests and responses would cost more time."""
+class _EventStream(StreamingResponse):
+    """The events of a job as a response; whatever ends it, the job ends with it."""
 
-    def __init__(self, answer: Callable[[Exchange], Awaitable[None]], prefix: str) -> None:
-        self._answer = answer
-        self._prefix = prefix
+    def __init__(self, job: Job, events: Events, on_end: Callable[[], None]) -> None:
+        super().__init__(events, headers={**_STREAM_HEADERS, "x-request-id": job.id}, media_type="text/event-stream")
+        self._job, self._events, self._on_end = job, events, on_end
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._answer(Exchange(scope, receive, send, new_id(self._prefix)))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with _cancelled_if_gone(self._job, receive):
+                await self.stream_response(send)
+        finally:
+            self._events.close()
+            self._on_end()
+
+
+@contextlib.asynccontextmanager
+async def _cancelled_if_gone(job: Job, receive: Receive) -> AsyncIterator[None]:
+    """Cancel the job if the client disconnects inside the block; the body of the request must have been read."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        job.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
+async def _read(request: Request, most: int) -> bytes:
+    content = b""
+    async for part in request.stream():
+        content += part
+        if len(content) > most:
+            raise _too_long(most)
+    return content
+
+
+def _too_long(most: int) -> ApiError:
+    return ApiError(413, f"the body of the request is longer than {most} bytes: shorten it", "body_too_large")
 
 
 async def _shut_down(stack: ServedStack) -> Exception | None:
@@ -245,5 +309,6 @@ async def _shut_down(stack: ServedStack) -> Exception | None:
     return None
 
 
-def _json(document: dict[str, Any], status: int = 200) -> Response:
-    return Response(to_json(document, inf_nan_mode="null", fallback=as_json), status, media_type=_JSON)
+def _json(document: dict[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    content = to_json(document, inf_nan_mode="null", fallback=as_json)
+    return Response(content, status, headers, media_type="application/json")

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.serving.jobs import Job
 from scaffolding_ext.serving.refusals import ApiError
-from scaffolding_ext.serving.texts import Shown
+from scaffolding_ext.serving.thinking import Shown
 
 _COMMENT = b": keep-alive\n\n"
 _DONE = b"data: [DONE]\n\n"
@@ -108,8 +108,8 @@ class Events:
         failure = self._job.failure_of(index) if is_last else None
         if failure is not None:
             raise failure
-        now = self._job.shown(index) if is_last else self._job.asked.reading.growing(self._texts[index] or "")
-        if self._job.asked.tool_names and not is_last:
+        now = self._job.shown(index) if is_last else self._job.wanted.reading.growing(self._texts[index] or "")
+        if self._job.wanted.tool_names and not is_last:
             now = now._replace(content="")  # the content may become a tool call
         if not (now.reasoning.startswith(before.reasoning) and now.content.startswith(before.content)):
             raise ApiError(

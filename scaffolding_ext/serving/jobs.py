@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from scaffolding_ext.prompts.tool_calls import said
+from scaffolding_ext.controllers.chain.ending import forced_answers
+from scaffolding_ext.errors import RequestCancelledError
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tool_calls import ToolCall, said
+from scaffolding_ext.protocol.notes import Purpose
+from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
-from scaffolding_ext.serving import shapes
 from scaffolding_ext.serving.bodies import Body, ChatBody
 from scaffolding_ext.serving.refusals import ApiError, of_failure
-from scaffolding_ext.serving.served_stack import Asked, ServedStack
-from scaffolding_ext.serving.texts import Shown
+from scaffolding_ext.serving.served_stack import ServedStack, StackRequest
+from scaffolding_ext.serving.thinking import Reading, Shown
+
+_NO_SHARE = {"audio_tokens": 0, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
 
 
 class Job:
@@ -23,7 +29,7 @@ class Job:
     Args:
         stack: The stack that answers.
         body: The request.
-        asked: The request in the terms of the stack.
+        wanted: The request in the terms of the stack.
         on_end: Called once with the job when all choices have ended, with or without an error.
         id: The id of the request and of its answer.
 
@@ -33,32 +39,43 @@ class Job:
         settled: A task that ends when all choices have ended.
     """
 
-    def __init__(self, stack: ServedStack, body: Body, asked: Asked, on_end: Callable[[Job], None], id: str) -> None:
+    def __init__(
+        self, stack: ServedStack, body: Body, wanted: StackRequest, on_end: Callable[[Job], None], id: str
+    ) -> None:
         self.stack = stack
         self.body = body
-        self.asked = asked
+        self.wanted = wanted
         self.is_chat = isinstance(body, ChatBody)
         self.id = id
         self.created = int(time.time())
         self._on_end = on_end
+        self._ended_by: ApiError | None = None
+        self._parts: dict[int, tuple[Shown, list[ToolCall]]] = {}  # of choices that have ended: each is read once
         self._usage: dict[str, Any] | None = None  # set once all choices have ended
-        stack.admit(len(asked.prompts) * asked.num_samples)
+        stack.admit(wanted.num_choices, wanted.holder)
         try:
-            self.results: list[ScaffoldingResult] = stack.submit(asked)
+            self.results: list[ScaffoldingResult] = stack.submit(wanted)
         except BaseException:
-            stack.num_open -= len(asked.prompts) * asked.num_samples
+            stack.leave(wanted.num_choices, wanted.holder)
             raise
         self.settled = asyncio.create_task(self._settle())
 
-    def cancel(self) -> None:
-        """Stop all running choices; engines free the memory of these choices."""
+    def cancel(self, because: ApiError | None = None) -> None:
+        """Stop all running choices; engines free the memory of these choices.
+
+        Args:
+            because: The error that the client gets; None if the client has left.
+        """
+        self._ended_by = self._ended_by or because
         for result in self.results:
             result.cancel()
 
     def failure_of(self, index: int) -> ApiError | None:
         """The failure of a choice that has ended; None if it ended well."""
         error = self.results[index].exception()
-        return None if error is None else of_failure(error)
+        if self._ended_by is not None and isinstance(error, RequestCancelledError):
+            return self._ended_by
+        return None if error is None else of_failure(error, self.wanted.sent)
 
     def failure(self) -> ApiError | None:
         """The failure of the first choice that failed, once all have ended; None if none did."""
@@ -67,24 +84,25 @@ class Job:
 
     def shown(self, index: int) -> Shown:
         """The part of a choice that the client sees; the choice has ended without an error."""
-        shown = self.asked.reading.whole(self.results[index].outputs[0].text or "")
-        if self.asked.tool_names and (calls := said(shown.content, self.asked.tool_names)).calls:
-            return shown._replace(content=calls.text)
-        return shown
+        return self._read(index)[0]
 
     def calls(self, index: int) -> list[dict[str, Any]]:
         """The tool calls of a choice that has ended without an error; empty if it makes no valid call."""
-        if not self.asked.tool_names:
-            return []
-        text = self.asked.reading.whole(self.results[index].outputs[0].text or "").content
         return [
             {
                 "id": f"call_{self.id}_{index}_{number}",
                 "type": "function",
                 "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
             }
-            for number, call in enumerate(said(text, self.asked.tool_names).calls or ())
+            for number, call in enumerate(self._read(index)[1])
         ]
+
+    def _read(self, index: int) -> tuple[Shown, list[ToolCall]]:
+        if index not in self._parts:
+            shown = self.wanted.reading.whole(self.results[index].outputs[0].text or "")
+            text, calls = said(shown.content, self.wanted.tool_names) if self.wanted.tool_names else ("", None)
+            self._parts[index] = (shown._replace(content=text), calls) if calls else (shown, [])
+        return self._parts[index]
 
     @property
     def num_tokens(self) -> int:
@@ -113,10 +131,10 @@ class Job:
         if self._usage is not None:
             return self._usage
         prompting, num_shown = self.stack.prompting, None
-        if prompting is not None and self.asked.reading.think_close is not None:
+        if prompting is not None and self.wanted.reading.think_close is not None:
             shown = [self.shown(index) for index, result in enumerate(self.results) if result.outputs]
             num_shown = sum(len(prompting.encode(each.content)) for each in shown)
-        found = shapes.usage([result.program for result in self.results], self.asked.num_prompt_tokens, num_shown)
+        found = _usage([result.program for result in self.results], self.wanted.num_prompt_tokens, num_shown)
         if all(result.finished for result in self.results):
             self._usage = found
         return found
@@ -124,10 +142,10 @@ class Job:
     def end_of(self, index: int) -> dict[str, Any]:
         """The fields with which a choice ends, beside its text."""
         result = self.results[index]
-        reason = "tool_calls" if self.calls(index) else shapes.finish_reason(result, self.shown(index))
+        reason = "tool_calls" if self.calls(index) else _finish_reason(result, self.shown(index))
         return {
             "finish_reason": reason,
-            "scaffolding": shapes.extras(result, self.asked.seed, self.asked.with_trace),
+            "scaffolding": _extras(result, self.wanted.seed, self.wanted.with_trace),
         }
 
     def _choice(self, index: int) -> dict[str, Any]:
@@ -136,7 +154,7 @@ class Job:
         if not self.is_chat:
             return {"index": index, "text": shown.content, "logprobs": logprobs, **self.end_of(index)}
         message: dict[str, Any] = {"role": "assistant", "content": shown.content, "refusal": None}
-        if self.asked.reading.think_close is not None:
+        if self.wanted.reading.think_close is not None:
             message["reasoning_content"] = shown.reasoning
         if calls := self.calls(index):
             message |= {"content": shown.content or None, "tool_calls": calls}
@@ -147,13 +165,113 @@ class Job:
         if prompting is None:
             return None
         if self.is_chat:
-            return shapes.chat_logprobs(self.results[index], self.asked.reading, prompting, num_top)
-        return shapes.text_logprobs(self.results[index], prompting, num_top)
+            return chat_logprobs(self.results[index], self.wanted.reading, prompting, num_top)
+        return text_logprobs(self.results[index], prompting, num_top)
 
     async def _settle(self) -> None:
         try:
             for result in self.results:
                 await result.ended()
         finally:
-            self.stack.num_open -= len(self.results)
+            self.stack.leave(len(self.results), self.wanted.holder)
             self._on_end(self)
+
+
+def _finish_reason(result: ScaffoldingResult, shown: Shown) -> str:
+    """`length` if a budget ended the text, otherwise `stop`."""
+    return "length" if result.exit_reason == "length" and not shown.is_stopped else "stop"
+
+
+def _extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> dict[str, Any]:
+    """The field `scaffolding` of a choice: answer, exit reason, ledger, seed, what was forced, perhaps the trace."""
+    program = result.program
+    bounds = [event for event in program.trace if event["event"] == "thinking_budget"]
+    forced = forced_answers(program.trace)
+    return {
+        "id": program.identity.id,
+        "answer": result.answer,
+        "exit_reason": result.exit_reason,
+        "ledger": program.ledger.to_json(),
+        "seed": seed,
+        **({"thinking_budget": bounds} if bounds else {}),
+        **({"forced_answers": forced} if forced else {}),
+        **({"trace": program.trace} if with_trace else {}),
+    }
+
+
+def _usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown_tokens: int | None) -> dict[str, Any]:
+    """The tokens that a request has used: its prompt once, and all decoded tokens, whatever their purpose.
+
+    Args:
+        programs: The programs of its choices.
+        num_prompt_tokens: Tokens of its prompts; None takes the tokens of the first read.
+        num_shown_tokens: Tokens of the text that the client sees; None if thinking cannot be told apart.
+    """
+    decoded: dict[str, int] = {}
+    read = []
+    for program in programs:
+        for kind, counts in program.ledger.by_purpose.items():
+            if kind == Purpose.PROMPT:
+                read.append(counts)
+            if counts.decoded:
+                name = f"{kind}_tokens"
+                decoded[name] = decoded.get(name, 0) + counts.decoded
+    prompt = read[0].prefilled + read[0].reused if num_prompt_tokens is None and read else num_prompt_tokens or 0
+    completion = sum(decoded.values())
+    reasoning = 0 if num_shown_tokens is None else max(0, completion - num_shown_tokens)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {
+            "cached_tokens": min(prompt, sum(counts.reused for counts in read)),
+            "audio_tokens": 0,
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": reasoning,
+            **_NO_SHARE,
+            **decoded,
+        },
+    }
+
+
+def chat_logprobs(result: ScaffoldingResult, reading: Reading, prompting: Prompting, num_top: int) -> dict[str, Any]:
+    """Log-probabilities of the answer's tokens, in the shape of `/v1/chat/completions`."""
+    entries, text = [], ""
+    is_said = reading.think_close is None
+    for token, step in _steps(result):
+        written = prompting.decode([token])
+        if is_said:
+            tops = sorted(step.items(), key=lambda item: -item[1].logprob)[:num_top]
+            entries.append(
+                {
+                    **_entry(written, step[token].logprob),
+                    "top_logprobs": [_entry(prompting.decode([name]), each.logprob) for name, each in tops],
+                }
+            )
+        text += written
+        is_said = is_said or (reading.think_close or "") in text
+    return {"content": entries, "refusal": None}
+
+
+def text_logprobs(result: ScaffoldingResult, prompting: Prompting, num_top: int) -> dict[str, Any]:
+    """Log-probabilities of a text's tokens, in the shape of `/v1/completions`."""
+    tokens, values, tops, offsets, offset = [], [], [], [], 0
+    for token, step in _steps(result):
+        written = prompting.decode([token])
+        best = sorted(step.items(), key=lambda item: -item[1].logprob)[:num_top]
+        tokens.append(written)
+        values.append(step[token].logprob)
+        tops.append({prompting.decode([name]): each.logprob for name, each in best})
+        offsets.append(offset)
+        offset += len(written)
+    return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+
+def _steps(result: ScaffoldingResult) -> list[tuple[int, Any]]:
+    output: Any = result.outputs[0]
+    return list(zip(output.token_ids or (), getattr(output, "logprobs", None) or (), strict=False))
+
+
+def _entry(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -78,12 +78,18 @@ def of_validation(error: ValidationError) -> ApiError:
     return ApiError(400, message, "invalid_value", path or None)
 
 
-def of_failure(error: BaseException) -> ApiError:
-    """The answer for a failed program. An engine's message may hold the prompt or addresses: only the log shows it."""
+def of_failure(error: BaseException, sent: Collection[str] = ()) -> ApiError:
+    """The answer for a failed program. An engine's message may hold the prompt or addresses: only the log shows it.
+
+    Args:
+        error: Why it failed.
+        sent: Names of the fields that the client sent. An error about a field is the client's only if the client sent
+            it; any other is the server's, whatever its type.
+    """
     causes = list(_causes(error))
     for cause in causes:
-        if isinstance(cause, ConfigError):
-            return ApiError(400, str(cause), "unsupported_value", cause.key or None)
+        if isinstance(cause, ConfigError) and cause.key.rpartition(".")[2] in sent:
+            return ApiError(400, str(cause), "unsupported_value", cause.key)
         if isinstance(cause, InvalidTaskError):
             return ApiError(400, f"the worker refuses the request: {cause}", "unsupported_value")
     if isinstance(error, RequestTimeoutError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,11 +22,11 @@ from scaffolding_ext.protocol.worker import declared
 from scaffolding_ext.protocol.worker_tags import WorkerTag, worker_for
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.request.seeds import derive_seed
+from scaffolding_ext.serving.access import ANYBODY, RoundRobin
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody
-from scaffolding_ext.serving.closing import Closing
 from scaffolding_ext.serving.refusals import ApiError, unsupported, wait_and_retry
 from scaffolding_ext.serving.settings import Knob, Limits
-from scaffolding_ext.serving.texts import Reading
+from scaffolding_ext.serving.thinking import Closing, Reading
 from scaffolding_ext.serving.variants import Variants
 from scaffolding_ext.stack.config import StackConfig
 
@@ -37,9 +38,10 @@ _FIELDS = {
 }
 _SEED_BITS = 53  # every JSON reader keeps so many bits exactly
 _MOST_SECONDS = 1e9
+_FIRST_TOKENS = 512  # expected of a choice, as long as none has ended
 
 
-class Asked(NamedTuple):
+class StackRequest(NamedTuple):
     """A request in the terms of a stack.
 
     Attributes:
@@ -56,6 +58,8 @@ class Asked(NamedTuple):
         cache_salt: Keeps the request's KV apart from requests with another salt; None if all requests share KV.
         trace_parent: The client's span, from its header `traceparent`, or None.
         tool_names: Names of the tools that the model may call.
+        holder: The holder of the key.
+        sent: Names of the body's fields; an error about one of them is the client's.
     """
 
     prompts: list[tuple[str, list[Turn]]]
@@ -71,6 +75,13 @@ class Asked(NamedTuple):
     cache_salt: str | None = None
     trace_parent: str | None = None
     tool_names: Sequence[str] = ()
+    holder: str = ANYBODY
+    sent: frozenset[str] = frozenset()
+
+    @property
+    def num_choices(self) -> int:
+        """Choices of all prompts."""
+        return len(self.prompts) * self.num_samples
 
 
 class ServedStack:
@@ -101,6 +112,9 @@ class ServedStack:
     ) -> None:
         self.name = name
         self.num_open = 0
+        self._open: Counter[str] = Counter()  # by holder
+        self._is_shared = False
+        self._num_ended = self._num_tokens = 0
         self.llm = llm
         self.variants = Variants(llm, config, knobs, references)
         self._limits = limits
@@ -129,7 +143,7 @@ class ServedStack:
         entry = {"id": self.name, "object": "model", "created": 0, "owned_by": "scaffolding_ext", "scaffolding": about}
         return entry if self.context_len is None else entry | {"max_model_len": self.context_len}
 
-    def asked(self, body: Body) -> Asked:
+    def read(self, body: Body) -> StackRequest:
         """Turn a request's body into the terms of the stack.
 
         Raises:
@@ -161,49 +175,86 @@ class ServedStack:
         tools = kwargs.get("tools", ())
         num_prompt_tokens = self._count(prompts, is_raw, kwargs)
         seed = body.seed if body.seed is not None else self._next_seed()
-        return Asked(
+        return StackRequest(
             *(prompts, body.num_samples, controller, kwargs, seed, reading, self._closing(reading, kwargs)),
             *(num_prompt_tokens, bool(with_trace)),
             deadline=deadline,
             tool_names=names_of(tools),
+            sent=frozenset(("prompt", "history", *body.model_fields_set, *kwargs)),
         )
 
-    def admit(self, num: int) -> None:
-        """Admit this number of choices, or refuse all of them. The caller lowers `num_open` when choices have ended.
+    def share(self) -> None:
+        """Share the stack among the holders of keys: none of them takes the whole queue, and they are served in turn.
+
+        A stack with a `scheduling` of its own keeps its order of service.
+        """
+        self._is_shared = True
+        if self.llm.scheduling is None:
+            self.llm.scheduling = RoundRobin()
+
+    def admit(self, num: int, holder: str) -> None:
+        """Admit this number of choices, or refuse all of them. The caller calls `leave` when choices have ended.
+
+        A holder of one of several keys may have as many choices open as there is room left, so that some room is left
+        for the others (a dynamic threshold).
 
         Raises:
-            ApiError: The queue is full.
+            ApiError: The queue is full, or the holder's share of it.
+
+        Reference:
+            Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches"; the factor is 1.
         """
-        room = self.llm.max_parallel_requests + self._limits.max_queue - self.num_open
-        if num > room:
+        most = self.llm.max_parallel_requests + self._limits.max_queue
+        room = most - self.num_open
+        if self._is_shared:
+            room -= self._open[holder]
+        if num > room and (num > most - self.num_open or self._open[holder]):
             message = (
-                f"{self.num_open} choices run or wait, and the server has room for {max(0, room)} more: send the "
-                "request again later"
+                f"{self.num_open} choices run or wait, and the server has room for {max(0, room)} more of this key: "
+                "send the request again later"
             )
             raise wait_and_retry(message, "queue_full", self.num_open / self.llm.max_parallel_requests)
+        self._open[holder] += num
         self.num_open += num
 
-    def submit(self, asked: Asked) -> list[ScaffoldingResult]:
+    def leave(self, num: int, holder: str) -> None:
+        """Give back the room of this number of choices."""
+        self._open[holder] -= num
+        self.num_open -= num
+
+    def expected_tokens(self, wanted: StackRequest) -> float:
+        """Tokens that a request is expected to use: its prompts, and for each choice the mean of those that ended."""
+        limit: int = wanted.kwargs.get("max_tokens", self._limits.max_request_tokens)
+        mean = (_FIRST_TOKENS + self._num_tokens) / (1 + self._num_ended)
+        return (wanted.num_prompt_tokens or 0) + wanted.num_choices * min(mean, limit)
+
+    def learn(self, results: Sequence[ScaffoldingResult]) -> None:
+        """Take the decoded tokens of ended choices into that mean."""
+        self._num_ended += len(results)
+        self._num_tokens += sum(result.program.ledger.num_decoded for result in results)
+
+    def submit(self, wanted: StackRequest) -> list[ScaffoldingResult]:
         """Start the choices; the choices of one prompt are its epochs, as in `generate_async`."""
         results = []
-        for text, history in asked.prompts:
+        for text, history in wanted.prompts:
             turns: dict[str, Any] = {"history": history} if history else {}
             results += [
                 self.llm.generate_async(
                     text,
                     epoch=epoch,
-                    seed=asked.seed,
+                    seed=wanted.seed,
                     timeout=self._limits.max_seconds,
-                    controller=asked.controller,
+                    controller=wanted.controller,
                     most_tokens=self._limits.max_request_tokens,
-                    closing=asked.closing,
-                    deadline=asked.deadline,
-                    cache_salt=asked.cache_salt,
-                    trace_parent=asked.trace_parent,
+                    closing=wanted.closing,
+                    deadline=wanted.deadline,
+                    cache_salt=wanted.cache_salt,
+                    caller=wanted.holder,
+                    trace_parent=wanted.trace_parent,
                     **turns,
-                    **asked.kwargs,
+                    **wanted.kwargs,
                 )
-                for epoch in range(asked.num_samples)
+                for epoch in range(wanted.num_samples)
             ]
         return results
 

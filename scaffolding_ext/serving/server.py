@@ -14,56 +14,84 @@ import uvicorn
 
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _HttpProtocol
+
+    _HAS_NO_LIMIT = True
 except ImportError:  # the slower parser, which comes with uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol as _HttpProtocol  # type: ignore[assignment]
+
+    _HAS_NO_LIMIT = False
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.serving.app import Front
 
+_HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _WAIT_SECONDS = 60.0
+_END_SECONDS = 5.0  # for the errors of the requests that were ended
 
 
 def _config(front: Front, host: str, port: int) -> uvicorn.Config:
     return uvicorn.Config(
         front.app,
-        http=_protocol(front.limits.head_seconds),
+        http=_protocol(front.limits.head_seconds, front.limits.max_head_bytes),
         host=host,
         port=port,
         access_log=False,  # the front has its own log; a path could hold private text
         log_level="warning",
         server_header=False,
-        timeout_graceful_shutdown=math.ceil(front.limits.drain_seconds),
+        timeout_graceful_shutdown=math.ceil(front.limits.drain_seconds + _END_SECONDS),
     )
 
 
-def _protocol(head_seconds: float) -> type[asyncio.Protocol]:
-    """uvicorn's protocol; it also closes a connection if the headers of the next request do not arrive in time.
+def _protocol(head_seconds: float, max_head_bytes: int) -> type[asyncio.Protocol]:
+    """uvicorn's protocol, which also bounds the head of a request: its seconds and its bytes.
 
-    uvicorn itself closes only connections that have received nothing since their last answer.
+    uvicorn closes only connections that have received nothing since their last answer. httptools keeps a head of any
+    length; h11 has its own limit. What follows the head and is no body (the trailers of a chunked body) counts as well.
     """
 
     class Protocol(_HttpProtocol):
         _timer: asyncio.TimerHandle | None = None
+        _num_bytes = 0  # of what is no body
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._watch()
 
         def data_received(self, data: bytes) -> None:
+            self._num_bytes += len(data)
             super().data_received(data)
+            if _HAS_NO_LIMIT and self._num_bytes > max_head_bytes:
+                if not self._in_request:
+                    self.transport.write(_HEAD_TOO_LARGE)
+                self.transport.close()
             self._watch()
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self._num_bytes = 0
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            self._num_bytes = 0
+
+        def on_body(self, body: bytes) -> None:
+            self._num_bytes -= len(body)
+            super().on_body(body)
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             if self._timer is not None:
                 self._timer.cancel()
 
+        @property
+        def _in_request(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
         def _watch(self) -> None:
-            in_request = self.cycle is not None and not self.cycle.response_complete
-            if in_request and self._timer is not None:
+            if self._in_request and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            elif not in_request and self._timer is None:
+            elif not self._in_request and self._timer is None:
                 self._timer = self.loop.call_later(head_seconds, self.transport.close)
 
     return Protocol
@@ -85,7 +113,7 @@ def run_front(front: Front, host: str, port: int, listening: Callable[[int], Non
     with listener:
         listener.listen()  # a client that connects now waits and is not refused
         listening(listener.getsockname()[1])
-        uvicorn.Server(_config(front, host, port)).run(sockets=[listener])
+        _Server(front, host, port).run(sockets=[listener])
 
 
 class FrontThread:
@@ -103,7 +131,7 @@ class FrontThread:
     def __init__(self, front: Front, host: str = "127.0.0.1", port: int = 0) -> None:
         self._listener = _listener(host, port)
         self.url = f"http://{host}:{self._listener.getsockname()[1]}"
-        self._server = _Server(_config(front, host, port))
+        self._server = _Server(front, host, port)
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],), name="front", daemon=True)
 
     def __enter__(self) -> FrontThread:
@@ -130,16 +158,24 @@ class FrontThread:
 
 
 class _Server(uvicorn.Server):
-    """Says when it has started."""
+    """Says when it has started, and ends the requests that outlast their seconds with an error that says so."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, front: Front, host: str, port: int) -> None:
+        super().__init__(_config(front, host, port))
+        self._front = front
         self.has_started = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.loop = asyncio.get_running_loop()
         self.has_started.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        timer = self.loop.call_later(self._front.limits.drain_seconds, self._front.end_jobs)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
 
 
 def _listener(host: str, port: int) -> socket.socket:

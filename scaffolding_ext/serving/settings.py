@@ -26,6 +26,7 @@ class Limits:
             additional.
         max_seconds: Most seconds of a request, waiting included.
         max_queue: Most waiting choices of each stack, in addition to the running ones.
+        max_head_bytes: Most bytes of a request's first line and headers; then the connection is closed.
         head_seconds: Most seconds until a request's headers have arrived; then the connection is closed.
         body_seconds: Most seconds until a body has arrived.
         keep_alive_seconds: Seconds of silence in a stream after which a comment is sent.
@@ -44,6 +45,7 @@ class Limits:
     answer_tokens: int = 512
     max_seconds: float = 600.0
     max_queue: int = 256
+    max_head_bytes: int = 1 << 16
     head_seconds: float = 15.0
     body_seconds: float = 30.0
     keep_alive_seconds: float = 10.0
@@ -54,6 +56,7 @@ class Limits:
     def __post_init__(self) -> None:
         for key in ("max_body_bytes", "max_prompt_tokens", "max_samples", "max_request_tokens", "answer_tokens"):
             require.whole(key, getattr(self, key))
+        require.whole("max_head_bytes", self.max_head_bytes, 1024)
         require.whole("max_queue", self.max_queue, 0)
         for key in ("max_seconds", "head_seconds", "body_seconds", "keep_alive_seconds", "drain_seconds"):
             require.number(key, getattr(self, key), above=0)

@@ -14,9 +14,9 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, ControllerGenerator
 from scaffolding_ext.protocol.relay import Watch, relay
 from scaffolding_ext.request.program import current_program
-from scaffolding_ext.serving.closing import Closing
 from scaffolding_ext.serving.refusals import ApiError, unsupported
 from scaffolding_ext.serving.settings import Knob
+from scaffolding_ext.serving.thinking import Closing
 from scaffolding_ext.signature import Signature
 from scaffolding_ext.stack.build import build_controller
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig

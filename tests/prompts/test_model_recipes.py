@@ -23,7 +23,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.family_choice import config_of
 from scaffolding_ext.prompts.prompting import Prompting, family_named, load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.serving.texts import Reading
+from scaffolding_ext.serving.thinking import Reading
 from scaffolding_ext.signature import Signature
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config

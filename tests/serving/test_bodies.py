@@ -11,10 +11,10 @@ import pytest
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.serving.bodies import ChatBody, CompletionBody, read_body
+from scaffolding_ext.serving.jobs import chat_logprobs, text_logprobs
 from scaffolding_ext.serving.refusals import ApiError
 from scaffolding_ext.serving.settings import read_effort
-from scaffolding_ext.serving.shapes import chat_logprobs, text_logprobs
-from scaffolding_ext.serving.texts import Reading
+from scaffolding_ext.serving.thinking import Reading
 
 MESSAGES = [{"role": "user", "content": "2+2?"}]
 

@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import threading
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from scaffolding_ext import MajorityVoteController, registry
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.errors import EngineError
+from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.serving.access import ANYBODY, Keys
 from scaffolding_ext.serving.app import Front
 from scaffolding_ext.serving.settings import Knob, Limits
@@ -135,7 +136,7 @@ def test_an_unforeseen_error_is_logged_with_its_traceback(
     serve: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = serve(keys=Keys(KEYS))
-    monkeypatch.setattr(type(served.stack), "admit", lambda self, num: 1 // 0)
+    monkeypatch.setattr(type(served.stack), "admit", lambda self, num, holder: 1 // 0)
     with served.client(api_key="secret-2") as client, pytest.raises(openai.InternalServerError) as failed:
         client.chat.completions.create(**ASK)
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -228,3 +229,34 @@ def test_every_stack_is_shut_down_though_one_fails(
     assert shut_down == [first.worker, second.worker]
     assert "the stack broken could not be shut down" in caplog.text
     monkeypatch.undo()
+
+
+def test_a_fault_of_the_server_is_not_told_as_the_clients(serve: Any) -> None:
+    def fails(task: Any) -> str:
+        raise ConfigError("is missing on this machine", "checkpoint" if task.input_str == "engine" else "temperature")
+
+    served = serve(fails)
+
+    def failure(content: str, **fields: Any) -> Any:
+        with pytest.raises(urllib.error.HTTPError) as failed:
+            ask(served.url, messages=[{"role": "user", "content": content}], **fields)
+        with failed.value as error:
+            return error.code, json.load(error)["error"]["param"]
+
+    assert failure("engine", temperature=0.5) == (500, None)
+    assert failure("sampling", temperature=0.5) == (400, "temperature")
+    assert failure("sampling") == (500, None)  # the client gave no temperature: the stack's is wrong
+
+
+def test_a_path_is_not_written_to_the_log(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    served = serve(keys=Keys(KEYS))
+    for path in ("/%1b[31msk-very-secret", "/v1/models/sk-very-secret"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(served.url + path), timeout=WAIT)
+        with refused.value as error:
+            assert error.headers["x-request-id"]
+    own = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("scaffolding_ext"))
+    assert "404 not_found" in own
+    assert "secret" not in own
+    assert "\x1b" not in own

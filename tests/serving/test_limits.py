@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -25,6 +29,7 @@ from scaffolding_ext.testing import FakeClock, Gate
 
 WAIT = 30.0
 ASK: dict[str, Any] = {"model": "model", "messages": [{"role": "user", "content": "2+2?"}]}
+KEYS = {"anna": "secret-1", "bert": "secret-2"}
 VOTE = {
     "controller": {
         "type": "MajorityVoteController",
@@ -48,6 +53,14 @@ def post(url: str, body: bytes, **headers: str) -> tuple[int, dict[str, Any], An
             return answer.status, json.load(answer), answer.headers
     except urllib.error.HTTPError as error:
         return error.code, json.load(error), error.headers
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for another thread; the deadline is for a test that fails."""
+    deadline = time.monotonic() + WAIT
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_a_body_has_a_limit(serve: Any) -> None:
@@ -160,17 +173,19 @@ def test_a_key_in_a_file_may_hold_a_comma(tmp_path: Any) -> None:
 def test_a_token_budget_fills_evenly_and_is_each_holders_own() -> None:
     clock = FakeClock()
     budgets = TokenBudgets(60, clock)
-    budgets.charge("anna", 70)
-    budgets.check("bert")
+    budgets.settle("anna", budgets.reserve("anna", 10), 70)
+    assert budgets.reserve("bert", 1000) == 60
     with pytest.raises(ApiError) as refused:
-        budgets.check("anna")
+        budgets.reserve("anna", 1)
     assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "11")
     clock.advance(11)
-    budgets.check("anna")
+    budgets.settle("anna", budgets.reserve("anna", 1), 0)
     clock.advance(1000)
-    budgets.charge("anna", 60)
+    reserved = budgets.reserve("anna", 60)
     with pytest.raises(ApiError):
-        budgets.check("anna")
+        budgets.reserve("anna", 1)
+    budgets.settle("anna", reserved, 20)
+    budgets.reserve("anna", 1)
 
 
 def test_the_budget_of_a_key_is_charged_with_all_that_was_read_and_decoded(serve: Any) -> None:
@@ -180,6 +195,84 @@ def test_the_budget_of_a_key_is_charged_with_all_that_was_read_and_decoded(serve
         with pytest.raises(openai.RateLimitError) as refused:
             client.chat.completions.create(**ASK)
     assert refused.value.code == "token_budget_exceeded"
+
+
+def test_running_requests_hold_the_tokens_that_they_are_expected_to_use(serve: Any) -> None:
+    gate = Gate()
+    served = serve(before=gate, keys=Keys(KEYS), tokens_per_minute=1000, clock=FakeClock())
+    body = json.dumps(ASK | {"n": 16, "max_tokens": 50}).encode()
+
+    def ask(key: str) -> tuple[int, Any]:
+        return post(served.url, body, authorization=f"Bearer {key}")[:2]
+
+    with ThreadPoolExecutor(3) as pool:
+        running = []
+        for key in ("secret-1", "secret-1", "secret-2"):  # 16 choices of at most 50 tokens are 800
+            running.append(pool.submit(ask, key))
+            gate.wait_for(16)
+        status, document = ask("secret-1")
+        gate.open()
+        assert (status, document["error"]["code"]) == (429, "token_budget_exceeded")
+        assert [future.result()[0] for future in running] == [200, 200, 200]
+
+
+def test_one_key_does_not_take_the_whole_queue_and_keys_are_served_in_turn(serve: Any) -> None:
+    gate, order = Gate(), []
+
+    async def before(task: Any) -> None:
+        order.append(task.input_str[0])
+        await gate(task)
+
+    served = serve(before=before, keys=Keys(KEYS), limits=Limits(max_queue=15), host={"max_parallel_requests": 1})
+
+    def ask(name: str, key: str) -> tuple[int, Any]:
+        body = json.dumps(ASK | {"messages": [{"role": "user", "content": name}]}).encode()
+        return post(served.url, body, authorization=f"Bearer {key}")[:2]
+
+    with ThreadPoolExecutor(16) as pool:
+        running = [pool.submit(ask, "a", "secret-1")]
+        gate.wait_for()
+        for number in range(2, 9):
+            running.append(pool.submit(ask, "a", "secret-1"))
+            wait_until(lambda number=number: served.stack.num_open == number)
+        status, document = ask("a", "secret-1")  # 8 of 16 are open, and 8 are free
+        assert (status, document["error"]["code"]) == (429, "queue_full")
+        for number in range(9, 12):
+            running.append(pool.submit(ask, "b", "secret-2"))
+            wait_until(lambda number=number: served.stack.num_open == number)
+        gate.open()
+        assert [future.result()[0] for future in running] == [200] * 11
+    assert "".join(order).startswith("ababab")
+    assert served.stack.num_open == 0
+
+
+@pytest.mark.parametrize("in_trailers", [False, True])
+def test_a_head_that_never_ends_is_not_kept(serve: Any, in_trailers: bool) -> None:
+    served = serve(limits=Limits(max_head_bytes=2048))
+    host, port = served.url.removeprefix("http://").split(":")
+    begin = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+    begin += b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n" if in_trailers else b""
+    with socket.create_connection((host, int(port)), WAIT) as connection:
+        connection.sendall(begin)
+
+        def send() -> None:
+            for _ in range(1 << 14):
+                connection.sendall(b"x-header: " + b"a" * 4096 + b"\r\n")
+
+        with pytest.raises(OSError, match=r"reset|pipe|abort"):
+            send()
+    with served.client() as client:
+        assert client.chat.completions.create(**ASK).choices
+
+
+def test_a_head_of_usual_length_is_served_after_a_long_body_on_the_same_connection(serve: Any) -> None:
+    served = serve(limits=Limits(max_head_bytes=2048))
+    connection = http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=WAIT)
+    for _ in range(3):
+        connection.request("POST", "/v1/chat/completions", json.dumps(ASK | {"user": "x" * 100_000}))
+        answer = connection.getresponse()
+        assert (answer.status, bool(answer.read())) == (200, True)
+    connection.close()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -229,24 +322,39 @@ def test_the_server_ends_when_what_is_under_way_has(serve: Any) -> None:
         urllib.request.urlopen(f"{served.url}/health", timeout=WAIT)
 
 
-def test_what_does_not_end_in_time_is_cancelled(serve: Any) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_does_not_end_in_time_gets_an_error_that_says_so(serve: Any, stream: bool) -> None:
     gate = Gate()
-    served = serve(before=gate, limits=Limits(drain_seconds=0.1))
-    with served.client() as client:
-        failed: list[openai.APIError] = []
+    served = serve(before=gate, limits=Limits(drain_seconds=0.1, keep_alive_seconds=0.02))
+    answers: list[Any] = []
+    body = json.dumps(ASK | {"stream": stream}).encode()
 
-        def ask() -> None:
-            with pytest.raises(openai.APIError) as error:
-                client.chat.completions.create(**ASK)
-            failed.append(error.value)
+    def ask() -> None:
+        connection = http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=WAIT)
+        connection.request("POST", "/v1/chat/completions", body)
+        answer = connection.getresponse()
+        has_begun.set()
+        answers.append((answer.status, answer.read()))
+        connection.close()
 
-        asking = threading.Thread(target=ask)
-        asking.start()
-        gate.wait_for()
-        served.thread.__exit__(None, None, None)
-        gate.wait_for_cancelled()
-        asking.join(WAIT)
-    assert len(failed) == 1
+    has_begun = threading.Event()
+    asking = threading.Thread(target=ask)
+    asking.start()
+    gate.wait_for()
+    if stream:
+        assert has_begun.wait(WAIT)  # a comment was sent
+    served.thread.__exit__(None, None, None)
+    gate.wait_for_cancelled()
+    asking.join(WAIT)
+    ((status, content),) = answers
+    if stream:
+        *_, error, done = (line for line in content.split(b"\n") if line.startswith(b"data: "))
+        assert (status, done) == (200, b"data: [DONE]")
+        document = json.loads(error.removeprefix(b"data: "))
+    else:
+        assert status == 503
+        document = json.loads(content)
+    assert document["error"]["code"] == "shutting_down"
     assert served.stack.num_open == 0
 
 

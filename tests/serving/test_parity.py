@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.engines.serve_parity import CONTROLLERS
 from scaffolding_ext.serving.bodies import ChatBody, Message
-from scaffolding_ext.serving.texts import Reading
+from scaffolding_ext.serving.thinking import Reading
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 QUESTIONS = ("Start with 5. Apply a+3,b-2. Find the total.", "Start with 16. Apply d-4,e-7,f+4. Find the total.")
@@ -26,7 +26,7 @@ def draft() -> Iterator[HuggingFaceWorker]:
 @pytest.mark.parametrize("name", sorted(CONTROLLERS))
 def test_answers_over_http_are_those_in_process(serve: Any, draft: HuggingFaceWorker, name: str) -> None:
     served = serve(controller=CONTROLLERS[name](48), model_worker=draft)
-    closing = served.stack.asked(ChatBody(model="model", messages=[Message(role="user", content="?")])).closing
+    closing = served.stack.read(ChatBody(model="model", messages=[Message(role="user", content="?")])).closing
     options = {"controller": served.stack.variants.own, "most_tokens": 1 << 20, "closing": closing}
     told = [served.stack.llm.generate(prompt, seed=number, **options) for number, prompt in enumerate(QUESTIONS)]
     assert len({result.outputs[0].text for result in told}) == len(QUESTIONS)

@@ -9,7 +9,7 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol.stop_strings import StopStrings
-from scaffolding_ext.serving.texts import Reading
+from scaffolding_ext.serving.thinking import Reading
 
 
 @pytest.mark.parametrize("think_close", [None, "</think>"])
