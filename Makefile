@@ -2,7 +2,7 @@
 # make test    the test suite; one thread an operation, since several are slower wherever other work shares the cores
 # make check   format, lint, types and tests: what CI runs
 # make docs    the site, in build/site; a link that leads nowhere is an error
-# make pages   the pages and commands that are written from the code
+# make pages   the pages that are written from the code, and those with figures, from their templates in docs/_pages
 # make resolve whether the versions of constraints.txt go together, for every extra; nothing is installed
 # make dist    wheel and source archive, in dist, as a release publishes them
 #
@@ -55,6 +55,7 @@ pages: $(VENV)/.installed
 	$(BIN)/python docs/_scripts/install_commands.py
 	$(BIN)/python docs/_scripts/pictures.py
 	$(BIN)/python docs/_scripts/commands.py
+	$(BIN)/python -m benchmarks.check --write
 	$(BIN)/python -m scaffolding_ext.stack.reference > $(VENV)/stack_files.md
 	mv $(VENV)/stack_files.md docs/stack_files.md
 

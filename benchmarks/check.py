@@ -1,12 +1,11 @@
 """Every figure on every page is in a file, and every file bears its figures out.
 
     python -m benchmarks.check            says what is wrong, and exits with 1 if anything is
-    python -m benchmarks.check --write    writes the figures of the files onto the pages, and computes a hundredth again
+    python -m benchmarks.check --write    renders the pages first, as `make pages` does, and computes a hundredth again
 
-A page quotes a figure with a marker behind it (`benchmarks._lib.pages`). Of each file it is asked: which commit it was
-measured on, that this commit is of this history and the tree was clean, that it is of at most 300 kB, that its
-intervals come out of its own columns once more, and that a page quotes it. `--stale` lists the files whose code has
-changed since.
+A page with figures is what its template gives (`benchmarks._lib.pages`). Each file has to say on which commit it was
+measured. That commit is of this history, and its tree was clean. The file has at most 300 kB, its intervals come out of
+its own columns once more, and a page quotes it. `--stale` lists the files whose code has changed since.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 
 from benchmarks._lib.columns import mismatches
-from benchmarks._lib.pages import COMMIT, RESULTS, ROOT, Fault, commit_of, faults_of, pages, result, rewritten
+from benchmarks._lib.pages import QUOTED, RESULTS, ROOT, Fault, commit_of, faults_of, rendered, result, templates
 
 MOST_BYTES = 300_000
 CODE = ("controllers", "workers", "scaffolding_ext")  # what a study runs; models lie in the last
@@ -61,11 +59,13 @@ def is_in_history(commit: str) -> bool:
     return not is_whole or not git("merge-base", "--is-ancestor", commit, "HEAD").returncode
 
 
-def faults(root: Path = ROOT, every: int = 1) -> list[Fault]:
+def faults(every: int = 1) -> list[Fault]:
     """What is wrong anywhere; of every so many of a file's intervals, one is computed again."""
-    texts = {str(page.relative_to(root)): page.read_text(encoding="utf-8") for page in pages(root)}
-    quoted = {match["file"] for text in texts.values() for match in COMMIT.finditer(text)}
-    found = [fault for place, text in texts.items() for fault in faults_of(place, text)]
+    found, quoted = [], set[str]()
+    for place, path in templates():
+        template, page = path.read_text(encoding="utf-8"), ROOT / place
+        quoted |= set(QUOTED.findall(template))
+        found += faults_of(place, template, page.read_text(encoding="utf-8") if page.exists() else None)
     return found + [fault for name in results() for fault in faults_of_result(name, quoted, every)]
 
 
@@ -82,15 +82,15 @@ def changed_since(document: dict[str, Any]) -> list[str]:
 
 
 @click.command(help=__doc__, epilog="Example: python -m benchmarks.check --write")
-@click.option("--write", is_flag=True, help="Write the figures of the files onto the pages.")
+@click.option("--write", is_flag=True, help="Render the pages from their templates first.")
 @click.option("--stale", is_flag=True, help="List the results whose code has changed since they were measured.")
 def main(write: bool, stale: bool) -> None:
     if write:
-        for page in pages():
-            text = page.read_text(encoding="utf-8")
-            if rewritten(text) != text:
-                page.write_text(rewritten(text), encoding="utf-8")
-                print(f"written: {page.relative_to(ROOT)}")
+        for place, path in templates():
+            text, page = rendered(path.read_text(encoding="utf-8")), ROOT / place
+            if not page.exists() or page.read_text(encoding="utf-8") != text:
+                page.write_text(text, encoding="utf-8")
+                print(f"written: {place}")
     if stale:
         for name in results():
             changed = changed_since(result(name))

@@ -7,7 +7,7 @@
 It can be interrupted and started again: what is of today's code is passed over, and studies go on in `runs/figures`.
 Recorded samples of real models, and a real model's folder `smollm2`, are read from the folder; without it, what needs
 them is left out. Afterwards
-`python -m benchmarks.check --write` writes the figures onto the pages. Read the sentences beside them.
+`make pages` writes the figures onto the pages. Read the sentences beside them.
 """
 
 from __future__ import annotations

@@ -1,38 +1,39 @@
-"""Figures on pages: each stands before a marker that names its file, and is read from there.
+"""Pages with figures are rendered from templates: each figure is read from the file that bears it.
 
-A marker is a comment, so that no reader of the page sees it:
+The template of `docs/results.md` is `docs/_pages/docs/results.md.jinja`, and so on. In it stands
 
-    saves 37.2 % (35.7 to 38.6)<!--dynasor: DynasorCoT against plain CoT: decoded saved @ x100 .1-->
+    saves {{ figure("dynasor", "DynasorCoT against plain CoT: decoded saved", "x100 .1 %") }}
 
-`dynasor` is `benchmarks/results/dynasor.json`. The name of the figure in that file follows, and then how it is written:
-`x100` where the file has a share and the page per cent, `+` where a gain bears its sign, and the number of decimals, of
-the interval too where it has another one (`.0 .1`). The unit, and whether the interval is shown, are the page's.
+for `saves 41.9 % (40.7 to 43.0)`: the file `benchmarks/results/dynasor.json`, the name of a figure there, and its form.
+In a form `x100` stands where the file has a share and the page per cent, and `+` where a gain bears its sign. Then
+stand the number of decimals (of the interval, too, where it has another one: `.0 .1`) and the unit. `value(...)` is the
+figure without its interval, and `commits()` the table of files and the commits on which they were measured.
 
-A page that quotes a file says of which commit it is: `commit 1a2b3c4d5e, not run since<!--dynasor-->`.
+An interval that others measured stands on a line with `{# source: WHOSE #}`. Every other interval of a template is a
+fault: its file is not known.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jinja2
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("README.md", "docs/**/*.md", "benchmarks/results/*.md")
+TEMPLATES = ROOT / "docs" / "_pages"
+SUFFIX = ".jinja"
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
-ENDS = rf"\({NUMBER} to {NUMBER}\)"
-INTERVAL = re.compile(ENDS)
-FORM = r"(?P<scale>x100 )?(?P<sign>\+)?\.(?P<decimals>\d)(?: \.(?P<end_decimals>\d))?"
-FIGURE = re.compile(
-    rf"(?<![\d.,])(?P<value>{NUMBER})(?P<unit>(?: (?:%|s|points))?)(?P<ends> {ENDS})?(?P<bold>\**)"
-    rf"<!--(?!source:)(?P<file>\w+): (?P<name>[^@]+?) @ {FORM}-->"
-)
-COMMIT = re.compile(r"commit (?P<commit>[\w-]+), not run since<!--(?P<file>\w+)-->")
-ELSEWHERE = re.compile(r"<!--source: [^>]+-->")  # on a line whose intervals others measured
+INTERVAL = re.compile(rf"\({NUMBER} to {NUMBER}\)")
+FORM = re.compile(r"(?P<scale>x100 )?(?P<sign>\+)?\.(?P<decimals>\d)(?: \.(?P<end_decimals>\d))?(?: (?P<unit>\D.*))?")
+QUOTED = re.compile(r"(?:\{\{ *(?:figure|value)\(\"|`)(\w+)(?:\"|\.json`)")
+CALL = re.compile(r"\{\{.*?}}")
+ELSEWHERE = re.compile(r" *\{# source: [^}]+#}")  # on a line whose intervals others measured
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -53,7 +54,7 @@ def result(name: str) -> dict[str, Any]:
     """A kept result; KeyError with the way out where there is no such file."""
     path = RESULTS / f"{name}.json"
     if not path.exists():
-        raise KeyError(f"there is no {path.relative_to(ROOT)}: a marker names a file of that folder, without .json")
+        raise KeyError(f"there is no {path.relative_to(ROOT)}: name a file of that folder, without .json")
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return document
 
@@ -68,63 +69,87 @@ def commit_of(name: str) -> str:
     return str(setting.get("on_main") or setting.get("commit") or "unknown").replace("-dirty", "")[:10]
 
 
-def pages(root: Path = ROOT) -> Iterator[Path]:
-    """Every page that may quote a figure."""
-    for pattern in PAGES:
-        yield from sorted(root.glob(pattern))
+def figure(file: str, name: str, form: str) -> str:
+    """A figure as a page writes it, with its interval where the file has one; KeyError where no file has it."""
+    own, read = _figure_of(file, name), _form_of(form)
+    text = _number(own["value"], read, "decimals") + (f" {read['unit']}" if read["unit"] else "")
+    if own.get("low") is None:
+        return text
+    which = "end_decimals" if read["end_decimals"] else "decimals"
+    low, high = (_number(own[end], read, which, signed=False) for end in ("low", "high"))
+    return f"{text} ({low} to {high})"
 
 
-def rewritten(text: str) -> str:
-    """A page with each figure and commit as its file has it; what no file has stays, and `faults_of` says so."""
-
-    def kept(of: Callable[[re.Match[str]], str]) -> Callable[[re.Match[str]], str]:
-        def replaced(match: re.Match[str]) -> str:
-            try:
-                return of(match)
-            except KeyError:
-                return match[0]
-
-        return replaced
-
-    return COMMIT.sub(kept(_of_commit), FIGURE.sub(kept(_of_figure), text))
+def value(file: str, name: str, form: str) -> str:
+    """As `figure`, without the interval."""
+    own, read = _figure_of(file, name), _form_of(form)
+    return _number(own["value"], read, "decimals") + (f" {read['unit']}" if read["unit"] else "")
 
 
-def faults_of(place: str, text: str) -> Iterator[Fault]:
-    """What is wrong on a page: figures that are not their file's, files without their commit, unmarked intervals."""
-    told = {match["file"] for match in COMMIT.finditer(text)}
-    for number, line in enumerate(CODE.sub(_blank, text).splitlines(), 1):
-        here = f"{place}:{number}"
-        for pattern, of in ((FIGURE, _of_figure), (COMMIT, _of_commit)):
-            for match in pattern.finditer(line):
-                try:
-                    if of(match) != match[0]:
-                        yield Fault(here, f"it has {match[0]!r}, the file {of(match)!r}: run --write")
-                except KeyError as error:
-                    yield Fault(here, str(error.args[0]))
-                if match["file"] not in told:
-                    yield Fault(here, f"say the commit on the page: commit ?, not run since<!--{match['file']}-->")
-        marked = {end for match in FIGURE.finditer(line) for end in range(match.start(), match.end())}
-        for match in INTERVAL.finditer(line):
-            if match.start() not in marked and not ELSEWHERE.search(line):
-                yield Fault(here, f"{match[0]} has no marker: say from which file it is, or <!--source: WHOSE-->")
+def commits() -> str:
+    """A table of the kept results and the commits that they were measured on."""
+    names = sorted(path.stem for path in RESULTS.glob("*.json") if "figures" in result(path.stem))
+    rows = [f"| `{name}.json` | {commit_of(name)} |" for name in names]
+    return "\n".join(["| file | measured on commit |", "| --- | --- |", *rows])
+
+
+def templates(root: Path = TEMPLATES) -> Iterator[tuple[str, Path]]:
+    """The page of each template, by its path in the repository, and the template."""
+    for path in sorted(root.rglob(f"*.md{SUFFIX}")):
+        yield str(path.relative_to(root)).removesuffix(SUFFIX), path
+
+
+def rendered(template: str) -> str:
+    """A page of a template.
+
+    Raises:
+        KeyError: A figure or its file is not there.
+        jinja2.TemplateError: The template is wrong.
+    """
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    environment.globals.update(figure=figure, value=value, commits=commits)
+    return environment.from_string(ELSEWHERE.sub("", template)).render()
+
+
+def faults_of(place: str, template: str, page: str | None) -> Iterator[Fault]:
+    """What is wrong with a template and its page: a figure that no file has, an interval of no file, a page that lags.
+
+    Args:
+        place: Path of the page.
+        template: Text of the template.
+        page: Text of the page, or None where there is none.
+    """
+    for number, line in enumerate(CODE.sub(_blank, template).splitlines(), 1):
+        if INTERVAL.search(CALL.sub("", line)) and not ELSEWHERE.search(line):
+            found = INTERVAL.search(CALL.sub("", line))
+            words = f"{found and found[0]} is of no file: write {{{{ figure(...) }}}}, or {{# source: WHOSE #}}"
+            yield Fault(f"{place}:{number}", words)
+    try:
+        if rendered(template) != page:
+            yield Fault(place, "it is not what its template gives: run make pages, and write in docs/_pages alone")
+    except (KeyError, ValueError, jinja2.TemplateError) as error:
+        yield Fault(place, str(error.args[0] if error.args else error))
+
+
+def _figure_of(file: str, name: str) -> dict[str, Any]:
+    figures = result(file).get("figures", {})
+    if name not in figures:
+        raise KeyError(f"{file}.json has no figure {name!r}")
+    found: dict[str, Any] = figures[name]
+    return found
+
+
+def _form_of(form: str) -> re.Match[str]:
+    read = FORM.fullmatch(form)
+    if read is None:
+        raise ValueError(f"the form is {form!r}; it may be such as 'x100 .1 %', '+.1 points', '.0 .1'")
+    return read
+
+
+def _number(number: float, form: re.Match[str], decimals: str, *, signed: bool = True) -> str:
+    scale, sign = 100 if form["scale"] else 1, form["sign"] if signed and form["sign"] else ""
+    return f"{scale * number:{sign},.{form[decimals]}f}"
 
 
 def _blank(match: re.Match[str]) -> str:
     return "\n" * match[0].count("\n")
-
-
-def _of_figure(match: re.Match[str]) -> str:
-    """A figure as its file has it, in the place of what the page has."""
-    figures = result(match["file"]).get("figures", {})
-    if match["name"] not in figures:
-        raise KeyError(f"{match['file']}.json has no figure {match['name']!r}")
-    figure, scale = figures[match["name"]], 100 if match["scale"] else 1
-    text = f"{scale * figure['value']:{match['sign'] or ''},.{match['decimals']}f}{match['unit']}"
-    if match["ends"] and figure.get("low") is not None:
-        decimals = match["end_decimals"] or match["decimals"]
-        text += f" ({scale * figure['low']:,.{decimals}f} to {scale * figure['high']:,.{decimals}f})"
-    return text + match[0][match.start("bold") - match.start() :]
-
-
-def _of_commit(match: re.Match[str]) -> str:
-    return match[0].replace(match["commit"], commit_of(match["file"]), 1)

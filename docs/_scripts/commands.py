@@ -15,11 +15,9 @@ PAGE = Path(__file__).parents[1] / "reference" / "cli.md"
 WIDTH = 100
 HEAD = """# Commands
 
-<!-- Written by `make pages`; a test fails where it lags. -->
-
-This page lists every command and option of `scaffolding-ext`; `scaffolding-ext COMMAND --help` prints the same. Keys of
-a stack file can be set on the command line: `--set controller.args.chunk_size=64`, as often as needed. Exit codes stand
-on [the page of what is public](../public_api.md#commands).
+`make pages` writes this page from the code. It lists every command and option of `scaffolding-ext`, as
+`scaffolding-ext COMMAND --help` prints them. Keys of a stack file can be set on the command line, as often as needed:
+`--set controller.args.chunk_size=64`. Exit codes stand on [the page of what is public](../public_api.md#commands).
 """
 
 

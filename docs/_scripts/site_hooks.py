@@ -18,7 +18,7 @@ LONG_NAME = re.compile(r"(?<=<code>)[\w./:-]{25,}(?=</code>)")
 BREAK = re.compile(r"[./](?=\w)|_(?=[a-z]{4})")
 EXAMPLE = re.compile(r"^\| \[\w+\.\w+]\(\.\./(examples/[\w.]+)\)", re.MULTILINE)  # a row of the gallery
 LINK = re.compile(r"(!?\[[^]]*]\()((?:\.\./)+[^)#\s]+)(#[^)\s]+)?\)")
-FIGURES = re.compile(r"^Figures?: .*not run since<!--\w+-->\.?$", re.MULTILINE)  # as benchmarks.check reads it
+FIGURES = re.compile(r"^Figures?: `\w+\.json`.*$", re.MULTILINE)  # the line at the foot of a page of results
 
 
 def on_config(config: Any) -> Any:
@@ -53,9 +53,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         markdown += "".join(_shown(ROOT / name) for name in EXAMPLE.findall(markdown))
     if "\n## " not in markdown:  # a table of contents would be empty, and take room
         page.meta.setdefault("hide", []).append("toc")
-    return FIGURES.sub(
-        r'??? info "Files and commits of the figures on this page"\n\n    \g<0>', LINK.sub(mended, markdown)
-    )
+    return FIGURES.sub(r'??? info "Files of the figures on this page"\n\n    \g<0>', LINK.sub(mended, markdown))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:

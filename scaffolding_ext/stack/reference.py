@@ -20,10 +20,9 @@ from scaffolding_ext.stack.config import StackConfig
 
 _HEAD = """# Stack files
 
-<!-- Written by `python -m scaffolding_ext.stack.reference > docs/stack_files.md`; a test fails where it lags. -->
-
-A stack file is YAML 1.2. It names a controller and its workers, each a `type` and its `args`, and says how they are
-run. Every key and every argument is checked before a model is loaded, and an error names the path of its key.
+`make pages` writes this page from the code. A stack file is YAML 1.2. It names a controller and its workers, each a
+`type` and its `args`, and says how they are run. Every key and every argument is checked before a model is loaded, and
+an error names the path of its key.
 `scaffolding-ext run` and `eval` take a file, or one that ships with the package: {packaged}.
 For models that people run ([the recipes](models.md)): {recipes}.
 """

@@ -14,7 +14,7 @@ from benchmarks import check
 from benchmarks._lib import pages
 from benchmarks._lib.report import Report
 
-SAID = "Saves 24.5 % (10.5 to 38.3)<!--mine: saved @ x100 .1--> of commit 0123456789, not run since<!--mine-->."
+SAID = 'Saves {{ figure("mine", "saved", "x100 .1 %") }}.\n'
 
 
 @pytest.fixture
@@ -35,57 +35,57 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     pages.result.cache_clear()
 
 
-def words(text: str) -> list[str]:
-    return [fault.words for fault in pages.faults_of("page.md", text)]
+def words(template: str, page: str | None = "Saves 24.5 % (10.5 to 38.3).\n") -> list[str]:
+    return [fault.words for fault in pages.faults_of("page.md", template, page)]
 
 
 @pytest.mark.usefixtures("results")
-def test_a_figure_that_is_its_files_passes() -> None:
+def test_a_page_that_is_what_its_template_gives_passes() -> None:
     assert words(SAID) == []
 
 
 @pytest.mark.usefixtures("results")
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("template", "page", "said"),
     [
-        ("24.5 %", "25.4 %", "run --write"),
-        ("to 38.3", "to 38.4", "run --write"),
-        ("0123456789,", "9876543210,", "run --write"),
-        ("mine: saved", "mine: gained", "has no figure 'gained'"),
-        ("mine: saved", "yours: saved", "there is no yours.json"),
-        ("<!--mine-->", "", "say the commit on the page"),
-        ("<!--mine: saved @ x100 .1-->", "", "has no marker"),
+        (SAID, "Saves 25.4 % (10.5 to 38.3).\n", "not what its template gives"),
+        (SAID, None, "not what its template gives"),
+        (SAID.replace("saved", "gained"), "", "has no figure 'gained'"),
+        (SAID.replace("mine", "yours"), "", "there is no yours.json"),
+        (SAID.replace("x100 .1 %", "%"), "", "the form is '%'"),
+        ("Saves 24.5 % (10.5 to 38.3).\n", "Saves 24.5 % (10.5 to 38.3).\n", "(10.5 to 38.3) is of no file"),
+        ('{{ figur("mine") }}', "", "'figur' is undefined"),
     ],
 )
-def test_what_is_wrong_is_said(old: str, new: str, said: str) -> None:
-    found = words(SAID.replace(old, new))
+def test_what_is_wrong_is_said(template: str, page: str | None, said: str) -> None:
+    found = words(template, page)
     assert any(said in each for each in found), found
 
 
 @pytest.mark.usefixtures("results")
-def test_pages_are_written_from_the_files() -> None:
-    page = "+9 (0 to 1)<!--mine: gain @ +.1-->, **7**<!--mine: tokens @ .0-->, commit ?, "
-    page = page.replace("?", "unknown") + "not run since<!--mine-->"
-    written = pages.rewritten(page)
-    assert written.startswith("-1.2 (-4.0 to 2.0)<!--mine: gain @ +.1-->")
-    assert "commit 0123456789, not run since" in written
-    assert pages.rewritten(written) == written
-    assert words(written) == []
+@pytest.mark.parametrize(
+    ("call", "written"),
+    [
+        ('figure("mine", "gain", "+.1 points")', "-1.2 points (-4.0 to 2.0)"),
+        ('figure("mine", "gain", ".0 .2")', "-1 (-4.00 to 2.00)"),
+        ('figure("mine", "saved", "x100 +.0")', "+24 (10 to 38)"),
+        ('figure("mine", "tokens", ".0")', "1,234"),
+        ('value("mine", "saved", "x100 .1 %")', "24.5 %"),
+    ],
+)
+def test_a_figure_is_written_in_its_form(call: str, written: str) -> None:
+    assert pages.rendered("a {{ " + call + " }}**b**\n") == f"a {written}**b**\n"
 
 
 @pytest.mark.usefixtures("results")
-def test_what_no_file_has_stays_and_the_rest_is_written() -> None:
-    page = "1 %<!--yours: saved @ x100 .0-->, 1 %<!--mine: gained @ x100 .0-->, 1 %<!--mine: saved @ x100 .0-->"
-    written = pages.rewritten(page + ", commit 1, not run since<!--yours-->")
-    assert (
-        written == page.replace("1 %<!--mine: saved", "24 %<!--mine: saved") + ", commit 1, not run since<!--yours-->"
-    )
-    assert len([each for each in words(written) if "no figure" in each or "no yours.json" in each]) == 3
+def test_code_and_the_figures_of_others_need_no_file() -> None:
+    template = "```\n12 % (10 to 14)\n```\nTheir 12 % (10 to 14). {# source: the paper's table 2 #}\n"
+    assert words(template, "```\n12 % (10 to 14)\n```\nTheir 12 % (10 to 14).\n") == []
 
 
 @pytest.mark.usefixtures("results")
-def test_code_and_the_figures_of_others_need_no_marker() -> None:
-    assert words("```\n12 % (10 to 14)\n```\nTheir 12 % (10 to 14)<!--source: the paper's table 2-->") == []
+def test_the_table_of_commits_has_every_file() -> None:
+    assert "| `mine.json` | 0123456789 |" in pages.rendered("{{ commits() }}")
 
 
 def test_a_result_is_asked_for_what_it_must_hold(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +128,11 @@ def test_a_commit_of_the_history_is_told_from_others(tmp_path: Path, monkeypatch
     assert check.is_in_history(first[:10])
     assert not check.is_in_history(left[:10])
     assert not check.is_in_history("0123456789")
+
+
+def test_no_page_has_a_comment() -> None:
+    every = [check.ROOT / "README.md", *(check.ROOT / "docs").rglob("*.md"), *check.RESULTS.glob("*.md")]
+    assert [page.name for page in every if "<!--" in page.read_text(encoding="utf-8")] == []
 
 
 def test_pages_and_results_have_no_fault() -> None:
