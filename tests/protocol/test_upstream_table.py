@@ -50,7 +50,9 @@ def table(release: str) -> dict[str, Declared]:
         text = match["text"].strip()
         if line.startswith("class "):
             _, name, module = text.split()
-            current = classes[name] = Declared(f"{module}.{name}", applies, {}, {}, {}, [])
+            current = Declared(f"{module}.{name}", applies, {}, {}, {}, [])
+            if applies or name not in classes:  # a class that has moved stands here once for each place
+                classes[name] = current
         elif current is None or not line.startswith("    ") or not applies:
             continue
         elif text.startswith("def "):
@@ -103,7 +105,7 @@ def test_the_double_declares_what_the_release_declares(release: str, warm_torch:
     command = [str(warm_torch / "python"), str(FAKE / "scripts" / "declared.py"), places]
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT, check=False)
     assert process.returncode == 0, process.stderr
-    found = json.loads(process.stdout)
+    found = json.loads(process.stdout.splitlines()[-1])  # upstream prints its version first
     for name, declared in expected.items():
         assert (found[name] is not None) == declared.is_there, name
         if declared.is_there:

@@ -12,6 +12,7 @@ shape for real, on the CPU. The environment's FAKE_UPSTREAM_RELEASE says which r
 
 import importlib
 import os
+import warnings
 
 __version__ = os.environ.get("FAKE_UPSTREAM_RELEASE", "1.2.1")
 _NUMBER = ("1.2", "1.2.1", "1.3.0rc", "newest").index(__version__)
@@ -19,7 +20,10 @@ HAS_FINISH_REASON = _NUMBER >= 1
 HAS_SCOPES = _NUMBER >= 2
 HAS_ENGINES = not HAS_SCOPES
 HAS_NEWEST_FIELDS = _NUMBER >= 3
-_HOMES = {"LLM": "tensorrt_llm.llmapi.llm", "SamplingParams": "tensorrt_llm.sampling_params"}
+_HOMES = {"LLM": "tensorrt_llm.llmapi.llm", "SamplingParams": "tensorrt_llm._sampling"}
+
+print(f"[TensorRT-LLM] TensorRT LLM version: {__version__}")  # noqa: T201  (as the real ones)
+warnings.warn("a library below has deprecated something", DeprecationWarning, stacklevel=2)
 
 
 def __getattr__(name):  # the LLM API needs torch, Scaffolding's classes do not

@@ -1,13 +1,7 @@
-"""How one request is scheduled."""
-
-from dataclasses import dataclass
+"""`SchedulingParams` until the newest release moved it."""
 
 from tensorrt_llm import HAS_NEWEST_FIELDS
 
-
-@dataclass(slots=True, kw_only=True)
-class SchedulingParams:
-    attention_dp_rank: int | None = None
-    attention_dp_relax: bool | None = None
-    if HAS_NEWEST_FIELDS:
-        agent_hierarchy: list[tuple[str, int]] | None = None
+if HAS_NEWEST_FIELDS:
+    raise ModuleNotFoundError("No module named 'tensorrt_llm.scheduling_params'")
+from tensorrt_llm._scheduling import SchedulingParams  # noqa: F401

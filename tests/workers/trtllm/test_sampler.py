@@ -63,6 +63,35 @@ def test_a_release_that_keeps_seeds_apart_is_not_warned_of() -> None:
             assert [task.output_str for task in tasks] == texts
 
 
+@newest
+def test_samples_without_seeds_are_no_copies_and_repeat_with_the_workers_seed() -> None:
+    """An engine that is given no seed takes a fixed one."""
+
+    def six(seed: int | None) -> list[Any]:
+        with TRTLLMWorker(MODEL, self_test=False, seed=seed) as worker:
+            tasks = [generation(temperature=2.0) for _ in range(6)]
+            run(worker, *tasks)
+            run(worker, generation(temperature=0.0))
+            assert last_request(worker)["params"].seed is None
+        return [task.output_tokens for task in tasks]
+
+    assert len(set(map(tuple, six(None)))) == 6
+    assert six(1) == six(1) != six(2)
+
+
+@newest
+def test_the_seed_of_a_sampled_branch_comes_from_the_run() -> None:
+    def branches() -> Any:
+        task = BranchTask(prefix_tokens=[5], suffixes=[[6], [6], [6]], max_tokens=6, temperature=3.0)
+        with TRTLLMWorker(MODEL, self_test=False) as worker:
+            in_request(lambda: worker.run_task(task))
+        return task.output_tokens
+
+    first = branches()
+    assert first == branches()
+    assert len(set(map(tuple, first))) == 3
+
+
 @pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.self_test.SamplerWarning")
 @pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
 def test_penalties_that_the_engine_ignores_are_refused_by_name(name: str) -> None:
@@ -235,11 +264,13 @@ def test_where_nobody_sets_a_temperature_the_model_decides(tmp_path: Path) -> No
 
 @newest
 def test_what_a_task_with_a_temperature_leaves_out_is_off_though_the_llm_fills_it(tmp_path: Path) -> None:
-    folder = sampled(tmp_path, do_sample=True, temperature=0.6, top_k=20, min_p=0.1, repetition_penalty=1.05)
+    folder = sampled(tmp_path, do_sample=True, temperature=0.6, top_k=20, min_p=0.1, repetition_penalty=1.05,
+        no_repeat_ngram_size=3)
     with TRTLLMWorker(folder, self_test=False, llm_args={"generation_config": "auto"}) as worker:
         run(worker, generation(seed=1, temperature=0.7))
         params = last_request(worker)["params"]
         assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0.7, 0, 0.0, 1.0)
+        assert params.no_repeat_ngram_size == 0
         run(worker, generation(seed=1))
         params = last_request(worker)["params"]
         assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0.6, 20, 0.1, 1.05)

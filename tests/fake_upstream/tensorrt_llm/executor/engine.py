@@ -1,5 +1,6 @@
 """Decodes requests in turn, a token each, on a thread of its own, with transformers."""
 
+import contextlib
 import os
 import threading
 import time
@@ -9,9 +10,34 @@ from transformers import AutoModelForCausalLM
 
 from tensorrt_llm import HAS_NEWEST_FIELDS
 from tensorrt_llm.executor.result import Logprob, Response
+from tensorrt_llm.llmapi.utils import AsyncQueue, EventLoopShutdownError, notify_many
 
 POISON = 0  # a prompt token (padding) that makes the engine refuse its request
 BLOCK = 32
+
+
+class Executor:
+    """What an `LLM` holds, and its results hold weakly."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    def abort_request(self, request_id):
+        self.engine.cancel(request_id)
+
+
+def deliver(batch):
+    """Put the responses, then wake all readers on the loop of the first."""
+    readers = []
+    for output, response in batch:
+        if isinstance(output.queue, AsyncQueue):
+            output.queue.put_nowait(response)
+            readers.append(output.queue)
+        else:
+            output.queue.put(response)
+    if readers:
+        with contextlib.suppress(EventLoopShutdownError, RuntimeError):  # logged, and the readers sleep on
+            notify_many(readers[0].loop, readers)
 
 
 class Running:
@@ -23,6 +49,7 @@ class Running:
         self.generated = []
         self.kept = []
         self.cache = None
+        self.cached = 0
         self.rng = torch.Generator().manual_seed((self.params.seed or 0) % (1 << 63))
 
 
@@ -50,6 +77,7 @@ class Engine:
         self._reuses = kv_cache_config.enable_block_reuse
         self._blocks = set()
         self._running = []
+        self._cancelled = []
         self._changed = threading.Condition()
         self.may_run = threading.Event()
         self.may_run.set()
@@ -69,11 +97,20 @@ class Engine:
             self.submitted.set()
             self._changed.notify()
 
-    def abort(self, output):
+    def cancel(self, request_id):
+        """Its last response comes with the next batch."""
         with self._changed:
-            self.aborted.append(output.request_id)
-            self._running = [request for request in self._running if request.output is not output]
-        output.aqueue.put(Response(finish_reason="cancelled", cached_tokens=output.cached_tokens))
+            found = [request for request in self._running if request.output.request_id == request_id]
+            self._running = [request for request in self._running if request not in found]
+            self._cancelled += found
+            self.aborted += [request_id] * len(found)
+            self.idle.clear()
+            self._changed.notify()
+
+    @property
+    def num_active(self):
+        with self._changed:
+            return len(self._running)
 
     def shutdown(self):
         with self._changed:
@@ -86,36 +123,39 @@ class Engine:
         torch.set_num_threads(1)
         while True:
             with self._changed:
-                while not self._running and not self.is_shutdown:
+                while not self._running and not self._cancelled and not self.is_shutdown:
                     self.idle.set()
                     self._changed.wait()
+            self.may_run.wait()
+            with self._changed:
                 if self.is_shutdown:
                     return
-                round_ = list(self._running)
-            for request in round_:
-                self.may_run.wait()
-                with self._changed:
-                    if request not in self._running or self.is_shutdown:
-                        continue
-                response = self._step(request, round_[0])
+                cancelled, self._cancelled = self._cancelled, []
+                running = list(self._running)
+            batch = [(each.output, Response(finish_reason="cancelled", cached_tokens=each.cached)) for each in cancelled]
+            for request in running:
+                response = self._step(request, running[0])
                 self.num_steps += 1
-                if response.finish_reason is not None or response.error is not None:
+                is_last = response.finish_reason is not None or response.error is not None
+                if is_last:
                     with self._changed:
                         self._running = [other for other in self._running if other is not request]
-                self._send(request, response)
+                        self._cancelled = [other for other in self._cancelled if other is not request]
+                batch += self._sent(request, response, is_last)
+            deliver(batch)
 
-    def _send(self, request, response):
+    def _sent(self, request, response, is_last):
+        """What of a response goes out now; a request that is not streamed has one response, when it ends."""
         if request.output.streaming or response.error is not None:
-            request.output.aqueue.put(response)
-            return
+            return [(request.output, response)]
         request.kept.append(response)
-        if response.finish_reason is None:
-            return
+        if not is_last:
+            return []
         first = request.kept[0]
         first.token_ids = [token for kept in request.kept for token in kept.token_ids]
         first.logprobs = [entry for kept in request.kept for entry in kept.logprobs]
         first.finish_reason = response.finish_reason
-        request.output.aqueue.put(first)
+        return [(request.output, first)]
 
     @torch.inference_mode()
     def _step(self, request, first):
@@ -126,11 +166,11 @@ class Engine:
                 return Response(error="the prompt holds a token that the engine refuses")
             out = self._network(torch.tensor([prompt]), use_cache=True)
             response.queue_seconds = time.monotonic() - request.submitted_at
-            request.cached_tokens = self._reused(prompt, request.salt)
-            self._report_prompt(request, out.logits[0][request.cached_tokens :], response)
+            request.cached = self._reused(prompt, request.salt)
+            self._report_prompt(request, out.logits[0][request.cached :], response)
         else:
             out = self._network(torch.tensor([[request.generated[-1]]]), past_key_values=request.cache, use_cache=True)
-        response.cached_tokens = request.cached_tokens
+        response.cached_tokens = request.cached
         request.cache = out.past_key_values
         logits = out.logits[0, -1]
         token = self._draw(request, logits, request.rng if self._is_complete else first.rng)
@@ -158,7 +198,7 @@ class Engine:
         if request.params.return_context_logits:
             response.context_logits = logits.clone()
         if HAS_NEWEST_FIELDS and request.params.prompt_logprobs_simple_format:
-            chosen = torch.tensor([*prompt[request.cached_tokens + 1 :], int(logits[-1].argmax())])
+            chosen = torch.tensor([*prompt[request.cached + 1 :], int(logits[-1].argmax())])
             response.prompt_logprobs = torch.log_softmax(logits, -1)[range(len(chosen)), chosen].tolist()
         elif request.params.prompt_logprobs is not None:
             logprobs = torch.log_softmax(logits, -1)
@@ -166,7 +206,7 @@ class Engine:
             for row, values in enumerate(logprobs):
                 top = torch.topk(values, request.params.prompt_logprobs)
                 entry = {int(t): Logprob(float(v)) for v, t in zip(*top, strict=True)}
-                following = prompt[request.cached_tokens + row + 1 :][:1]
+                following = prompt[request.cached + row + 1 :][:1]
                 if HAS_NEWEST_FIELDS and following:  # before, only the likeliest were reported
                     entry.setdefault(following[0], Logprob(float(values[following[0]])))
                 response.prompt_logprobs.append(entry)

@@ -1,12 +1,14 @@
 """Results as the LLM API hands them out: they take in a response whenever somebody awaits the next."""
 
 import asyncio
-import collections
+import queue
+import weakref
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from tensorrt_llm import HAS_NEWEST_FIELDS
+from tensorrt_llm.llmapi.utils import AsyncQueue
 
 
 class RequestError(RuntimeError):
@@ -51,27 +53,12 @@ class Response:
     error: str | None = None
 
 
-class AsyncQueue:
-    """Filled from the engine's thread, read on the event loop."""
-
-    def __init__(self):
-        self._loop = asyncio.get_running_loop()
-        self._items = collections.deque()
-        self._event = asyncio.Event()
-
-    def put(self, item):
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._put, item)
-
-    def _put(self, item):
-        self._items.append(item)
-        self._event.set()
-
-    async def get(self):
-        while not self._items:
-            self._event.clear()
-            await self._event.wait()
-        return self._items.popleft()
+def has_event_loop():
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class RequestOutput:
@@ -81,12 +68,13 @@ class RequestOutput:
         self.sampling_params = sampling_params
         self.tokenizer = tokenizer
         self.streaming = streaming
-        self.aqueue = AsyncQueue()
+        self.aqueue = AsyncQueue() if has_event_loop() else None
+        self.queue = queue.Queue() if self.aqueue is None else self.aqueue
         self.outputs = [CompletionOutput(0)]
         self.context_logits = None
         self.cached_tokens = 0
         self.metrics_dict = {}
-        self._executor = executor
+        self._executor = weakref.ref(executor)
         self._done = False
         self._aborted = False
 
@@ -95,13 +83,17 @@ class RequestOutput:
         return self._done
 
     def abort(self):
-        self._executor.abort(self)
+        self._executor().abort_request(self.request_id)  # after a shutdown of the LLM there is none
         self._aborted = True
 
     def aborted(self):
         return self._aborted
 
+    def _result_step(self):
+        self._handle_response(self.queue.get())
+
     async def _aresult_step(self):
+        assert self.aqueue is not None, "The asyncio event loop was not present during initialization"
         self._handle_response(await self.aqueue.get())
 
     def _handle_response(self, response):
@@ -131,6 +123,11 @@ class RequestOutput:
                 if not HAS_NEWEST_FIELDS:  # the newest forget to
                     self.abort()
                 return
+
+    def result(self):
+        while not self._done:
+            self._result_step()
+        return self
 
     async def aresult(self):
         while not self._done:

@@ -3,7 +3,7 @@
 import datetime
 from dataclasses import dataclass, field
 
-from tensorrt_llm.sampling_params import GuidedDecodingParams, SamplingParams  # noqa: F401
+from tensorrt_llm._sampling import GuidedDecodingParams, SamplingParams  # noqa: F401
 
 
 @dataclass

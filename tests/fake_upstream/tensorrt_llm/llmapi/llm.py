@@ -7,11 +7,11 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from tensorrt_llm import HAS_NEWEST_FIELDS
-from tensorrt_llm.executor.engine import Engine
+from tensorrt_llm.executor.engine import Engine, Executor
 from tensorrt_llm.executor.result import RequestError, RequestOutput
 from tensorrt_llm.llmapi import KvCacheConfig
 from tensorrt_llm.llmapi.llm_args import TorchLlmArgs, TrtLlmArgs
-from tensorrt_llm.sampling_params import SamplingParams
+from tensorrt_llm._sampling import SamplingParams
 
 
 class TransformersTokenizer:
@@ -51,6 +51,7 @@ class _Base:
             self.args.kv_cache_config,
             is_complete=HAS_NEWEST_FIELDS or self.args_class is TrtLlmArgs,
         )
+        self._executor = Executor(self.executor)  # the one strong reference
         self.requests = []
 
     def generate_async(
@@ -70,7 +71,7 @@ class _Base:
         return self._submit(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, None)
 
     def _submit(self, inputs, params, streaming, cache_salt, retention, priority, scheduling_params=None):
-        if self.executor.is_shutdown:
+        if self._executor is None:
             raise RuntimeError("LLM is shutting down")
         params = params or SamplingParams()
         tokenizer = self.tokenizer.tokenizer
@@ -81,7 +82,7 @@ class _Base:
         self._check(token_ids, params)
         if priority is not None and not 0 <= priority <= 1:
             raise ValueError(f"priority must be in [0.0, 1.0], got {priority}")
-        output = RequestOutput(len(self.requests), token_ids, params, streaming, tokenizer, self.executor)
+        output = RequestOutput(len(self.requests), token_ids, params, streaming, tokenizer, self._executor)
         self.requests.append({"params": params, "salt": cache_salt, "retention": retention, "priority": priority})
         self.requests[-1]["scheduling"] = scheduling_params
         self.executor.submit(output, cache_salt)
@@ -91,8 +92,13 @@ class _Base:
         if not self.args.enable_chunked_prefill and len(token_ids) > self.args.max_num_tokens:
             raise RequestError(f"The sum of prompt length ({len(token_ids)}) should not exceed max_num_tokens")
 
+    def get_stats(self, timeout=2):
+        return [{"numActiveRequests": self.executor.num_active}]
+
     def shutdown(self):
-        self.executor.shutdown()
+        if self._executor is not None:
+            self.executor.shutdown()
+            self._executor = None
 
 
 class LLM(_Base):
