@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from scaffolding_ext.protocol import chat_standins, standins
@@ -20,12 +23,19 @@ from scaffolding_ext.protocol.standins import ControllerGenerator
 _REQUIRED_FIELDS = ("output_str", "output_tokens", "customized_result_fields", "streaming_output_flag")
 
 
+def import_tensorrt_llm(name: str = "tensorrt_llm") -> ModuleType:
+    """A module of TensorRT-LLM. What its import prints goes to stderr, and its warnings are never errors here."""
+    with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(name)
+
+
 def _import_upstream() -> tuple[Any | None, str]:
     """`tensorrt_llm.scaffolding` where it can be used; else None, and why where it is installed."""
     if os.environ.get("SCAFFOLDING_EXT_STANDINS", "") not in ("", "0") or not importlib.util.find_spec("tensorrt_llm"):
         return None, ""
     try:
-        module = importlib.import_module("tensorrt_llm.scaffolding")
+        module = import_tensorrt_llm("tensorrt_llm.scaffolding")
         fields = {field.name for field in dataclasses.fields(module.GenerationTask)}
     except ModuleNotFoundError as error:  # 1.2's scaffolding imports mcp, which nothing there installs
         return None, f"it needs the module {error.name!r}, which is not installed: pip install {error.name}"
@@ -128,5 +138,6 @@ __all__ = [
     "Worker",
     "close_generator",
     "current_scope",
+    "import_tensorrt_llm",
     "with_task_collection",
 ]

@@ -34,7 +34,7 @@ pytestmark = [
 if "is not installed: pip install" in protocol.WHY_STANDINS:  # on a machine that is meant to run these
     pytest.fail(f"tensorrt_llm is there, but {protocol.WHY_STANDINS}", pytrace=False)
 if not protocol.UPSTREAM:
-    pytest.skip("tensorrt_llm is not installed, or cannot run here", allow_module_level=True)
+    pytest.skip(protocol.WHY_STANDINS or "tensorrt_llm is not installed", allow_module_level=True)
 upstream = pytest.importorskip("tensorrt_llm.scaffolding")
 
 # Fields that releases after 1.2 added: the stand-ins have them, an older host may not.

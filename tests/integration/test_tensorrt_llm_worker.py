@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("default")]
 if "is not installed: pip install" in protocol.WHY_STANDINS:  # on a machine that is meant to run these
     pytest.fail(f"tensorrt_llm is there, but {protocol.WHY_STANDINS}", pytrace=False)
 if not protocol.UPSTREAM:
-    pytest.skip("tensorrt_llm is not installed, or cannot run here", allow_module_level=True)
+    pytest.skip(protocol.WHY_STANDINS or "tensorrt_llm is not installed", allow_module_level=True)
 if not MODEL:
     pytest.skip("SCAFFOLDING_TRTLLM_MODEL names no checkpoint", allow_module_level=True)
 

@@ -38,9 +38,10 @@ RELEASES = ("1.2", "1.2.1", "1.3.0rc", "newest")
 def run_python(
     folder: Path, *arguments: str, path: Path = FAKE, standins: bool = False, release: str = "1.2.1"
 ) -> subprocess.CompletedProcess[str]:
-    """Run the `python` of a folder, with `path` first; the caller's own settings do not reach it."""
+    """Run the `python` of a folder, with `path` first."""
     environment = {name: value for name, value in os.environ.items() if name != "SCAFFOLDING_EXT_STANDINS"}
-    environment |= {"PYTHONPATH": str(path), "OMP_NUM_THREADS": "1", "FAKE_UPSTREAM_RELEASE": release}
+    found = os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH"))))
+    environment |= {"PYTHONPATH": found, "OMP_NUM_THREADS": "1", "FAKE_UPSTREAM_RELEASE": release}
     if standins:
         environment["SCAFFOLDING_EXT_STANDINS"] = "1"
     return subprocess.run(
@@ -107,6 +108,13 @@ def test_our_controllers_and_workers_are_subclasses_of_upstreams(scenario: Scena
         assert "tensorrt_llm.scaffolding.controller" in modules
         assert "scaffolding_ext.protocol.standins" not in modules
     assert "tensorrt_llm.scaffolding.worker" in classes["worker"]
+
+
+def test_what_upstream_prints_at_its_import_stays_out_of_stdout(python: Python) -> None:
+    """A real release prints its version, and warns: `run --json` must begin with our document all the same."""
+    process = python("-W", "error", "-c", "from scaffolding_ext import protocol; print(protocol.UPSTREAM)")
+    assert (process.returncode, process.stdout) == (0, "True\n"), process.stderr
+    assert "TensorRT LLM version" in process.stderr
 
 
 def test_the_environment_forces_the_stand_ins(scenario: Scenario) -> None:
@@ -400,7 +408,7 @@ def test_the_stand_ins_have_upstreams_fields_and_defaults(task_type: type[Any], 
 def test_the_fake_has_the_fields_of_its_release(python: Python, release: str, missing: set[str]) -> None:
     names = python(
         "-c",
-        "import dataclasses, tensorrt_llm.scaffolding as s\n"
+        "import dataclasses; from scaffolding_ext.protocol import _upstream as s\n"
         "for f in dataclasses.fields(s.StreamGenerationTask): print(f.name)",
         release=release,
     ).stdout.split()

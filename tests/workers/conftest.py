@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import scaffolding_ext.protocol  # noqa: F401  (its stand-ins are taken before the fake can be imported)
+import scaffolding_ext.protocol  # (its stand-ins are taken before the fake can be imported)
 
 FAKE_UPSTREAM = Path(__file__).parent.parent / "fake_upstream"
 
@@ -29,8 +28,5 @@ def tensorrt_llm(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
     monkeypatch.setattr(sys, "path", [str(FAKE_UPSTREAM), *sys.path])
     importlib.invalidate_caches()
     _forget()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns as the real one does
-        package = importlib.import_module("tensorrt_llm")
-    yield package
+    yield scaffolding_ext.protocol.import_tensorrt_llm()
     _forget()

@@ -1,154 +1,303 @@
-"""One request to TensorRT-LLM's LLM API, from its submission to its end."""
+"""One request to TensorRT-LLM's LLM API, from its submission to its end, and the one event loop of its LLM.
+
+TensorRT-LLM wakes all readers of a batch on the event loop of the batch's first request. If the requests of one LLM
+come from two loops, the readers on the other loop sleep on.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+import functools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.notes import PAUSED, TokenCounts, set_token_counts
-from scaffolding_ext.request.program import current_program
+from scaffolding_ext.workers.shared.own_loop import OwnLoop
 from scaffolding_ext.workers.shared.streaming import NEVER
 
+SHUT_DOWN = "the worker has been shut down and takes no tasks: make a new worker"
 _QUEUE_TIME = "request_queue_time"
+_log = logging.getLogger(__name__)
+_adopting = threading.Lock()
+
+
+class LlmLoop(OwnLoop):
+    """The one event loop of an LLM. While workers use the LLM, it stands in the place of `llm.generate_async`.
+
+    Args:
+        llm: The LLM.
+    """
+
+    def __init__(self, llm: Any) -> None:
+        super().__init__("tensorrt-llm", SHUT_DOWN)
+        self._generate_async = llm.generate_async
+        self._num_users = 0
+        functools.update_wrapper(self, llm.generate_async)
+
+    @classmethod
+    def enter(cls, llm: Any) -> LlmLoop:
+        """The loop of an LLM; workers on one LLM share it. Each calls `leave` when it ends."""
+        with _adopting:
+            current = vars(llm).get("generate_async")
+            if not isinstance(current, cls):
+                current = llm.generate_async = cls(llm)
+            current._num_users += 1
+            return current
+
+    def leave(self, llm: Any) -> None:
+        """Give the LLM back. After the last worker has left, anybody may use it from any loop."""
+        with _adopting:
+            self._num_users -= 1
+            if self._num_users:
+                return
+            del llm.generate_async
+        self.close()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Submit a request, from this loop or from a thread without a loop.
+
+        Raises:
+            EngineError: Another loop runs in the calling thread.
+        """
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = self.loop
+        if running is not self.loop:
+            raise EngineError(
+                "a TRTLLMWorker uses this LLM, and TensorRT-LLM serves the requests of one event loop only: send the "
+                "request to the worker (run_task), call generate_async in a thread without an event loop, or load "
+                "another LLM"
+            )
+        return self._generate_async(*args, **kwargs)
+
+
+class Progress(NamedTuple):
+    """What has come of a request so far.
+
+    Attributes:
+        text: The generated text.
+        token_ids: The generated tokens.
+        logprobs: For each token, the reported tokens and their `Logprob`; None where none were asked for.
+        cumulative_logprob: Of the whole output; None where the release does not report it.
+        prompt_logprobs: What the release reports of the prompt's tokens.
+        context_logits: A tensor of shape [tokens, vocabulary]; None where it was not asked for.
+        finish_reason: Why the request has ended; None while it runs.
+        ended: Whether it has ended, for any reason.
+        counts: Its cost.
+        prompt_len: Tokens of the prompt.
+        request_id: TensorRT-LLM's number of the request.
+        ttft_s: Seconds from the submission to the first token; None before the first token.
+        latency_s: Seconds from the submission to now.
+    """
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[Any] | None
+    cumulative_logprob: float | None
+    prompt_logprobs: Sequence[Any] | None
+    context_logits: Any
+    finish_reason: str | None
+    ended: bool
+    counts: TokenCounts
+    prompt_len: int
+    request_id: str
+    ttft_s: float | None
+    latency_s: float
+
+    def fill(self, task: GenerationTask) -> None:
+        """Write it into the task."""
+        task.output_str = self.text
+        task.output_tokens = list(self.token_ids)
+        task.finish_reason = self.finish_reason
+        if self.logprobs:
+            task.logprobs = self.logprobs
+            total = self._total()
+            if total is not None:
+                task.customized_result_fields["cumulative_logprob"] = total
+        if task.return_context_logits:
+            task.context_logits = self.context_logits
+        if hasattr(task, "ttft_s"):  # upstream's 1.2 does not have it yet
+            task.ttft_s, task.latency_s = self.ttft_s, self.latency_s
+            task.usage_prompt_tokens, task.usage_completion_tokens = self.prompt_len, len(self.token_ids)
+            task.request_id = self.request_id
+        set_token_counts(task, self.counts)
+
+    def _total(self) -> float | None:
+        """The log-probability of the whole output; None where the release reports only the likeliest tokens."""
+        if self.cumulative_logprob is not None:
+            return float(self.cumulative_logprob)
+        steps = list(zip(self.token_ids, self.logprobs or (), strict=False))
+        if not all(token in step for token, step in steps):
+            return None
+        return float(sum(step[token].logprob for token, step in steps))
 
 
 class Call:
-    """Reads each report of the engine as soon as it comes, so that its state is never old and no reports pile up.
+    """Reads each report of the engine as soon as it comes, so that no reports pile up.
 
-    It belongs to the event loop on which it is made.
+    It may be made anywhere. Its methods run on the loop of its LLM; its attributes may be read from any thread.
 
     Args:
-        result: What `LLM.generate_async` returned.
+        submit: Sends the request and returns TensorRT-LLM's result object. The first wait calls it.
         prompt_len: Tokens of the prompt.
-        timeout: Seconds from now within which the request must end; None waits for ever. A timer ends the request.
-            `wait_for` is not used: before Python 3.12 it loses a cancellation that comes together with a token.
+        timeout: Seconds from the submission within which the request must end; None waits for ever. `wait_for`
+            is not used: before Python 3.12 it loses a cancellation that comes together with a token.
+        is_piece: Whether its budget is only a part of its task's budget, so that the request's end is a pause.
 
     Attributes:
         ended: Whether the request has ended, for any reason.
-        is_piece: Whether its budget is only a part of its task's budget, so that the request's end is a pause.
         may_run_to: Number of tokens at which the request is ended, with `PAUSED` as its reason: the engine cannot pause
             it.
+        queue_seconds: Time that it waited in the engine before it was scheduled.
     """
 
-    def __init__(self, result: Any, prompt_len: int, timeout: float | None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._result = result
+    def __init__(
+        self, submit: Callable[[], Any], prompt_len: int, timeout: float | None, is_piece: bool = False
+    ) -> None:
+        self.ended = False
+        self.may_run_to = NEVER
+        self.queue_seconds = 0.0
+        self._submit = submit
         self._prompt_len = prompt_len
-        self._started = self._loop.time()
+        self._timeout = timeout
+        self._is_piece = is_piece
+        self._result: Any = None
+        self._started = 0.0
         self._first_token_at: float | None = None
         self._error: EngineError | None = None
         self._moved = asyncio.Event()
-        self.ended = False
-        self.is_piece = False
-        self.may_run_to = NEVER
         self._given_up = False
-        self._timer = None if timeout is None else self._loop.call_later(timeout, self._expire, timeout)
-        self._pump = self._loop.create_task(self._take_in())
-
-    @property
-    def result(self) -> Any:
-        """TensorRT-LLM's own result object, with what has come so far."""
-        return self._result
-
-    @property
-    def output(self) -> Any:
-        """Its first and only completion so far."""
-        return self._result.outputs[0]
+        self._timer: asyncio.TimerHandle | None = None
+        self._pump: asyncio.Task[None] | None = None
 
     @property
     def counts(self) -> TokenCounts:
         """The cost of the request; a request that the engine never ran has cost nothing."""
-        num_decoded = len(self.output.token_ids or ())
-        if not num_decoded and not self._result.finished:
+        if self._result is None or (not self._num_tokens and not self._result.finished):
             return TokenCounts()
         num_reused = min(getattr(self._result, "cached_tokens", 0) or 0, self._prompt_len)
-        return TokenCounts(num_decoded, self._prompt_len - num_reused, num_reused)
+        return TokenCounts(self._num_tokens, self._prompt_len - num_reused, num_reused)
 
-    async def wait(self, num_tokens: int = NEVER) -> None:
+    async def wait(self, num_tokens: int = NEVER) -> Progress:
         """Wait until the request has that many tokens or has ended; a cancelled wait aborts it.
 
         Raises:
-            EngineError: The request failed or took too long, or the engine ended it early.
+            EngineError: The engine refused the request, the request failed or took too long, or the engine ended it
+                early.
         """
+        if self._result is None and not self.ended:
+            self._start()
         try:
-            while not self.ended and len(self.output.token_ids or ()) < num_tokens:
+            while not self.ended and self._num_tokens < num_tokens:
                 self._moved.clear()
                 await self._moved.wait()
         except asyncio.CancelledError:
-            self.abort()
+            self._give_up()
             raise
         if self._error is not None:
             raise self._error
-        reason = self.output.finish_reason
+        reason = self._output.finish_reason
         if self.ended and not self._given_up and reason not in (None, "stop", "length"):
             raise EngineError(f"TensorRT-LLM ended a request early, with finish_reason {reason!r}")
+        return self._progress()
 
-    def abort(self) -> None:
-        """Stop the engine's work on it; what has come so far stays."""
-        if not self._result.finished:
+    async def abort(self, error: EngineError | None = None) -> Progress | None:
+        """Stop the engine's work on the request. What has come so far stays; None if nothing was submitted.
+
+        Args:
+            error: What those who wait for it get; None ends the request without an error.
+        """
+        self._give_up(error)
+        return None if self._result is None else self._progress()
+
+    @property
+    def _output(self) -> Any:
+        return self._result.outputs[0]
+
+    @property
+    def _num_tokens(self) -> int:
+        return len(self._output.token_ids or ())
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._started = loop.time()
+        try:
+            self._result = self._submit()
+        except Exception as error:  # of any type: the engine refused it at once
+            self._end(EngineError(f"TensorRT-LLM refused a request: {type(error).__name__}: {error}"), error)
+            return
+        self._pump = loop.create_task(self._take_in())
+        if self._timeout is not None:
+            self._timer = loop.call_later(self._timeout, self._expire, self._timeout)
+
+    def _give_up(self, error: EngineError | None = None) -> None:
+        if self._result is not None and not self._result.finished:
+            self._stop_engine()
+        if self._pump is not None:
+            self._pump.cancel()
+        self._end(error)
+
+    def _stop_engine(self) -> None:
+        try:
             self._result.abort()
-        self._pump.cancel()
-        self._end()
+        except Exception:  # an LLM that somebody has shut down: its results refer to an executor that is gone
+            _log.debug("a request cannot be aborted any more", exc_info=True)
 
     def _expire(self, timeout: float) -> None:
-        num_tokens = len(self.output.token_ids or ())
-        self._end(
+        self._give_up(
             EngineError(
                 f"TensorRT-LLM did not end a request of {self._prompt_len} prompt tokens within request_timeout "
-                f"({timeout} s), in which it sent {num_tokens} tokens: raise request_timeout, or lower max_tokens"
+                f"({timeout} s), in which it sent {self._num_tokens} tokens: raise request_timeout, or lower max_tokens"
             )
         )
-        self.abort()
 
-    def fail(self, error: EngineError) -> None:
-        """End it with an error, from any thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._end, error)
-
-    def fill(self, task: GenerationTask) -> None:
-        """Write into the task what has come so far."""
-        output = self.output
-        task.output_str = output.text
-        task.output_tokens = list(output.token_ids or ())
-        task.finish_reason = output.finish_reason if self.ended else None
-        if self._given_up or (self.is_piece and task.finish_reason == "length"):
-            task.finish_reason = PAUSED
-        if output.logprobs:
-            task.logprobs = list(output.logprobs)[
-                : len(task.output_tokens)
-            ]  # ids of a stop string are cut off, its entries are not
-            total = _total(task) if output.cumulative_logprob is None else float(output.cumulative_logprob)
-            if total is not None:
-                task.customized_result_fields["cumulative_logprob"] = total
-        if task.return_context_logits:
-            task.context_logits = self._result.context_logits
-        if hasattr(task, "ttft_s"):  # upstream's 1.2 does not have it yet
-            task.ttft_s = None if self._first_token_at is None else self._first_token_at - self._started
-            task.latency_s = self._loop.time() - self._started
-            task.usage_prompt_tokens, task.usage_completion_tokens = self._prompt_len, len(task.output_tokens)
-            task.request_id = str(self._result.request_id)
-        set_token_counts(task, self.counts)
+    def _progress(self) -> Progress:
+        output, result = self._output, self._result
+        token_ids = list(output.token_ids or ())
+        reason = output.finish_reason if self.ended else None
+        if self._given_up or (self._is_piece and reason == "length"):
+            reason = PAUSED
+        now = asyncio.get_running_loop().time()
+        return Progress(
+            text=output.text,
+            token_ids=token_ids,
+            # The ids of a stop string are cut off, its entries are not.
+            logprobs=list(output.logprobs)[: len(token_ids)] if output.logprobs else None,
+            cumulative_logprob=output.cumulative_logprob,
+            prompt_logprobs=output.prompt_logprobs,
+            context_logits=result.context_logits,
+            finish_reason=reason,
+            ended=self.ended,
+            counts=self.counts,
+            prompt_len=self._prompt_len,
+            request_id=str(result.request_id),
+            ttft_s=None if self._first_token_at is None else self._first_token_at - self._started,
+            latency_s=now - self._started,
+        )
 
     async def _take_in(self) -> None:
         try:
             async for _ in self._result:
-                if self._first_token_at is None and self.output.token_ids:
-                    self._first_token_at = self._loop.time()
-                may_go_on = self.is_piece or len(self.output.token_ids or ()) < self.may_run_to
+                if self._first_token_at is None and self._num_tokens:
+                    self._first_token_at = asyncio.get_running_loop().time()
+                may_go_on = self._is_piece or self._num_tokens < self.may_run_to
                 if not may_go_on and not self._result.finished:
                     self._given_up = True
-                    self._result.abort()
+                    self._stop_engine()
                     break
                 self._moved.set()
-            if isinstance(self.output.stop_reason, str) and not self._result.aborted():
-                self._result.abort()  # the text ended at a stop string; not every release tells the engine
+            if isinstance(self._output.stop_reason, str) and not self._result.aborted():
+                self._stop_engine()  # the text ended at a stop string; not every release tells the engine
         except Exception as error:  # of any type: the engine's own, of one request
             self._end(EngineError(f"TensorRT-LLM failed a request: {type(error).__name__}: {error}"), error)
         else:
-            self._note_queue_time()
+            metrics: Mapping[Any, float] = getattr(self._result, "metrics_dict", None) or {}
+            self.queue_seconds = sum(s for name, s in metrics.items() if getattr(name, "value", name) == _QUEUE_TIME)
             self._end()
 
     def _end(self, error: EngineError | None = None, cause: Exception | None = None) -> None:
@@ -159,18 +308,3 @@ class Call:
             self._timer.cancel()
         self.ended = True
         self._moved.set()
-
-    def _note_queue_time(self) -> None:
-        program = current_program()
-        metrics: Mapping[Any, float] = getattr(self._result, "metrics_dict", None) or {}
-        for name, seconds in metrics.items():
-            if program is not None and getattr(name, "value", name) == _QUEUE_TIME:
-                program.ledger.queue_seconds += seconds
-
-
-def _total(task: GenerationTask) -> float | None:
-    """The log-probability of the whole output; None where the release reports only the likeliest tokens."""
-    steps = list(zip(task.output_tokens or (), task.logprobs, strict=False))
-    if not all(token in step for token, step in steps):
-        return None
-    return float(sum(step[token].logprob for token, step in steps))

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import threading
 import warnings
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, Task
 from scaffolding_ext.protocol.notes import TokenCounts, notes_of, set_token_counts
-from scaffolding_ext.request.program import record
+from scaffolding_ext.request.program import current_program, next_seed, record
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
+from scaffolding_ext.workers.shared.streaming import NEVER
 from scaffolding_ext.workers.shared.task_reading import TaskReader, is_set
-from scaffolding_ext.workers.trtllm.call import Call
+from scaffolding_ext.workers.trtllm.call import SHUT_DOWN, Call, LlmLoop, Progress
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
-from scaffolding_ext.workers.trtllm.hints import request_hints, sampling_hints
+from scaffolding_ext.workers.trtllm.keywords import conversation, lowest_retention, request_keywords
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
-from scaffolding_ext.workers.trtllm.retention import lowest_retention
-from scaffolding_ext.workers.trtllm.sampling import sampling_arguments
+from scaffolding_ext.workers.trtllm.release import PENALTIES, SamplerWarning, honours_penalties, keeps_seeds_apart
+from scaffolding_ext.workers.trtllm.sampling import hinted_arguments, off_in, sampling_arguments
 from scaffolding_ext.workers.trtllm.scores import from_context_logits, from_prompt_logprobs
-from scaffolding_ext.workers.trtllm.self_test import PENALTIES, SamplerWarning, honours_penalties, keeps_seeds_apart
 
 _LIKELIEST = 20  # log-probabilities to ask for at each prompt position, if a release reports only the likeliest
-# Values of fields that a request leaves unset, where the LLM would take them from the model's own file.
-_OFF: Mapping[str, float] = MappingProxyType({"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0})
 _num_salts = itertools.count()  # one counter for the process: two workers may share an LLM
 
 
@@ -38,23 +35,26 @@ class LlmClient:
         loaded: The LLM and what is known of it.
         reader: Reads its tasks.
         request_timeout: Seconds that one request may take; None is no limit.
+        seed: Seeds sampled tasks that have no seed; None draws fresh entropy.
 
     Attributes:
         why_no_scores: Why the LLM cannot score given tokens; empty if it can.
     """
 
-    def __init__(self, loaded: LoadedLlm, reader: TaskReader, request_timeout: float | None) -> None:
+    def __init__(self, loaded: LoadedLlm, reader: TaskReader, request_timeout: float | None, seed: int | None) -> None:
         self._loaded = loaded
         self._reader = reader
         self._request_timeout = request_timeout
+        self._rng = np.random.default_rng(seed)
         self._watch = GreedyWatch(loaded.model)
         self._honours_penalties: bool | None = None  # None until it is tried out
         self._calls: set[Call] = set()
         self._is_shut_down = False
+        self._loop = LlmLoop.enter(loaded.llm)
         self.why_no_scores = _why_no_scores(loaded)
 
     def open(self, task: GenerationTask, *, streaming: bool, end_at: int | None = None, **late: Any) -> Call:
-        """Submit a generation task.
+        """A request for a generation task; the first `advance` submits it.
 
         Args:
             task: The task.
@@ -64,7 +64,7 @@ class LlmClient:
 
         Raises:
             InvalidTaskError: A field is unusable, or cannot be honoured.
-            EngineError: The engine refuses the request.
+            EngineError: The worker has been shut down.
         """
         token_ids = self._reader.prompt(task)
         max_tokens = self._reader.max_tokens(task, len(token_ids))
@@ -78,16 +78,33 @@ class LlmClient:
             release.version,
             self._loaded.vocab_size,
         )
-        arguments |= sampling_hints(task, self._loaded)
+        arguments |= hinted_arguments(task, self._loaded)
+        if arguments.get("top_k") != 1 and "seed" not in arguments:  # without one the engine takes a fixed seed
+            seed = next_seed()
+            arguments["seed"] = int(self._rng.integers(1 << 63)) if seed is None else seed
         self._watch.see(task, arguments.get("temperature", 0.0))
+        if streaming and "logprobs" in arguments:
+            self._loaded.check_streamed_logprobs()
         if task.return_context_logits:
             if self.why_no_scores:
                 raise InvalidTaskError(f"return_context_logits is True, but {self.why_no_scores}")
             late |= self._unshared()
-        keywords = request_hints(task, self._loaded) | late
-        call = self._submit(token_ids, arguments, streaming, keywords, says_all=task.temperature is not None)
-        call.is_piece = is_piece
-        return call
+        if task.temperature is not None and self._loaded.argument("generation_config") == "auto":
+            arguments = off_in(release) | arguments
+        keywords = request_keywords(task, self._loaded) | conversation(self._loaded) | late
+        return self._call(token_ids, arguments, keywords, streaming, is_piece)
+
+    async def advance(self, call: Call, num_tokens: int = NEVER) -> Progress:
+        """Wait until a request has that many tokens or has ended; a cancelled wait aborts it.
+
+        Raises:
+            EngineError: The request failed, or the worker has been shut down.
+        """
+        return await self._loop.run(call.wait, num_tokens)
+
+    async def abort(self, call: Call) -> Progress | None:
+        """Stop the engine's work on a request; None if nothing has come of it, or after a shutdown."""
+        return None if self._is_shut_down else await self._loop.run(call.abort)
 
     async def scores(self, task: Task, token_ids: list[int], start: int) -> list[float]:
         """Natural-log probabilities of the tokens from `start` on; reading them counts as a cost of the task.
@@ -96,14 +113,14 @@ class LlmClient:
             EngineError: The engine failed, or did not report some tokens.
         """
         if self._loaded.engine is None:
-            call = await self._score(task, token_ids, self._wanted_of_prompts())
-            scores = from_prompt_logprobs(call.output.prompt_logprobs, token_ids, start)
+            read = await self._score(task, token_ids, self._wanted_of_prompts())
+            scores = from_prompt_logprobs(read.prompt_logprobs, token_ids, start)
             if scores is not None:
                 return scores
             reason = f"TensorRT-LLM {self._loaded.release.version} reports only the {_LIKELIEST} likeliest tokens"
             record("lowered", what="prompt_logprobs", to="context logits", reason=reason)
-        call = await self._score(task, token_ids, {"return_context_logits": True})
-        return from_context_logits(call.result.context_logits, token_ids, start)
+        read = await self._score(task, token_ids, {"return_context_logits": True})
+        return from_context_logits(read.context_logits, token_ids, start)
 
     async def check_sampler(self, task: GenerationTask) -> None:
         """Refuse penalties if the engine ignores them. This is tried out when a task first asks for a penalty.
@@ -115,7 +132,7 @@ class LlmClient:
         if not asked:
             return
         if self._honours_penalties is None:
-            self._honours_penalties = await honours_penalties(self._decode)
+            self._honours_penalties = await self._loop.run(honours_penalties, self._decode)
         if not self._honours_penalties:
             raise InvalidTaskError(
                 f"{asked[0]} is {getattr(task, asked[0])!r}, but TensorRT-LLM {self._loaded.release.version} ignores "
@@ -125,12 +142,7 @@ class LlmClient:
 
     def test_seeds(self) -> None:
         """Warn if the requests of one batch do not each use their own seed; two test requests show it."""
-        found: list[bool] = []
-        # The caller's thread may already run an event loop.
-        thread = threading.Thread(target=lambda: found.append(asyncio.run(keeps_seeds_apart(self._decode))))
-        thread.start()
-        thread.join()
-        if found == [False]:
+        if not self._loop.run_blocking(keeps_seeds_apart, self._decode):
             warnings.warn(
                 f"TensorRT-LLM {self._loaded.release.version} draws all requests of a batch with the seed of the "
                 "first one (#17172): samples differ, but a run with seeds gives other texts when it is repeated. "
@@ -140,13 +152,12 @@ class LlmClient:
             )
 
     async def _decode(self, fields: Mapping[str, Any]) -> list[int]:
-        """The token ids of a short request that the client itself makes."""
-        call = self._submit(self._reader.ids(None, "1 2", "input"), fields, False, {})
+        """The token ids of a short request that the client itself makes; runs on the loop of the LLM."""
+        call = self._call(self._reader.ids(None, "1 2", "input"), fields, {}, streaming=False)
         try:
-            await call.wait()
+            return (await call.wait()).token_ids
         finally:
-            self.forget(call)
-        return list(call.output.token_ids)
+            self._calls.discard(call)
 
     def close(self, task: Task, call: Call, *, decodes: bool = True) -> None:
         """Forget a request, however it ended, and note its cost.
@@ -158,10 +169,15 @@ class LlmClient:
         """
         self.forget(call)
         set_token_counts(task, call.counts if decodes else call.counts._replace(decoded=0))
+        program = current_program()
+        if program is not None:
+            program.ledger.queue_seconds += call.queue_seconds
 
     def forget(self, call: Call) -> None:
-        """Let go of a request."""
+        """Forget a request; the engine stops working on one that has not ended."""
         self._calls.discard(call)
+        if not call.ended:
+            self._loop.start(call.abort)
 
     def shutdown(self) -> None:
         """End the requests in flight with an EngineError, and shut the LLM down if this package has loaded it."""
@@ -169,7 +185,8 @@ class LlmClient:
             return
         self._is_shut_down = True
         for call in list(self._calls):
-            call.fail(EngineError("the worker has been shut down and takes no tasks: make a new worker"))
+            self._loop.run_blocking(call.abort, EngineError(SHUT_DOWN))
+        self._loop.leave(self._loaded.llm)
         if self._loaded.is_own:
             self._loaded.llm.shutdown()
 
@@ -179,41 +196,38 @@ class LlmClient:
             return {"prompt_logprobs": 0, "prompt_logprobs_simple_format": True}
         return {"prompt_logprobs": min(_LIKELIEST, self._loaded.vocab_size)}
 
-    async def _score(self, task: Task, token_ids: list[int], wanted: Mapping[str, Any]) -> Call:
+    async def _score(self, task: Task, token_ids: list[int], wanted: Mapping[str, Any]) -> Progress:
         spent = notes_of(task).counts or TokenCounts()  # spent by an attempt that reported too little
-        keywords = request_hints(task, self._loaded) | self._unshared()
-        call = self._submit(token_ids, {"max_tokens": 1, "top_k": 1, **wanted}, False, keywords)
+        keywords = request_keywords(task, self._loaded) | self._unshared()
+        call = self._call(token_ids, {"max_tokens": 1, "top_k": 1, **wanted}, keywords, streaming=False)
         try:
-            await call.wait()
+            return await self.advance(call)
         finally:
             self.close(task, call, decodes=False)
             set_token_counts(task, TokenCounts(*map(sum, zip(spent, notes_of(task).counts or (), strict=True))))
-        return call
 
-    def _submit(
+    def _call(
         self,
         token_ids: list[int],
         arguments: Mapping[str, Any],
-        streaming: bool,
         keywords: dict[str, Any],
-        says_all: bool = True,
+        streaming: bool,
+        is_piece: bool = False,
     ) -> Call:
         if self._is_shut_down:
-            raise EngineError("the worker has been shut down and takes no tasks: make a new worker")
+            raise EngineError(SHUT_DOWN)
         release = self._loaded.release
         for name in keywords.keys() - release.request_keywords:
             del keywords[name]
             record("lowered", what=name, reason=f"TensorRT-LLM {release.version} does not take it")
         if "return_perf_metrics" in release.sampling_fields:
             arguments = {**arguments, "return_perf_metrics": True}
-        if says_all and self._loaded.argument("generation_config") == "auto":  # it takes unset fields from the model's
-            arguments = {name: _OFF[name] for name in _OFF.keys() & release.sampling_fields} | dict(arguments)
-        try:
+
+        def submit() -> Any:
             params = release.sampling_params(**arguments)
-            result = self._loaded.llm.generate_async(token_ids, sampling_params=params, streaming=streaming, **keywords)
-        except Exception as error:  # of any type: the engine refused it at once
-            raise EngineError(f"TensorRT-LLM refused a request: {type(error).__name__}: {error}") from error
-        call = Call(result, len(token_ids), self._request_timeout)
+            return self._loop(token_ids, sampling_params=params, streaming=streaming, **keywords)
+
+        call = Call(submit, len(token_ids), self._request_timeout, is_piece)
         self._calls.add(call)
         return call
 

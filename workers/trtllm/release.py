@@ -1,14 +1,18 @@
-"""The installed TensorRT-LLM and the keywords that it takes: they are read from its signatures, not its version."""
+"""The installed TensorRT-LLM: what it takes, by its signatures, and what its sampler honours, by test requests."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 from scaffolding_ext.errors import ConfigError, MissingDependencyError
+from scaffolding_ext.protocol import import_tensorrt_llm
 
 _INSTALL = "see https://nvidia.github.io/TensorRT-LLM/installation: pip cannot check for its GPU and driver"
 
@@ -20,7 +24,7 @@ def tensorrt_llm() -> ModuleType:
         MissingDependencyError: It is not installed, or cannot run on this machine.
     """
     try:
-        return importlib.import_module("tensorrt_llm")
+        return import_tensorrt_llm()
     except ImportError as error:
         if importlib.util.find_spec("tensorrt_llm") is None:
             raise MissingDependencyError(
@@ -82,6 +86,14 @@ class Release:
         """Its version, for messages."""
         return str(getattr(self._package, "__version__", "of unknown version"))
 
+    @property
+    def crashes_on_abort(self) -> bool:
+        """Whether an engine that gathers the logits of generated tokens crashes when a stream of them is aborted.
+
+        It was reported for 1.1.0 and 1.2.0rc7 (#10810); no fix is named.
+        """
+        return re.match(r"1\.1\b|1\.2\.0rc", self.version) is not None
+
     def sampling_params(self, **fields: Any) -> Any:
         """A `SamplingParams` of it."""
         return self._package.SamplingParams(**fields)
@@ -89,3 +101,32 @@ class Release:
     def setting(self, name: str) -> Any:
         """A class of the release's LLM API by name, such as KvCacheConfig or KvCacheRetentionConfig."""
         return getattr(importlib.import_module("tensorrt_llm.llmapi"), name)
+
+
+Decode = Callable[[Mapping[str, Any]], Awaitable[list[int]]]
+"""Decodes a short prompt with these fields of `SamplingParams`, and gives the token ids."""
+
+PENALTIES = ("frequency_penalty", "presence_penalty")
+_NUM_TOKENS = 6
+_STRONG = 100.0  # larger than any difference of two logits
+
+
+class SamplerWarning(UserWarning):
+    """The installed release does not sample as it is told."""
+
+
+async def honours_penalties(decode: Decode) -> bool:
+    """Whether a high frequency penalty forbids written tokens, and a negative one makes the model repeat them."""
+    greedy = {"max_tokens": _NUM_TOKENS, "top_k": 1, "ignore_eos": True}
+    none_twice, all_alike = await asyncio.gather(
+        decode({**greedy, "frequency_penalty": _STRONG}), decode({**greedy, "frequency_penalty": -_STRONG})
+    )
+    return len(set(none_twice)) == len(none_twice) and len(set(all_alike)) == 1
+
+
+async def keeps_seeds_apart(decode: Decode) -> bool:
+    """Whether a request draws the same tokens alone and beside a request with another seed."""
+    drawn = {"max_tokens": _NUM_TOKENS, "temperature": 5.0, "top_p": 1.0, "ignore_eos": True}
+    alone = await decode({**drawn, "seed": 2})
+    _, beside = await asyncio.gather(decode({**drawn, "seed": 1}), decode({**drawn, "seed": 2}))
+    return alone == beside

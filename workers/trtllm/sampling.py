@@ -1,4 +1,4 @@
-"""Turns a task's sampling fields into those of `SamplingParams`; a field that it cannot honour is refused by name."""
+"""Turns a task's fields into those of `SamplingParams`; a field that it cannot honour is refused by name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from types import MappingProxyType
 from typing import Any
 
 from scaffolding_ext.errors import InvalidTaskError
+from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.notes import notes_of
 from scaffolding_ext.protocol.stop_strings import stop_strings
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 from scaffolding_ext.workers.shared.task_reading import integer, is_set, number
+from scaffolding_ext.workers.trtllm.loading import LoadedLlm
+from scaffolding_ext.workers.trtllm.release import Release
 
 # Fields that no release can honour for a task, and why.
 _REFUSED: Mapping[str, str] = MappingProxyType(
@@ -23,6 +27,10 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         "skip_tokenizer": "the prompt must be tokens: give input_tokens, and leave it out",
         "skip_detokenizer": "controllers need the text: leave it out; the token ids are in output_tokens",
     }
+)
+
+_OFF: Mapping[str, float] = MappingProxyType(
+    {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
 )
 
 # Fields that are passed on unchanged if they ask for something.
@@ -73,6 +81,45 @@ def sampling_arguments(
             "field: leave it out"
         )
     return arguments
+
+
+def hinted_arguments(task: GenerationTask, loaded: LoadedLlm) -> dict[str, Any]:
+    """Fields of `SamplingParams` that no task has a field for: `stop_token_ids`, `guided_decoding`, a thinking budget.
+
+    Raises:
+        InvalidTaskError: A field is unusable, or the LLM would ignore it.
+    """
+    params = task.custom_input_params or {}
+    fields: dict[str, Any] = {}
+    if params.get("stop_token_ids"):
+        ids = params["stop_token_ids"]
+        if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < loaded.vocab_size for token in ids):
+            raise InvalidTaskError(
+                f"stop_token_ids is {ids!r}; it must be a list of ids from 0 to {loaded.vocab_size - 1}"
+            )
+        fields["stop_token_ids"] = list(ids)  # a copy, because TensorRT-LLM adds to it
+    if params.get(GUIDED_DECODING):
+        guide = params[GUIDED_DECODING]
+        if loaded.argument("guided_decoding_backend") is None:
+            raise InvalidTaskError(
+                f"guided_decoding is {guide!r}, but the LLM was loaded without a guided_decoding_backend and would "
+                "ignore it: load it with llm_args: {guided_decoding_backend: xgrammar}"
+            )
+        try:
+            fields[GUIDED_DECODING] = loaded.release.setting("GuidedDecodingParams")(**guide)
+        except TypeError as error:
+            raise InvalidTaskError(
+                f"guided_decoding is {guide!r}; it must be a mapping such as {{'regex': ...}} ({error})"
+            ) from None
+    budget = notes_of(task).thinking
+    if budget is not None and loaded.keeps_thinking_budgets:
+        fields["thinking_token_budget"] = budget.max_tokens
+    return fields
+
+
+def off_in(release: Release) -> dict[str, float]:
+    """Values that switch off what an LLM with `generation_config: auto` would take from the model's own file."""
+    return {name: _OFF[name] for name in _OFF.keys() & release.sampling_fields}
 
 
 def _bias(logit_bias: Mapping[Any, Any], vocab_size: int) -> Any:

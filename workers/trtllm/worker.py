@@ -23,18 +23,17 @@ from scaffolding_ext.protocol.lowering import (
     write_back_verify,
 )
 from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.thinking import ServerBudget
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.shared.lowered_requests import check_verdicts, run_pieces
 from scaffolding_ext.workers.shared.streaming import OpenStreams, fixed_end, furthest, is_over, next_len, show
 from scaffolding_ext.workers.shared.task_reading import TaskReader, block_scores
-from scaffolding_ext.workers.trtllm.arguments import Share
 from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
-from scaffolding_ext.workers.trtllm.hints import NO_ORDER
-from scaffolding_ext.workers.trtllm.loading import adopt, load, why_no_model
+from scaffolding_ext.workers.trtllm.keywords import NO_ORDER, branch_retention
+from scaffolding_ext.workers.trtllm.loading import Share, adopt, load, why_no_model
 from scaffolding_ext.workers.trtllm.release import why_not_installed
-from scaffolding_ext.workers.trtllm.retention import retention_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,6 +69,7 @@ class TRTLLMWorker(ChatWorker):
             (0.9).
         devices: Numbers of the GPUs that the worker sees; None: it sees the GPUs of the process.
         enable_block_reuse: Whether requests that begin alike share KV.
+        seed: Seeds sampled tasks that have no seed, in a request that has none. None draws fresh entropy.
         serve_scores: Whether `ScoreTask` is served. True refuses an LLM that cannot score; None serves scores if the
             LLM can. If KV is reused, a score gets a cache salt of its own, so that it reads its whole prompt anew.
         request_timeout: Seconds that one task may take; None is no limit.
@@ -86,6 +86,7 @@ class TRTLLMWorker(ChatWorker):
         model: The name by which its tokenizer is found.
         max_seq_len: Prompt and generated tokens of one request at most; None where it is unknown.
         tokens_per_block: Of the KV that requests share; None where they share none, or it is unknown.
+        server_budget: What is known of the engine's own budgets of thinking; None where the LLM keeps none.
         refused: Names of task types that the worker does not serve, and the reason for each.
     """
 
@@ -100,6 +101,7 @@ class TRTLLMWorker(ChatWorker):
         kv_cache_fraction: float | None = None,
         devices: list[int] | None = None,
         enable_block_reuse: bool = True,
+        seed: int | None = None,
         serve_scores: bool | None = None,
         request_timeout: float | None = None,
         self_test: bool = True,
@@ -107,6 +109,8 @@ class TRTLLMWorker(ChatWorker):
     ) -> None:
         if kv_cache_fraction is not None:
             require.share("kv_cache_fraction", kv_cache_fraction)
+        if seed is not None:
+            require.whole("seed", seed, 0)
         if request_timeout is not None:
             require.number("request_timeout", request_timeout, above=0)
         own_args = llm_args or {}
@@ -135,7 +139,8 @@ class TRTLLMWorker(ChatWorker):
         self.default_temperature = self._loaded.defaults.temperature
         backend = self._loaded.tokenizer.backend_tokenizer
         self._reader = TaskReader(backend, self._loaded.vocab_size, self.max_seq_len)
-        self._client = LlmClient(self._loaded, self._reader, request_timeout)
+        self._client = LlmClient(self._loaded, self._reader, request_timeout, seed)
+        self.server_budget = ServerBudget() if self._loaded.keeps_thinking_budgets else None
         self._streams: OpenStreams[Call] = OpenStreams(self._abort)
         no_scores = self._client.why_no_scores
         if serve_scores and no_scores:
@@ -195,7 +200,7 @@ class TRTLLMWorker(ChatWorker):
         await self._streams.end(scope_id)
 
     async def _abort(self, call: Call) -> None:
-        call.abort()
+        await self._client.abort(call)
         self._client.forget(call)
 
     def chat_tokenizer(self) -> Any:
@@ -211,11 +216,11 @@ class TRTLLMWorker(ChatWorker):
         call = self._client.open(task, streaming=bool(task.streaming_output_flag), **late)
         try:
             while task.streaming_output_flag and not call.ended:
-                await call.wait(len(task.output_tokens or ()) + 1)
-                call.fill(task)
+                progress = await self._client.advance(call, len(task.output_tokens or ()) + 1)
+                progress.fill(task)
                 show(task)
-            await call.wait()
-            call.fill(task)
+            progress = await self._client.advance(call)
+            progress.fill(task)
         finally:
             self._client.close(task, call)
         return TaskStatus.SUCCESS
@@ -233,14 +238,15 @@ class TRTLLMWorker(ChatWorker):
             call.may_run_to = furthest(task)
         try:
             if task.cancel_flag:
-                call.abort()
+                progress = await self._client.abort(call)
             else:
-                await call.wait(next_len(task))
+                progress = await self._client.advance(call, next_len(task))
         except BaseException:
             self._forget(task, call)
             raise
-        call.fill(task)
-        task.end_flag = call.ended
+        task.end_flag = call.ended or progress is None
+        if progress is not None:
+            progress.fill(task)
         if task.end_flag:
             self._forget(task, call)
         elif task.streaming_output_flag:
@@ -259,7 +265,7 @@ class TRTLLMWorker(ChatWorker):
         lowered = lower_branch(task)
         config_class = self._loaded.release.setting("KvCacheRetentionConfig")
         configs = [
-            retention_config(config_class, len(prefix), own)
+            branch_retention(config_class, len(prefix), own)
             for prefix, own in zip(prefixes_of(task), block_scores(task), strict=True)
         ]
         await run_pieces(

@@ -49,7 +49,10 @@ def sees_instances(worker_cls, task):
 found = {}
 for place in json.loads(sys.argv[1]):
     module, _, name = place.rpartition(".")
-    cls = getattr(importlib.import_module(module), name, None)
+    try:
+        cls = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError:  # of another release
+        cls = None
     found[name] = None if cls is None else described(cls)
     if name == "Worker":
         found[name]["look-up"] = "instance" if sees_instances(cls, importlib.import_module(module).Task()) else "class"

@@ -4,9 +4,6 @@ import asyncio
 import json
 import sys
 
-from tensorrt_llm.scaffolding import ScaffoldingLlm, task
-from tensorrt_llm.scaffolding import Worker as UpstreamWorker
-
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.host.llm import ScaffoldingLlm as OurHost
 from scaffolding_ext.prompts.prompting import Prompting
@@ -14,6 +11,9 @@ from scaffolding_ext.protocol import UPSTREAM, Worker
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.request.results import completion_of
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
+
+from tensorrt_llm.scaffolding import ScaffoldingLlm, task  # isort: skip  (ours first: it keeps stdout clean)
+from tensorrt_llm.scaffolding import Worker as UpstreamWorker  # isort: skip
 
 MODEL = "tinylm/draft"
 PROMPT = "Start with 5. Apply a+3,b-2. Find the total."

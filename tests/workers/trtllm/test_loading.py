@@ -33,7 +33,7 @@ BUILD = {
 pytestmark = [
     pytest.mark.usefixtures("tensorrt_llm"),
     # of the older releases: `test_sampler.py`
-    pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.self_test.SamplerWarning"),
+    pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.release.SamplerWarning"),
 ]
 
 

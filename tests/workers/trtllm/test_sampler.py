@@ -14,14 +14,15 @@ import pytest
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, current_scope
 from scaffolding_ext.protocol.branching import BranchTask
-from scaffolding_ext.protocol.notes import set_priority, token_counts_of
+from scaffolding_ext.protocol.notes import notes_of, set_notes, set_priority, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.thinking import ThinkingBudget
 from scaffolding_ext.request.program import Program, enter_program
 
 pytest.importorskip("torch")
 from scaffolding_ext.prompts.prompting import model_folder
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyThinkingWarning
-from scaffolding_ext.workers.trtllm.self_test import SamplerWarning
+from scaffolding_ext.workers.trtllm.release import SamplerWarning
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/draft"
@@ -43,7 +44,7 @@ def last_request(worker: TRTLLMWorker) -> Any:
 
 
 def generation(**fields: Any) -> GenerationTask:
-    return GenerationTask(input_str=PROMPT, max_tokens=8, ignore_eos=True, **fields)
+    return GenerationTask(input_str=PROMPT, max_tokens=8, ignore_eos=True, **{"temperature": 0.0, **fields})
 
 
 def test_seeds_of_one_batch_that_are_one_are_warned_of_at_load() -> None:
@@ -92,7 +93,7 @@ def test_the_seed_of_a_sampled_branch_comes_from_the_run() -> None:
     assert len(set(map(tuple, first))) == 3
 
 
-@pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.self_test.SamplerWarning")
+@pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.release.SamplerWarning")
 @pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
 def test_penalties_that_the_engine_ignores_are_refused_by_name(name: str) -> None:
     with TRTLLMWorker(MODEL) as worker:
@@ -158,7 +159,9 @@ def test_an_engine_stops_where_the_text_ends_at_a_stop_string() -> None:
         stop = (plain.output_str or "")[4:6]  # within a token, so that the engine does not see it by itself
         engine = worker._loaded.llm.executor
         num_before = engine.num_steps
-        task = StreamGenerationTask(input_str=PROMPT, max_tokens=900, ignore_eos=True, stop=stop, streaming_step=900)
+        task = StreamGenerationTask(
+            input_str=PROMPT, max_tokens=900, ignore_eos=True, stop=stop, streaming_step=900, temperature=0.0
+        )
         await worker.run_task(task)
         assert (task.end_flag, task.finish_reason) == (True, "stop")
         await asyncio.to_thread(engine.idle.wait)
@@ -257,21 +260,22 @@ def sampled(tmp_path: Path, **said: Any) -> str:
 def test_where_nobody_sets_a_temperature_the_model_decides(tmp_path: Path) -> None:
     folder = sampled(tmp_path, do_sample=True, temperature=0.6, top_p=0.95, top_k=20)
     with TRTLLMWorker(folder, self_test=False) as worker:
-        run(worker, generation(seed=1))
+        run(worker, generation(seed=1, temperature=None))
         params = last_request(worker)["params"]
         assert (params.temperature, params.top_p, params.top_k) == (0.6, 0.95, 20)
 
 
 @newest
 def test_what_a_task_with_a_temperature_leaves_out_is_off_though_the_llm_fills_it(tmp_path: Path) -> None:
-    folder = sampled(tmp_path, do_sample=True, temperature=0.6, top_k=20, min_p=0.1, repetition_penalty=1.05,
-        no_repeat_ngram_size=3)
+    folder = sampled(
+        tmp_path, do_sample=True, temperature=0.6, top_k=20, min_p=0.1, repetition_penalty=1.05, no_repeat_ngram_size=3
+    )
     with TRTLLMWorker(folder, self_test=False, llm_args={"generation_config": "auto"}) as worker:
         run(worker, generation(seed=1, temperature=0.7))
         params = last_request(worker)["params"]
         assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0.7, 0, 0.0, 1.0)
         assert params.no_repeat_ngram_size == 0
-        run(worker, generation(seed=1))
+        run(worker, generation(seed=1, temperature=None))
         params = last_request(worker)["params"]
         assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0.6, 20, 0.1, 1.05)
 
@@ -304,7 +308,7 @@ def test_scores_are_asked_for_as_plain_numbers_and_leave_nothing_that_is_kept() 
     assert [each.priority for each in request["retention"].token_range_retention_configs] == [1]
 
 
-@pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.self_test.SamplerWarning")
+@pytest.mark.filterwarnings("ignore::scaffolding_ext.workers.trtllm.release.SamplerWarning")
 def test_logits_are_asked_for_only_where_the_likeliest_do_not_tell() -> None:
     """Of 1.2, which reports the likeliest alone; what both requests read is counted."""
     with TRTLLMWorker(MODEL) as worker:
@@ -321,3 +325,59 @@ def test_logits_are_asked_for_only_where_the_likeliest_do_not_tell() -> None:
 
 def ids_of(worker: TRTLLMWorker) -> list[int]:
     return worker._reader.ids(None, PROMPT, "input")
+
+
+@newest
+def test_a_chain_is_a_conversation_where_the_llm_keeps_kv_by_conversation() -> None:
+    """So that a chain that is sent again finds its KV; a score does not take its place."""
+    kv_cache = {"block_reuse_config": {"policy": "per_conversation", "max_num_turns": 2}}
+    with TRTLLMWorker(MODEL, self_test=False, llm_args={"kv_cache_config": kv_cache}) as worker:
+        program = in_request(lambda: worker.run_task(generation()))
+        assert last_request(worker)["conversation"].conversation_id == f"{program.identity.id}.2.0"
+        in_request(lambda: worker.run_task(ScoreTask(input_str=PROMPT, continuation_str="5")))
+        assert last_request(worker)["conversation"] is None
+        run(worker, generation())
+        assert last_request(worker)["conversation"] is None
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
+        in_request(lambda: worker.run_task(generation()))
+        assert last_request(worker)["conversation"] is None
+
+
+@newest
+def test_a_budget_of_thinking_goes_to_an_llm_that_keeps_one() -> None:
+    def bounded() -> GenerationTask:
+        task = generation()
+        set_notes(task, notes_of(task)._replace(thinking=ThinkingBudget(5, "<think>", "</think>", is_open=True)))
+        return task
+
+    with TRTLLMWorker(MODEL, self_test=False, llm_args={"reasoning_parser": "deepseek-r1"}) as worker:
+        assert worker.server_budget is not None
+        run(worker, bounded())
+        assert last_request(worker)["params"].thinking_token_budget == 5
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
+        assert worker.server_budget is None
+        run(worker, bounded())
+        assert last_request(worker)["params"].thinking_token_budget is None
+
+
+@newest
+def test_hints_about_kv_have_the_envelope_that_engines_share() -> None:
+    action = {"action_id": "a", "action_type": "kv.demote", "action_version": "1.0", "payload": {}}
+    hints = {"protocol_version": "0.1", "message_id": "m", "actions": [action]}
+    with TRTLLMWorker(MODEL, self_test=False) as worker:
+        program = in_request(lambda: worker.run_task(generation(custom_input_params={"kv_hints": hints})))
+        for wrong in ("retain", {**hints, "actions": [{"action_id": "a"}]}, {"actions": []}):
+            with pytest.raises(InvalidTaskError, match=r"kv_hints is .*protocol_version, message_id, actions"):
+                run(worker, generation(custom_input_params={"kv_hints": wrong}))
+        llm = worker._loaded.llm
+        plain, seen = llm.generate_async._generate_async, []
+
+        def takes_hints(inputs: Any, *args: Any, kv_hints: Any = None, **kwargs: Any) -> Any:
+            seen.append(kv_hints)
+            return plain(inputs, *args, **kwargs)
+
+        llm.generate_async._generate_async = takes_hints
+        worker._loaded.release.request_keywords |= {"kv_hints"}
+        run(worker, generation(custom_input_params={"kv_hints": hints}))
+    assert [(event["event"], event["what"]) for event in program.trace] == [("lowered", "kv_hints")]
+    assert seen == [hints]

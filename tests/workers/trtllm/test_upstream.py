@@ -17,7 +17,8 @@ WAIT = 120.0  # seconds until a hanging process fails its test
 @pytest.mark.parametrize("release", ["1.2", "1.3.0rc", "newest"])
 def test_upstreams_tasks_and_host(release: str, warm_torch: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "SCAFFOLDING_EXT_STANDINS"}
-    environment |= {"PYTHONPATH": str(FAKE), "OMP_NUM_THREADS": "1", "FAKE_UPSTREAM_RELEASE": release}
+    path = os.pathsep.join(filter(None, (str(FAKE), os.environ.get("PYTHONPATH"))))
+    environment |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "FAKE_UPSTREAM_RELEASE": release}
     process = subprocess.run(
         [warm_torch / "python", str(FAKE / "scripts" / "trtllm_worker.py")],
         env=environment,

@@ -234,6 +234,7 @@ def test_what_nobody_waits_for_any_more_is_aborted(streaming: bool) -> None:
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
+        await asyncio.to_thread(engine.abort_came.wait)
         assert engine.aborted == [0]
         engine.may_run.set()
         assert (
@@ -277,21 +278,22 @@ def test_a_request_that_takes_too_long_fails_by_name_and_is_aborted() -> None:
 
 def test_a_cancel_that_comes_together_with_a_token_is_not_lost() -> None:
     async def scenario(worker: TRTLLMWorker) -> None:
-        llm_of(worker).executor.may_run.clear()
+        engine = llm_of(worker).executor
+        engine.may_run.clear()
         waiting = asyncio.ensure_future(
             worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=5, temperature=0.0))
         )
         await asyncio.sleep(0)  # so that it has begun
-        await asyncio.to_thread(llm_of(worker).executor.submitted.wait)
+        await asyncio.to_thread(engine.submitted.wait)
         (call,) = worker._client._calls
-        call.ended = True  # as if its last token came
-        call._moved.set()
+        worker._client._loop.loop.call_soon_threadsafe(call._moved.set)  # as if a token came
         for _ in range(2):  # before Python 3.12, `wait_for` had taken in the first by then
             waiting.cancel()
             await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert llm_of(worker).executor.aborted == [0]
+        await asyncio.to_thread(engine.abort_came.wait)
+        assert engine.aborted == [0]
 
     with TRTLLMWorker(MODEL, self_test=False, request_timeout=60.0) as worker:
         asyncio.run(scenario(worker))

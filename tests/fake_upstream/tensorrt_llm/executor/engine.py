@@ -65,6 +65,7 @@ class Engine:
         idle: Set while nothing is left to do.
         submitted: Set once a request has come.
         aborted: Numbers of the requests that were aborted.
+        abort_came: Set once a request has been aborted.
     """
 
     def __init__(self, model, kv_cache_config, is_complete=True):
@@ -85,6 +86,7 @@ class Engine:
         self.idle.set()
         self.submitted = threading.Event()
         self.aborted = []
+        self.abort_came = threading.Event()
         self.num_steps = 0
         self.is_shutdown = False
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -104,6 +106,7 @@ class Engine:
             self._running = [request for request in self._running if request not in found]
             self._cancelled += found
             self.aborted += [request_id] * len(found)
+            self.abort_came.set()
             self.idle.clear()
             self._changed.notify()
 
@@ -132,7 +135,9 @@ class Engine:
                     return
                 cancelled, self._cancelled = self._cancelled, []
                 running = list(self._running)
-            batch = [(each.output, Response(finish_reason="cancelled", cached_tokens=each.cached)) for each in cancelled]
+            batch = [
+                (each.output, Response(finish_reason="cancelled", cached_tokens=each.cached)) for each in cancelled
+            ]
             for request in running:
                 response = self._step(request, running[0])
                 self.num_steps += 1

@@ -3,7 +3,14 @@
 import datetime
 from dataclasses import dataclass, field
 
+from tensorrt_llm import HAS_NEWEST_FIELDS
 from tensorrt_llm._sampling import GuidedDecodingParams, SamplingParams  # noqa: F401
+
+
+@dataclass
+class BlockReuseConfig:
+    policy: str = "all_reusable"
+    max_num_turns: int = 1
 
 
 @dataclass
@@ -17,6 +24,8 @@ class KvCacheConfig:
     copy_on_partial_reuse: bool = True
     tokens_per_block: int = 32
     dtype: str = "auto"
+    if HAS_NEWEST_FIELDS:
+        block_reuse_config: BlockReuseConfig = field(default_factory=BlockReuseConfig)
 
 
 @dataclass

@@ -7,11 +7,11 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from tensorrt_llm import HAS_NEWEST_FIELDS
+from tensorrt_llm._sampling import SamplingParams
 from tensorrt_llm.executor.engine import Engine, Executor
 from tensorrt_llm.executor.result import RequestError, RequestOutput
 from tensorrt_llm.llmapi import KvCacheConfig
 from tensorrt_llm.llmapi.llm_args import TorchLlmArgs, TrtLlmArgs
-from tensorrt_llm._sampling import SamplingParams
 
 
 class TransformersTokenizer:
@@ -41,7 +41,7 @@ class _Base:
         if unknown:
             raise ValueError(f"1 validation error: {sorted(unknown)}: Extra inputs are not permitted")
         defaults = {"max_seq_len": None, "max_num_tokens": 8192, "enable_chunked_prefill": False}
-        defaults |= {"guided_decoding_backend": None}
+        defaults |= {"guided_decoding_backend": None, "reasoning_parser": None}
         self.args = self.args_class(**defaults | {"model": model, "kv_cache_config": KvCacheConfig()} | kwargs)
         self.tokenizer = TransformersTokenizer(AutoTokenizer.from_pretrained(str(tokenizer or model)))
         os.environ.update(getattr(self.args, "env_overrides", None) or {})  # of the whole process, for good
@@ -70,7 +70,9 @@ class _Base:
     ):
         return self._submit(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, None)
 
-    def _submit(self, inputs, params, streaming, cache_salt, retention, priority, scheduling_params=None):
+    def _submit(
+        self, inputs, params, streaming, cache_salt, retention, priority, scheduling_params=None, conversation=None
+    ):
         if self._executor is None:
             raise RuntimeError("LLM is shutting down")
         params = params or SamplingParams()
@@ -78,13 +80,15 @@ class _Base:
         params._setup(tokenizer, self.executor.generation_config)
         if getattr(self.args, "generation_config", None) == "auto":
             params._apply_generation_config_defaults(json.loads((self._folder / "generation_config.json").read_text()))
+        if getattr(params, "thinking_token_budget", None) is not None and self.args.reasoning_parser is None:
+            raise ValueError("thinking_token_budget requires a configured reasoning_parser")
         token_ids = tokenizer(inputs).input_ids if isinstance(inputs, str) else list(inputs)
         self._check(token_ids, params)
         if priority is not None and not 0 <= priority <= 1:
             raise ValueError(f"priority must be in [0.0, 1.0], got {priority}")
         output = RequestOutput(len(self.requests), token_ids, params, streaming, tokenizer, self._executor)
         self.requests.append({"params": params, "salt": cache_salt, "retention": retention, "priority": priority})
-        self.requests[-1]["scheduling"] = scheduling_params
+        self.requests[-1] |= {"scheduling": scheduling_params, "conversation": conversation}
         self.executor.submit(output, cache_salt)
         return output
 
@@ -123,6 +127,7 @@ class LLM(_Base):
             return self._submit(
                 *(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, priority),
                 scheduling_params,
+                conversation_params,
             )
 
 

@@ -12,7 +12,7 @@ _COMMON = (
     "return_perf_metrics",
     *(("env_overrides",) if HAS_FINISH_REASON else ()),
 )
-_NEWEST = ("scheduler_config", "reorder_policy_config", "generation_config")
+_NEWEST = ("scheduler_config", "reorder_policy_config", "generation_config", "reasoning_parser")
 
 
 class TorchLlmArgs(SimpleNamespace):

@@ -1,0 +1,119 @@
+"""An event loop on a thread of its own, for a client or an engine that may be used from one loop alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from scaffolding_ext.errors import EngineError
+
+T = TypeVar("T")
+R = TypeVar("R")
+_CLOSE_SECONDS = 10.0
+
+
+@dataclass(slots=True)  # Python 3.10 has no generic NamedTuple
+class _Outcome(Generic[R]):
+    """A value or an error. An error that nobody waits for is not logged."""
+
+    value: R | None
+    error: Exception | None
+
+    def get(self) -> R:
+        if self.error is not None:
+            raise self.error
+        return cast("R", self.value)
+
+
+class OwnLoop:
+    """Runs coroutines for callers on any loop or on none.
+
+    Args:
+        name: The name of its thread.
+        closed: The message of the EngineError for work that comes after `close`, or that `close` ends.
+
+    Attributes:
+        loop: The event loop.
+    """
+
+    def __init__(self, name: str, closed: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._message = closed
+        self._closed = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def num_tasks(self) -> int:
+        """Coroutines that run or wait there."""
+        return 0 if self.loop.is_closed() else len(asyncio.all_tasks(self.loop))
+
+    async def run(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Await `work(*args)` on this loop, in the caller's context; a cancelled wait cancels the work there.
+
+        Raises:
+            EngineError: The loop is closed.
+        """
+        outcome: _Outcome[T] = await asyncio.wrap_future(self._submit(work, *args))
+        return outcome.get()
+
+    def run_blocking(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Do the same for a caller without a loop.
+
+        Raises:
+            EngineError: The loop is closed.
+        """
+        outcome: _Outcome[T] = self._submit(work, *args).result()
+        return outcome.get()
+
+    def start(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Run `work(*args)` there though nobody waits for it; after `close` nothing happens."""
+        with contextlib.suppress(EngineError):
+            self._submit(work, *args)
+
+    def close(self, last: Callable[[], Awaitable[object]] | None = None) -> None:
+        """End all work with an EngineError, await `last`, then end the thread. It may be called again."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            asyncio.run_coroutine_threadsafe(self._end(last), self.loop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _submit(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        with self._lock:  # between this look and the submission nobody may close the loop
+            if self._closed:
+                raise EngineError(self._message)
+            return asyncio.run_coroutine_threadsafe(self._outcome(work, *args), self.loop)
+
+    async def _outcome(self, work: Callable[..., Awaitable[T]], *args: Any) -> _Outcome[T]:
+        try:
+            return _Outcome(await work(*args), None)
+        except asyncio.CancelledError:
+            if self._closed:
+                return _Outcome(None, EngineError(self._message))
+            raise
+        except Exception as error:  # of any type: `get` raises it again
+            return _Outcome(None, error)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
+
+    async def _end(self, last: Callable[[], Awaitable[object]] | None) -> None:
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        if last is not None:
+            await last()
+        await self.loop.shutdown_asyncgens()
+        await self.loop.shutdown_default_executor()
+        self.loop.stop()
