@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from scaffolding_ext.errors import EngineError, InvalidTaskError, MissingDependencyError, WorkerError
 from scaffolding_ext.workers.openai.responses import UnreadableAnswerError
+from scaffolding_ext.workers.shared.own_loop import OwnLoop
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -138,9 +138,7 @@ class Circuit:
         self._next_try = self._clock() + self._pause
 
 
-T = TypeVar("T")
 R = TypeVar("R")
-_CLOSE_SECONDS = 10.0
 # Headers in which the library describes itself to OpenAI. Together they have as many bytes as a short prompt.
 _UNSENT = (
     *("X-Stainless-Lang", "X-Stainless-Package-Version", "X-Stainless-OS", "X-Stainless-Arch", "X-Stainless-Runtime"),
@@ -156,18 +154,7 @@ class Reply(Generic[R]):
     num_retries: int
 
 
-@dataclass(slots=True)
-class _Outcome(Generic[R]):
-    value: R | None
-    error: Exception | None
-
-    def get(self) -> R:
-        if self.error is not None:
-            raise self.error
-        return cast("R", self.value)
-
-
-class Connection:
+class Connection(OwnLoop):
     """Sends requests to a server: a limited number at once, each within a deadline and through a circuit.
 
     The openai library repeats a request that fails before its answer begins (429, 5xx, resets, time-outs). It waits
@@ -214,57 +201,12 @@ class Connection:
         )
         self._unsent = dict.fromkeys(_UNSENT, Omit())
         self._slots = asyncio.Semaphore(max_concurrency)
-        self._closed = False
-        self._lock = threading.Lock()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="openai-worker", daemon=True)
-        self._thread.start()
-
-    @property
-    def num_tasks(self) -> int:
-        """Tasks on the connection's loop: requests in flight or waiting, and streams being read."""
-        return 0 if self._loop.is_closed() else len(asyncio.all_tasks(self._loop))
+        super().__init__("openai-worker", _SHUT_DOWN)
 
     @property
     def num_free_slots(self) -> int:
         """Requests that could be sent at once now."""
         return self._slots._value
-
-    async def run(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Await `work(*args)` on the connection's loop; cancelling the wait cancels it there.
-
-        Raises:
-            EngineError: The worker has been shut down.
-        """
-        outcome: _Outcome[T] = await asyncio.wrap_future(self._submit(work, *args))
-        return outcome.get()
-
-    def run_blocking(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """As `run`, for callers without a loop."""
-        outcome: _Outcome[T] = self._submit(work, *args).result()
-        return outcome.get()
-
-    def start(self, work: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """As `run`, but nobody waits for it; after a shutdown it does nothing."""
-        with contextlib.suppress(EngineError):
-            self._submit(work, *args)
-
-    def _submit(self, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        with self._lock:  # between this look and the submission nobody may close the loop
-            if self._closed:
-                raise EngineError(_SHUT_DOWN)
-            return asyncio.run_coroutine_threadsafe(self._outcome(work, *args), self._loop)
-
-    async def _outcome(self, work: Callable[..., Awaitable[T]], *args: Any) -> _Outcome[T]:
-        """An error that nobody waits for is not logged."""
-        try:
-            return _Outcome(await work(*args), None)
-        except asyncio.CancelledError:
-            if self._closed:
-                return _Outcome(None, EngineError(_SHUT_DOWN))
-            raise
-        except Exception as error:  # of any type: `get` raises it again
-            return _Outcome(None, error)
 
     async def complete(self, path: str, body: Mapping[str, Any], read: Callable[[Any], R]) -> Reply[R]:
         """Send a request and return what is read from its whole answer.
@@ -371,30 +313,9 @@ class Connection:
                 raise told from None  # its cause would hold the request, and with it the key
             self._circuit.succeeded()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.close()
-
-    def close(self) -> None:
-        """End running requests with an EngineError, then end the thread; may be called again."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_SECONDS)
-
-    async def _end(self) -> None:
-        running = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+    async def finish(self) -> None:
+        """Close the client."""
         await self._client.close()
-        await self._loop.shutdown_asyncgens()
-        await self._loop.shutdown_default_executor()
-        self._loop.stop()
 
 
 _SHUT_DOWN = "the OpenAIWorker has been shut down and takes no tasks: make a new worker"

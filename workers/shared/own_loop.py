@@ -13,7 +13,7 @@ from scaffolding_ext.errors import EngineError
 
 T = TypeVar("T")
 R = TypeVar("R")
-_CLOSE_SECONDS = 10.0
+_CLOSE_SECONDS = 10.0  # that a caller waits for the thread
 
 
 @dataclass(slots=True)  # Python 3.10 has no generic NamedTuple
@@ -76,13 +76,13 @@ class OwnLoop:
         with contextlib.suppress(EngineError):
             self._submit(work, *args)
 
-    def close(self, last: Callable[[], Awaitable[object]] | None = None) -> None:
-        """End all work with an EngineError, await `last`, then end the thread. It may be called again."""
+    def close(self) -> None:
+        """End all work with an EngineError, then end the thread; it may be called again."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            asyncio.run_coroutine_threadsafe(self._end(last), self.loop)
+            asyncio.run_coroutine_threadsafe(self._end(), self.loop)
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
 
@@ -107,13 +107,15 @@ class OwnLoop:
         self.loop.run_forever()
         self.loop.close()
 
-    async def _end(self, last: Callable[[], Awaitable[object]] | None) -> None:
+    async def finish(self) -> None:
+        """For subclasses: closes what belongs to the loop, after all work has ended."""
+
+    async def _end(self) -> None:
         running = asyncio.all_tasks() - {asyncio.current_task()}
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        if last is not None:
-            await last()
+        await self.finish()
         await self.loop.shutdown_asyncgens()
         await self.loop.shutdown_default_executor()
         self.loop.stop()

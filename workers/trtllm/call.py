@@ -76,7 +76,7 @@ class LlmLoop(OwnLoop):
         return self._generate_async(*args, **kwargs)
 
 
-class Progress(NamedTuple):
+class RequestProgress(NamedTuple):
     """What has come of a request so far.
 
     Attributes:
@@ -183,7 +183,7 @@ class Call:
         num_reused = min(getattr(self._result, "cached_tokens", 0) or 0, self._prompt_len)
         return TokenCounts(self._num_tokens, self._prompt_len - num_reused, num_reused)
 
-    async def wait(self, num_tokens: int = NEVER) -> Progress:
+    async def wait(self, num_tokens: int = NEVER) -> RequestProgress:
         """Wait until the request has that many tokens or has ended; a cancelled wait aborts it.
 
         Raises:
@@ -206,7 +206,7 @@ class Call:
             raise EngineError(f"TensorRT-LLM ended a request early, with finish_reason {reason!r}")
         return self._progress()
 
-    async def abort(self, error: EngineError | None = None) -> Progress | None:
+    async def abort(self, error: EngineError | None = None) -> RequestProgress | None:
         """Stop the engine's work on the request. What has come so far stays; None if nothing was submitted.
 
         Args:
@@ -256,14 +256,14 @@ class Call:
             )
         )
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> RequestProgress:
         output, result = self._output, self._result
         token_ids = list(output.token_ids or ())
         reason = output.finish_reason if self.ended else None
         if self._given_up or (self._is_piece and reason == "length"):
             reason = PAUSED
         now = asyncio.get_running_loop().time()
-        return Progress(
+        return RequestProgress(
             text=output.text,
             token_ids=token_ids,
             # The ids of a stop string are cut off, its entries are not.

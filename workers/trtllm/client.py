@@ -16,7 +16,7 @@ from scaffolding_ext.request.program import current_program, next_seed, record
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.streaming import NEVER
 from scaffolding_ext.workers.shared.task_reading import TaskReader, is_set
-from scaffolding_ext.workers.trtllm.call import SHUT_DOWN, Call, LlmLoop, Progress
+from scaffolding_ext.workers.trtllm.call import SHUT_DOWN, Call, LlmLoop, RequestProgress
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
 from scaffolding_ext.workers.trtllm.keywords import conversation, lowest_retention, request_keywords
 from scaffolding_ext.workers.trtllm.loading import LoadedLlm
@@ -94,7 +94,7 @@ class LlmClient:
         keywords = request_keywords(task, self._loaded) | conversation(self._loaded) | late
         return self._call(token_ids, arguments, keywords, streaming, is_piece)
 
-    async def advance(self, call: Call, num_tokens: int = NEVER) -> Progress:
+    async def advance(self, call: Call, num_tokens: int = NEVER) -> RequestProgress:
         """Wait until a request has that many tokens or has ended; a cancelled wait aborts it.
 
         Raises:
@@ -102,7 +102,7 @@ class LlmClient:
         """
         return await self._loop.run(call.wait, num_tokens)
 
-    async def abort(self, call: Call) -> Progress | None:
+    async def abort(self, call: Call) -> RequestProgress | None:
         """Stop the engine's work on a request; None if nothing has come of it, or after a shutdown."""
         return None if self._is_shut_down else await self._loop.run(call.abort)
 
@@ -196,7 +196,7 @@ class LlmClient:
             return {"prompt_logprobs": 0, "prompt_logprobs_simple_format": True}
         return {"prompt_logprobs": min(_LIKELIEST, self._loaded.vocab_size)}
 
-    async def _score(self, task: Task, token_ids: list[int], wanted: Mapping[str, Any]) -> Progress:
+    async def _score(self, task: Task, token_ids: list[int], wanted: Mapping[str, Any]) -> RequestProgress:
         spent = notes_of(task).counts or TokenCounts()  # spent by an attempt that reported too little
         keywords = request_keywords(task, self._loaded) | self._unshared()
         call = self._call(token_ids, {"max_tokens": 1, "top_k": 1, **wanted}, keywords, streaming=False)

@@ -23,7 +23,7 @@ from scaffolding_ext.protocol.lowering import (
     write_back_verify,
 )
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.thinking import ServerBudget
+from scaffolding_ext.protocol.worker import ServerBudget
 from scaffolding_ext.workers.chat import ChatWorker
 from scaffolding_ext.workers.shared.lowered_requests import check_verdicts, run_pieces
 from scaffolding_ext.workers.shared.streaming import OpenStreams, fixed_end, furthest, is_over, next_len, show

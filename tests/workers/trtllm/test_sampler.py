@@ -14,9 +14,8 @@ import pytest
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, current_scope
 from scaffolding_ext.protocol.branching import BranchTask
-from scaffolding_ext.protocol.notes import notes_of, set_notes, set_priority, token_counts_of
+from scaffolding_ext.protocol.notes import ThinkingBudget, notes_of, set_notes, set_priority, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.protocol.thinking import ThinkingBudget
 from scaffolding_ext.request.program import Program, enter_program
 
 pytest.importorskip("torch")
